@@ -1,0 +1,1 @@
+"""Environments: the contract, its checker, and the worlds that come with Coterie."""

@@ -1,0 +1,50 @@
+"""The contract of an environment: a batch of copies that are stepped together and restart on the next step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.types import Action, EnvSpec, Row, Step
+
+
+class VectorEnv(ABC):
+    """`copies` copies of one environment on one device.
+
+    A copy whose episode ends shows its true last observation in the next row, the *closing* row (`acted` False). The
+    step taken from a closing row ignores the action, earns nothing and brings the first row of the new episode. So the
+    true successor of every acted row is the row after it.
+
+    `reset` and `step` return fresh tensors: they may be kept without copying.
+    """
+
+    spec: EnvSpec
+    copies: int
+    device: torch.device
+
+    @abstractmethod
+    def reset(self) -> Row:
+        """Starts a new episode in every copy and returns its first row. Draws go on from the environment's generator."""
+
+    @abstractmethod
+    def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
+        """Advances every copy by one step with `action`, by role [B, n, ..], and returns what it brought and the next row."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that going on needs, as a nest of dicts of tensors and plain numbers (see `EnvSpec.exact_resume`)."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up where `state_dict` was called."""
+
+    @abstractmethod
+    def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
+        """A picture of one copy as it stands: uint8 [H, W, 3], the longer side `size` pixels."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the environment holds outside of memory. May be called twice."""

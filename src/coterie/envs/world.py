@@ -1,0 +1,188 @@
+"""Built-in worlds: pure functions on a dict of [B, ...] tensors, and the one environment that runs any of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.envs.vector import VectorEnv
+from coterie.seeds import generator
+from coterie.types import Action, EnvSpec, Row, Step
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class View:
+    """What a world shows of a state: see Row. `alive` None means that everyone lives."""
+
+    obs: dict[str, Tensor]
+    action_mask: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, Tensor] = field(default_factory=dict)
+    alive: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step of a world brought. None stands for zeros or for nobody.
+
+    reward: [B, N]; group_reward: [B, G]; ended: [B] bool, the task is over; agent_ended: [B, N] bool, an agent's life is
+    over while the episode goes on; metrics: by name [B].
+    """
+
+    reward: Tensor
+    group_reward: Tensor | None = None
+    ended: Tensor | None = None
+    agent_ended: Tensor | None = None
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class World(ABC):
+    """The rules of a world, without randomness and without memory of its own: noise and state are arguments.
+
+    restart_noise, step_noise: how many uniform numbers in [0, 1) a copy needs for a new episode and for a step.
+    limit_ends: the step limit counts as an end of the task (terminated), not as a cut (truncated).
+    """
+
+    spec: EnvSpec
+    restart_noise: int
+    step_noise: int = 0
+    limit_ends: bool = False
+
+    @abstractmethod
+    def restart(self, noise: Tensor) -> State:
+        """The first state of new episodes from noise [B, restart_noise]; entries are [B, ...]."""
+
+    @abstractmethod
+    def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
+        """The next state and what the step brought; `state` is left as it is. noise: [B, step_noise] or None."""
+
+    @abstractmethod
+    def view(self, state: State) -> View:
+        """What agents see of `state`."""
+
+    @abstractmethod
+    def render(self, state: State, size: int) -> np.ndarray:
+        """A picture of the single copy that `state` holds (its tensors are [1, ...]): uint8 [H, W, 3]."""
+
+
+class WorldEnv(VectorEnv):
+    """Copies of one world in a batch: draws the noise, cuts at the limit, restarts on the next step."""
+
+    def __init__(self, world: World, copies: int, seed: int, device: torch.device | str = "cpu"):
+        self.spec, self.copies, self.device = world.spec, copies, torch.device(device)
+        self.world = world
+        self._generator = generator(seed, "env", world.spec.name, device=self.device)
+        self._on_host = self.device.type == "cpu"
+        self._limit = world.spec.episode_limit
+        n, groups = self.spec.n, len(self.spec.groups)
+        self._everyone = torch.ones(copies, n, dtype=torch.bool, device=self.device)
+        self._nobody = torch.zeros(copies, n, dtype=torch.bool, device=self.device)
+        self._no_copy = torch.zeros(copies, dtype=torch.bool, device=self.device)
+        self._all_copies = ~self._no_copy
+        self._no_group_reward = torch.zeros(copies, groups, device=self.device)
+        self._state: State = {}
+        self._age = torch.zeros(copies, dtype=torch.int64, device=self.device)  # steps of the running episode
+        self._closing = self._no_copy  # the row shown last is a closing one
+        self._alive = self._everyone
+
+    def _noise(self, size: int) -> Tensor:
+        return torch.rand(self.copies, size, generator=self._generator, device=self.device)
+
+    def reset(self) -> Row:
+        self._state = self.world.restart(self._noise(self.world.restart_noise))
+        self._age = torch.zeros_like(self._age)
+        self._closing = self._no_copy
+        return self._row(fresh=self._all_copies)
+
+    def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
+        closing = self._closing
+        # A host can look whether anything restarts; an accelerator would have to wait, so it always computes both.
+        restarts = not self._on_host or bool(closing.any())
+        noise = self._noise(self.world.step_noise) if self.world.step_noise else None
+        state, outcome = self.world.step(self._state, action, noise)
+        age = self._age + 1
+        if restarts:
+            fresh = self.world.restart(self._noise(self.world.restart_noise))
+            state = {name: _choose(closing, fresh[name], state[name]) for name in state}
+            age = age.masked_fill(closing, 0)
+        step = self._step(outcome, age, closing if restarts else None)
+        self._state, self._age = state, age
+        self._closing = step.episode_terminated | step.episode_truncated
+        return step, self._row(fresh=closing if restarts else self._no_copy)
+
+    def _step(self, outcome: Outcome, age: Tensor, closing: Tensor | None) -> Step:
+        """The step as the contract has it: limits apart from ends, nothing for copies that restart."""
+        ended = self._no_copy if outcome.ended is None else outcome.ended
+        cut = self._no_copy if self._limit is None else age >= self._limit
+        if self.world.limit_ends:
+            ended, cut = ended | cut, self._no_copy
+        elif outcome.ended is not None:
+            cut = cut & ~ended
+        reward, group_reward, metrics = outcome.reward, outcome.group_reward, outcome.metrics
+        if closing is not None:
+            reward = reward.masked_fill(closing[:, None], 0)
+            ended, cut = ended & ~closing, cut & ~closing
+            metrics = {name: value.masked_fill(closing, 0) for name, value in metrics.items()}
+            if group_reward is not None:
+                group_reward = group_reward.masked_fill(closing[:, None], 0)
+        terminated = ended[:, None].expand(self.copies, self.spec.n)
+        truncated = cut[:, None].expand(self.copies, self.spec.n)
+        if self.spec.mortal:
+            if outcome.agent_ended is not None:
+                dead = outcome.agent_ended if closing is None else outcome.agent_ended & ~closing[:, None]
+                terminated = terminated | dead
+            terminated = terminated & self._alive
+            truncated = truncated & self._alive & ~terminated
+        return Step(
+            reward=reward,
+            group_reward=self._no_group_reward if group_reward is None else group_reward,
+            terminated=terminated,
+            truncated=truncated,
+            episode_terminated=ended,
+            episode_truncated=cut,
+            metrics=metrics,
+        )
+
+    def _row(self, fresh: Tensor) -> Row:
+        """The row of the present state; fresh: [B] bool, copies whose episode begins here."""
+        view = self.world.view(self._state)
+        alive = self._everyone if view.alive is None else view.alive
+        first = self._nobody if fresh is self._no_copy else fresh[:, None].expand(self.copies, self.spec.n)
+        if self.spec.mortal:
+            first = alive & (first | ~self._alive)
+        self._alive = alive
+        acted = self._all_copies if self._closing is self._no_copy else ~self._closing
+        return Row(view.obs, view.action_mask, view.state, alive, first, acted)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "state": dict(self._state),
+            "age": self._age,
+            "closing": self._closing,
+            "alive": self._alive,
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = {name: value.to(self.device) for name, value in state["state"].items()}
+        self._age = state["age"].to(self.device)
+        self._closing = state["closing"].to(self.device)
+        self._alive = state["alive"].to(self.device)
+        self._generator.set_state(state["generator"].cpu())
+
+    def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
+        return self.world.render({name: value[copy : copy + 1].cpu() for name, value in self._state.items()}, size)
+
+    def close(self) -> None:
+        pass
+
+
+def _choose(which: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """`yes` where `which` [B] holds, else `no`; both [B, ...]."""
+    return torch.where(which.view(-1, *[1] * (no.ndim - 1)), yes, no)
