@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from coterie import metrics
+from coterie.metrics import Metric, declare, declared, lookup, undeclared
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    monkeypatch.setattr(metrics, "_declared", {})
+    declare(
+        Metric("steps", "steps", "Environment steps."),
+        Metric("eval/return_mean", "reward", "Mean return of evaluation episodes.", better="up"),
+        Metric("rollout/return_mean", "reward", "Mean return of training episodes.", better="up"),
+        Metric("rollout/metric", "", "An environment's own metric."),
+        Metric("loss/value", "", "Value loss.", better="down", combine="sum"),
+    )
+
+
+def test_declared_is_sorted_and_a_copy():
+    names = list(declared())
+    assert names == sorted(names)
+    declared().clear()
+    assert len(declared()) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("steps", "steps"),
+        ("eval/return_mean", "eval/return_mean"),
+        ("eval/adversary/return_mean", "eval/return_mean"),
+        ("rollout/return_mean/adversary_0", "rollout/return_mean"),
+        ("rollout/adversary/return_mean/adversary_0", "rollout/return_mean"),
+        ("rollout/metric/win", "rollout/metric"),
+        ("rollout/good/metric/win", "rollout/metric"),
+    ],
+)
+def test_lookup_sees_through_teams_and_agents(name, expected):
+    metric = lookup(name)
+    assert metric is not None
+    assert metric.name == expected
+
+
+@pytest.mark.parametrize("name", ["", "eval", "return_mean", "evil/return_mean", "eval/a/b/return_mean", "steps/x/y/z"])
+def test_lookup_of_an_undeclared_name_is_none(name):
+    assert lookup(name) is None
+
+
+def test_undeclared_keeps_the_order():
+    assert undeclared(["loss/x", "steps", "eval/a/return_mean", "b"]) == ["loss/x", "b"]
+
+
+def test_the_same_declaration_may_come_again_but_not_another():
+    declare(Metric("loss/value", "", "Value loss.", better="down", combine="sum"))
+    with pytest.raises(ValueError, match="declared twice and differently"):
+        declare(Metric("loss/value", "", "Value loss."))
+
+
+@pytest.mark.parametrize("name", ["", "Loss/x", "loss//x", "loss/", "loss x", "/loss"])
+def test_a_malformed_name_is_refused(name):
+    with pytest.raises(ValueError, match="metric name"):
+        Metric(name, "", "")
+
+
+def test_malformed_better_and_combine_are_refused():
+    with pytest.raises(ValueError, match="better is 'higher'"):
+        Metric("a/b", "", "", better="higher")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="combine is 'median'"):
+        Metric("a/b", "", "", combine="median")  # type: ignore[arg-type]
