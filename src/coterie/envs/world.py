@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,15 +33,16 @@ class View:
 class Outcome:
     """What a step of a world brought. None stands for zeros or for nobody.
 
-    reward: [B, N]; group_reward: [B, G]; ended: [B] bool, the task is over; agent_ended: [B, N] bool, an agent's life is
-    over while the episode goes on; metrics: by name [B].
+    reward: [B, N]; group_reward: [B, G]; ended: [B] bool, the task is over; agent_ended: [B, N] bool, an agent's life
+    is over while the episode goes on; metrics: by name [B], or the function that computes them, which is called only in
+    steps that end an episode.
     """
 
     reward: Tensor
     group_reward: Tensor | None = None
     ended: Tensor | None = None
     agent_ended: Tensor | None = None
-    metrics: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, Tensor] | Callable[[], dict[str, Tensor]] = field(default_factory=dict)
 
 
 class World(ABC):
@@ -47,12 +50,14 @@ class World(ABC):
 
     restart_noise, step_noise: how many uniform numbers in [0, 1) a copy needs for a new episode and for a step.
     limit_ends: the step limit counts as an end of the task (terminated), not as a cut (truncated).
+    lasting: entries of the state that a restart leaves as they are: a copy's parameters.
     """
 
     spec: EnvSpec
     restart_noise: int
     step_noise: int = 0
     limit_ends: bool = False
+    lasting: frozenset[str] = frozenset()
 
     @abstractmethod
     def restart(self, noise: Tensor) -> State:
@@ -77,9 +82,9 @@ class WorldEnv(VectorEnv):
     def __init__(self, world: World, copies: int, seed: int, device: torch.device | str = "cpu"):
         self.spec, self.copies, self.device = world.spec, copies, torch.device(device)
         self.world = world
-        self._generator = generator(seed, "env", world.spec.name, device=self.device)
+        self._generator = self._seeded(seed)
         self._on_host = self.device.type == "cpu"
-        self._limit = world.spec.episode_limit
+        self._limit = math.inf if world.spec.episode_limit is None else world.spec.episode_limit
         n, groups = self.spec.n, len(self.spec.groups)
         self._everyone = torch.ones(copies, n, dtype=torch.bool, device=self.device)
         self._nobody = torch.zeros(copies, n, dtype=torch.bool, device=self.device)
@@ -88,49 +93,64 @@ class WorldEnv(VectorEnv):
         self._no_group_reward = torch.zeros(copies, groups, device=self.device)
         self._state: State = {}
         self._age = torch.zeros(copies, dtype=torch.int64, device=self.device)  # steps of the running episode
+        self._oldest = 0  # no copy has lived for more steps than this
         self._closing = self._no_copy  # the row shown last is a closing one
+        self._restarts = not self._on_host  # the next step has to look for copies that restart
+        self._no_metrics = {name: torch.zeros(copies, device=self.device) for name in self.spec.metrics}
         self._alive = self._everyone
+
+    def _seeded(self, seed: int) -> torch.Generator:
+        return generator(seed, "env", self.spec.name, device=self.device)
 
     def _noise(self, size: int) -> Tensor:
         return torch.rand(self.copies, size, generator=self._generator, device=self.device)
 
-    def reset(self) -> Row:
-        self._state = self.world.restart(self._noise(self.world.restart_noise))
-        self._age = torch.zeros_like(self._age)
-        self._closing = self._no_copy
+    def reset(self, seed: int | None = None) -> Row:
+        if seed is not None:
+            self._generator = self._seeded(seed)
+        fresh = self.world.restart(self._noise(self.world.restart_noise))
+        self._state = {**fresh, **{name: self._state[name] for name in self.world.lasting if name in self._state}}
+        self._age, self._oldest = torch.zeros_like(self._age), 0
+        self._closing, self._restarts = self._no_copy, not self._on_host
         return self._row(fresh=self._all_copies)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
-        closing = self._closing
-        # A host can look whether anything restarts; an accelerator would have to wait, so it always computes both.
-        restarts = not self._on_host or bool(closing.any())
+        closing, restarts = self._closing, self._restarts
         noise = self._noise(self.world.step_noise) if self.world.step_noise else None
         state, outcome = self.world.step(self._state, action, noise)
         age = self._age + 1
+        self._oldest += 1
         if restarts:
             fresh = self.world.restart(self._noise(self.world.restart_noise))
-            state = {name: _choose(closing, fresh[name], state[name]) for name in state}
+            lasting = self.world.lasting
+            state = {
+                name: value if name in lasting else _choose(closing, fresh[name], value)
+                for name, value in state.items()
+            }
             age = age.masked_fill(closing, 0)
+            if self._on_host:
+                self._oldest = int(age.max())
         step = self._step(outcome, age, closing if restarts else None)
         self._state, self._age = state, age
-        self._closing = step.episode_terminated | step.episode_truncated
         return step, self._row(fresh=closing if restarts else self._no_copy)
 
     def _step(self, outcome: Outcome, age: Tensor, closing: Tensor | None) -> Step:
         """The step as the contract has it: limits apart from ends, nothing for copies that restart."""
         ended = self._no_copy if outcome.ended is None else outcome.ended
-        cut = self._no_copy if self._limit is None else age >= self._limit
-        if self.world.limit_ends:
+        # While no copy can be old enough, there is nothing to compare.
+        limited = self._oldest >= self._limit
+        cut = age >= self._limit if limited else self._no_copy
+        if limited and self.world.limit_ends:
             ended, cut = ended | cut, self._no_copy
-        elif outcome.ended is not None:
+        elif limited and outcome.ended is not None:
             cut = cut & ~ended
-        reward, group_reward, metrics = outcome.reward, outcome.group_reward, outcome.metrics
+        reward, group_reward = outcome.reward, outcome.group_reward
         if closing is not None:
             reward = reward.masked_fill(closing[:, None], 0)
             ended, cut = ended & ~closing, cut & ~closing
-            metrics = {name: value.masked_fill(closing, 0) for name, value in metrics.items()}
             if group_reward is not None:
                 group_reward = group_reward.masked_fill(closing[:, None], 0)
+        self._note_ends(ended, cut)
         terminated = ended[:, None].expand(self.copies, self.spec.n)
         truncated = cut[:, None].expand(self.copies, self.spec.n)
         if self.spec.mortal:
@@ -146,8 +166,26 @@ class WorldEnv(VectorEnv):
             truncated=truncated,
             episode_terminated=ended,
             episode_truncated=cut,
-            metrics=metrics,
+            metrics=self._metrics(outcome, closing),
         )
+
+    def _note_ends(self, ended: Tensor, cut: Tensor) -> None:
+        """Keeps which copies close with this step. A host looks whether any does; an accelerator would have to wait."""
+        if ended is self._no_copy and cut is self._no_copy:
+            self._closing, self._restarts = self._no_copy, not self._on_host
+            return
+        closing = ended | cut
+        self._restarts = not self._on_host or bool(closing.any())
+        self._closing = closing if self._restarts else self._no_copy
+
+    def _metrics(self, outcome: Outcome, closing: Tensor | None) -> dict[str, Tensor]:
+        if callable(outcome.metrics):
+            if self._closing is self._no_copy:
+                return self._no_metrics
+            return {name: value.where(self._closing, 0) for name, value in outcome.metrics().items()}
+        if closing is None:
+            return outcome.metrics
+        return {name: value.masked_fill(closing, 0) for name, value in outcome.metrics.items()}
 
     def _row(self, fresh: Tensor) -> Row:
         """The row of the present state; fresh: [B] bool, copies whose episode begins here."""
@@ -172,7 +210,9 @@ class WorldEnv(VectorEnv):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
         self._age = state["age"].to(self.device)
+        self._oldest = int(self._age.max())
         self._closing = state["closing"].to(self.device)
+        self._restarts = not self._on_host or bool(self._closing.any())
         self._alive = state["alive"].to(self.device)
         self._generator.set_state(state["generator"].cpu())
 

@@ -1,0 +1,340 @@
+"""What the particle scenarios share: roles, actions, observations, restarts; a scenario says what is seen and paid."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.envs.particle.physics import DT, Body, Physics, Variant
+from coterie.envs.particle.render import PALETTE, Disc, Scene, draw
+from coterie.envs.world import Outcome, State, View, World
+from coterie.types import Action, EnvSpec, RoleSpec, to_bounds
+
+Actions = Literal["discrete", "continuous"]
+
+# Index order of the four moves: the signs of x, x, y, y.
+_SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
+_MOVES = 5
+
+
+class ParticleConfig(BaseModel):
+    """What all particle worlds can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    actions: Actions = "discrete"
+    """Kind of the action spaces."""
+    episode_limit: int | None = Field(25, ge=1)
+    """Steps after which an episode is cut; None: never."""
+    limit_ends: bool = False
+    """The limit counts as an end of the task (terminated), not as a cut (truncated)."""
+    dynamic_rescaling: bool = True
+    """Pictures zoom out to hold everything."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Agents of one kind: `bodies` are their places among the bodies; `symbols`: how many they can say, 0 if mute."""
+
+    name: str
+    group: str
+    bodies: tuple[int, ...]
+    symbols: int = 0
+
+
+class Draws:
+    """Takes uniform numbers off the restart noise, row by row, the copies last."""
+
+    def __init__(self, noise: Tensor):
+        self._noise, self.used = noise, 0
+
+    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
+        """[*shape, B] in [low, high)."""
+        rows = int(np.prod(shape, dtype=int))
+        drawn = self._noise[self.used : self.used + rows]
+        self.used += rows
+        return (low + (high - low) * drawn).view(*shape, -1)
+
+    def choice(self, count: int) -> Tensor:
+        """[B] int64 in 0 .. count - 1."""
+        return (self.uniform(0, count) * 1.0).long().clamp_(max=count - 1)
+
+    def one_hot(self, count: int) -> Tensor:
+        """[count, B], a single one in every column."""
+        labels = torch.arange(count, device=self._noise.device)
+        return (labels[:, None] == self.choice(count)).to(self._noise.dtype)
+
+
+@dataclass(frozen=True)
+class Now:
+    """A world just after a step, as a scenario's `pay` reads it; the copies stand last."""
+
+    flat: Tensor
+    distance: Tensor
+    state: State
+    physics: Physics
+
+    def part(self, name: str) -> Tensor:
+        """Rows of that name: [*shape, B]."""
+        return self.physics.rows.part(self.flat, name)
+
+    def between(self, name: str) -> Tensor:
+        """Measured distances of that name: [sources, targets, B]."""
+        return self.physics.between(self.distance, name)
+
+    def touching(self) -> Tensor:
+        """1 for every contact that touches: [contacts, B]."""
+        return self.physics.touching(self.distance).to(self.distance.dtype)
+
+    def by_mover(self, contacts: Tensor) -> Tensor:
+        """For each mover the sum over its contacts: [contacts, B] to [M, B]."""
+        return self.physics.tables(contacts).ends @ contacts
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What a step earned: reward [N, B] in the order of the roles; ended [B]; metrics [B], or their function."""
+
+    reward: Tensor
+    ended: Tensor | None = None
+    metrics: Callable[[], dict[str, Tensor]] | dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a scenario is made: its bodies (movers first), roles group by group, and what it remembers and measures.
+
+    memory: shapes of its own rows; hidden: by group, the rows that its members do not know, for the state of that
+    group; parameters: name to the value that every copy begins with, [B] entries of the state; linear: observations are
+    an affine function of the rows, so that one product makes them all.
+    """
+
+    name: str
+    bodies: Sequence[Body]
+    roles: Sequence[Role]
+    measured: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict)
+    memory: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    linear: bool = True
+
+
+class ParticleWorld(World):
+    """Physics, actions and views of every scenario; a scenario fills in `start`, `observe`, `pay` and `scene`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: ParticleConfig,
+        with_state: bool,
+        variant: Variant = "mpe2",
+    ):
+        self.plan = plan
+        self.limit_ends = config.limit_ends
+        self.lasting = frozenset(plan.parameters)
+        self._rescale = config.dynamic_rescaling
+        self._roles = tuple(plan.roles)
+        symbols = max((role.symbols for role in plan.roles), default=0)
+        speakers = sum(len(role.bodies) for role in plan.roles if role.symbols)
+        self.physics = Physics(plan.bodies, plan.measured, (symbols, speakers), plan.memory, variant)
+        self._moves = {role.name: plan.bodies[role.bodies[0]].moves for role in plan.roles}
+        self._tables: dict[tuple[str, torch.device, torch.dtype], Any] = {}
+        draws = Draws(torch.zeros(4096, 1))
+        self.start(draws)
+        self.restart_noise = draws.used
+        self._state_rows = self._known_rows() if with_state else {}
+        self.spec = self._make_spec(config.actions, config.episode_limit)
+
+    # ------------------------------------------------------------------------------------- for the scenarios
+
+    @abstractmethod
+    def start(self, draws: Draws) -> dict[str, Tensor]:
+        """The parts of a new episode, [*shape, B] each: `moving`, `rest` and the memory; others begin at zero."""
+
+    @abstractmethod
+    def observe(self, parts: dict[str, Tensor], pos: Tensor) -> dict[str, Tensor]:
+        """What every role sees, [n, D, B]; pos: [2, bodies, B]."""
+
+    @abstractmethod
+    def pay(self, now: Now) -> Pay:
+        """What the step that led to `now` earned."""
+
+    @abstractmethod
+    def scene(self, state: State) -> Scene:
+        """The picture of the single copy that `state` holds."""
+
+    # ----------------------------------------------------------------------------------------- the contract
+
+    def restart(self, noise: Tensor) -> State:
+        flat = self.physics.rows.join(self.start(Draws(noise.T.contiguous())))
+        offset, distance = self.physics.measure(flat)
+        coast = self.physics.coast(self.physics.rows.part(flat, "vel"), offset, distance)
+        parameters = {name: noise.new_full((len(noise),), value) for name, value in self.plan.parameters.items()}
+        return {"rows": flat.T, "coast": _flat(coast).T, **parameters}
+
+    def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
+        # Both are views of [.., B] memory except after loading; the same layout gives the same bits.
+        flat, coast = state["rows"].T.contiguous(), state["coast"].T.contiguous()
+        thrust, comm = self._act(action, flat)
+        moving, vel = self.physics.move(
+            flat, coast.view(2, self.physics.movers, flat.shape[1]), thrust, self.physics.scale(state)
+        )
+        kept = flat[self.physics.rows.slices["rest"].start :]
+        flat = torch.cat((_flat(moving), _flat(vel), *comm, kept))
+        offset, distance = self.physics.measure(flat)
+        pay = self.pay(Now(flat, distance, state, self.physics))
+        coast = self.physics.coast(vel, offset, distance)
+        return (
+            {**state, "rows": flat.T, "coast": _flat(coast).T},
+            Outcome(reward=pay.reward.T, ended=pay.ended, metrics=pay.metrics),
+        )
+
+    def view(self, state: State) -> View:
+        rows = state["rows"]
+        known = {
+            name: rows if chosen is None else rows[:, chosen.to(rows.device)]
+            for name, chosen in self._state_rows.items()
+        }
+        if not self.plan.linear:
+            parts = self.physics.rows.split(rows.T.contiguous())
+            seen = self.observe(parts, self.physics.positions(parts))
+            return View({role: value.permute(2, 0, 1) for role, value in seen.items()}, state=known)
+        weight, bias = self._table("observation", rows, self._observation_table)
+        seen = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
+        obs, at = {}, 0
+        for role in self.spec.roles:
+            size = role.observation_space.shape[0]  # type: ignore[index]
+            obs[role.name] = seen[:, at : at + role.n * size].view(len(seen), role.n, size)
+            at += role.n * size
+        return View(obs, state=known)
+
+    def render(self, state: State, size: int) -> np.ndarray:
+        return draw(self.scene(state), size, self._rescale)
+
+    def discs(self, state: State, **looks: dict[str, Any]) -> tuple[Disc, ...]:
+        """A disc for every body of the single copy that `state` holds; looks: by body, fields of Disc to change."""
+        parts = self.physics.rows.split(state["rows"].T.contiguous())
+        pos, vel = self.physics.positions(parts)[..., 0], parts["vel"][..., 0]
+        discs = []
+        for i, body in enumerate(self.plan.bodies):
+            heading = (float(vel[0, i]), float(vel[1, i])) if body.moves else None
+            label = body.name if body.kind == "agent" else ""
+            disc = Disc(float(pos[0, i]), float(pos[1, i]), body.size, PALETTE[body.color], label, body.kind, heading)
+            discs.append(replace(disc, **looks.get(body.name, {})))
+        return tuple(discs)
+
+    # --------------------------------------------------------------------------------------------- workings
+
+    def _act(self, action: dict[str, Action], like: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The movers' thrust [2, M, B], as a change of velocity, and what is said: a list with [C S, B], or empty."""
+        thrust, said = [], []
+        for role in self._roles:
+            move, speech = self._table(role.name, like, lambda like, role=role: self._action_tables(role, like))
+            taken = action[role.name]
+            if taken.discrete is not None:
+                chosen = taken.discrete[..., 0].T
+                if move is not None:
+                    thrust.append(move[:, chosen])
+                if speech is not None:
+                    said.append(speech[:, chosen])
+            elif taken.continuous is not None:
+                numbers = to_bounds(taken.continuous.to(like.dtype), self._role_spec(role).action).permute(2, 1, 0)
+                if move is not None:
+                    thrust.append(torch.tensordot(move, numbers[:_MOVES], dims=1))
+                if speech is not None:
+                    said.append(numbers[-role.symbols :])
+        moved = thrust[0] if len(thrust) == 1 else torch.cat(thrust, dim=1) if thrust else like.new_zeros(2, 0, 1)
+        spoken = torch.cat(said, dim=1) if len(said) > 1 else said[0] if said else None
+        return moved, [] if spoken is None else [_flat(spoken)]
+
+    def _role_spec(self, role: Role) -> RoleSpec:
+        return next(spec for spec in self.spec.roles if spec.name == role.name)
+
+    def _action_tables(self, role: Role, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """By choice: the change of velocity [2, A] and the symbol said [C, A]; a choice is move + 5 x symbol."""
+        body = self.plan.bodies[role.bodies[0]]
+        symbols = max(role.symbols, 1)
+        continuous = self._role_spec(role).action.continuous > 0
+        move = speech = None
+        if body.moves:
+            signs = _SIGNS[self.physics.variant]
+            move = torch.zeros(2, _MOVES)
+            move[0, 1:3] = torch.tensor(signs[:2]).float()
+            move[1, 3:5] = torch.tensor(signs[2:]).float()
+            move = (move * (body.thrust * DT / body.mass)).repeat(1, 1 if continuous else symbols).to(like)
+        if role.symbols and not continuous:
+            speech = torch.eye(role.symbols).repeat_interleave(_MOVES if body.moves else 1, dim=1).to(like)
+        elif role.symbols:
+            speech = torch.eye(role.symbols).to(like)
+        return move, speech
+
+    def _table(self, name: str, like: Tensor, make: Callable[[Tensor], Any]) -> Any:
+        key = (name, like.device, like.dtype)
+        if key not in self._tables:
+            self._tables[key] = make(like)
+        return self._tables[key]
+
+    def _observation_table(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The affine map from rows to all observations, read off `observe` at the unit vectors and at zero."""
+
+        def flat_view(flat: Tensor) -> Tensor:
+            parts = self.physics.rows.split(flat)
+            seen = self.observe(parts, self.physics.positions(parts))
+            return torch.cat([_flat(seen[role.name]) for role in self._roles]).T
+
+        bias = flat_view(torch.zeros(self.physics.rows.size, 1, dtype=torch.float64))
+        weight = flat_view(torch.eye(self.physics.rows.size, dtype=torch.float64)) - bias
+        return weight.contiguous().to(like), bias[0].to(like) if bool(bias.any()) else None
+
+    def _known_rows(self) -> dict[str, Tensor | None]:
+        """By state: the rows that it shows; None for all."""
+        known: dict[str, Tensor | None] = {"global": None}
+        for group, hidden in self.plan.hidden.items():
+            names = [name for name in self.physics.rows.shapes if name not in hidden]
+            known[group] = torch.cat([torch.arange(self.physics.rows.size)[self.physics.rows.slices[n]] for n in names])
+        return known
+
+    def _make_spec(self, actions: Actions, episode_limit: int | None) -> EnvSpec:
+        rows = self.physics.rows
+        parts = rows.split(torch.rand(rows.size, 1, generator=torch.Generator().manual_seed(0)))
+        seen = self.observe(parts, self.physics.positions(parts))
+        roles = []
+        for role in self._roles:
+            moves = _MOVES if self._moves[role.name] else 0
+            if actions == "continuous":
+                action_space = spaces.Box(0.0, 1.0, (moves + role.symbols,))
+            else:
+                action_space = spaces.Discrete(max(moves, 1) * max(role.symbols, 1))
+            roles.append(
+                RoleSpec(
+                    name=role.name,
+                    group=role.group,
+                    agents=tuple(self.plan.bodies[i].name for i in role.bodies),
+                    observation_space=spaces.Box(-np.inf, np.inf, (seen[role.name].shape[1],), np.float32),
+                    action_space=action_space,
+                )
+            )
+        return EnvSpec(
+            name=f"particle/{self.plan.name}",
+            roles=tuple(roles),
+            state_sizes={
+                name: rows.size if chosen is None else len(chosen) for name, chosen in self._state_rows.items()
+            },
+            metrics=self.plan.metrics,
+            episode_limit=episode_limit,
+        )
+
+
+def _flat(part: Tensor) -> Tensor:
+    """[.., B] as [rows, B]."""
+    return part.reshape(math.prod(part.shape[:-1]), part.shape[-1])
