@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
 class Metric:
     """A number that a run reports.
 
-    name: `area/name`, or one bare word such as `steps`; unit: of its values, "" for a pure number; meaning: one sentence;
+    name: `area/name`, or one bare word such as `steps`; unit: of its values, "" for a pure number; meaning: a sentence;
     better: the direction that is wished for, None where there is none; combine: how values of several ranks become one.
     """
 
