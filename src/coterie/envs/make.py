@@ -1,0 +1,83 @@
+"""Environments by name: built-in worlds, and a user's own `package.module:factory`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ValidationError
+
+from coterie import messages, registry
+from coterie.envs.vector import VectorEnv
+from coterie.envs.world import World, WorldEnv
+from coterie.errors import UserError
+from coterie.types import EnvSpec
+
+
+def make(
+    name: str,
+    params: Mapping[str, Any] | BaseModel | None = None,
+    copies: int = 1,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    with_state: bool = False,
+) -> VectorEnv:
+    """`copies` copies of the named environment.
+
+    params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
+    show the state that critics may read (worlds that come with Coterie; a user's own decides itself). A user's own
+    environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)`. UserError for an
+    unknown name, unknown or wrong params, and a factory that returns something else.
+    """
+    if copies < 1:
+        raise UserError(f"copies={copies}: expected at least 1")
+    if registry.is_factory(name):
+        return _from_factory(name, params, copies, seed, device)
+    return WorldEnv(_world(name, params, with_state), copies, seed, device)
+
+
+def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:
+    """The spec of a world that comes with Coterie, without running it. UserError as in `make`."""
+    return _world(name, params, with_state=False).spec
+
+
+def _world(name: str, params: Mapping[str, Any] | BaseModel | None, with_state: bool) -> World:
+    world = registry.environment(name)
+    try:
+        config = params if isinstance(params, BaseModel) else world.Config.model_validate(dict(params or {}))
+    except ValidationError as error:
+        fields = messages.leaf_fields(world.Config, "env.")
+        for detail in error.errors():
+            if detail["type"] == "extra_forbidden":
+                key = "env." + ".".join(str(part) for part in detail["loc"])
+                raise UserError(f"{name} has no key '{key}': {messages.nearest_keys(key, fields)}") from error
+        raise UserError(f"{name}: {messages.mistakes(error, fields, 'env.')[0][1]}") from error
+    try:
+        return world(config, with_state=with_state)
+    except ValueError as error:
+        raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
+
+
+def _from_factory(
+    name: str, params: Mapping[str, Any] | BaseModel | None, copies: int, seed: int, device: torch.device | str
+) -> VectorEnv:
+    given = params.model_dump() if isinstance(params, BaseModel) else dict(params or {})
+    known = registry.factory_parameters(name)
+    for key in given:
+        if known is not None and key not in known:
+            raise UserError(f"environment '{name}' takes no '{key}': {messages.nearest_keys(key, known)}")
+    try:
+        env = registry.factory(name)(copies=copies, seed=seed, device=device, **given)
+    except TypeError as error:
+        # Only the call itself is the user's one-line mistake; an error from within the factory keeps its traceback.
+        if error.__traceback__ and error.__traceback__.tb_next is None:
+            raise UserError(
+                f"environment '{name}': {error}; it is called with copies, seed, device and env.* keys"
+            ) from error
+        raise
+    if not isinstance(env, VectorEnv):
+        raise UserError(
+            f"environment '{name}' returned a {type(env).__name__}: expected a coterie.envs.vector.VectorEnv"
+        )
+    return env

@@ -1,0 +1,145 @@
+"""What is wrong with a configuration, in one line that names the key, the value, what was expected and the mend."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import annotated_types
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_BY_ERROR = (
+    ("int_", "a whole number"),
+    ("float_", "a number"),
+    ("finite_number", "a finite number"),
+    ("bool_", "true or false"),
+    ("string_type", "text"),
+    ("path_", "a path"),
+    ("list_type", "a list in brackets"),
+    ("tuple_type", "a list in brackets"),
+    ("dict_type", "a mapping in braces"),
+    ("none_required", "null"),
+)
+
+
+def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Every leaf of a model and of the models within it, by dotted key."""
+    leaves: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            leaves |= leaf_fields(inner, f"{prefix}{name}.")
+        else:
+            leaves[f"{prefix}{name}"] = field
+    return leaves
+
+
+def holds_mapping(field: FieldInfo) -> bool:
+    """Whether the field's value is a dict, whose own keys are free."""
+    return any(typing.get_origin(part) is dict or part is dict for part in _alternatives(field.annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows, stripped of their own annotations."""
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        return tuple(part for branch in typing.get_args(annotation) for part in _alternatives(branch))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    return (annotation,)
+
+
+def nearest_keys(key: str, known: Iterable[str]) -> str:
+    """The mend of an unknown key: valid ones like it, those nested elsewhere included."""
+    known = sorted(set(known))
+    last = key.rpartition(".")[2]
+    same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
+    close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+    by_word = {candidate.rpartition(".")[2]: candidate for candidate in known}
+    close_word = [by_word[word] for word in difflib.get_close_matches(last, by_word, n=3, cutoff=0.6)]
+    best = list(dict.fromkeys([*same_word, *close, *close_word]))[:3]
+    if best:
+        return "did you mean " + " or ".join(f"'{candidate}'" for candidate in best) + "?"
+    return "`coterie train --cfg job` prints every key"
+
+
+def mistakes(error: ValidationError, fields: Mapping[str, FieldInfo], prefix: str = "") -> list[tuple[str, str]]:
+    """A validation error as (key, line) for every key at fault; fields: the leaves that may be named, by dotted key."""
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for detail in error.errors():
+        by_key.setdefault(_key_of(detail["loc"], fields, prefix), []).append(typing.cast(dict[str, Any], detail))
+    return [(key, _sentence(key, details, fields.get(key))) for key, details in by_key.items()]
+
+
+def _key_of(location: tuple[int | str, ...], fields: Mapping[str, FieldInfo], prefix: str) -> str:
+    """The longest dotted key in an error's location; what follows it tells list items and branches of a union."""
+    for stop in range(len(location), 0, -1):
+        key = prefix + ".".join(str(part) for part in location[:stop])
+        if key in fields:
+            return key
+    return prefix + ".".join(str(part) for part in location) if location else prefix.rstrip(".")
+
+
+def _sentence(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -> str:
+    first = details[0]
+    if first["type"] == "missing":
+        meaning = f" ({field.description.strip()})" if field and field.description else ""
+        return f"{key} is needed{meaning}: give {key}=VALUE"
+    if first["type"] in {"value_error", "assertion_error"}:
+        return f"{key}={show(first['input'])}: {_plain(first)}" if field else f"{key}: {_plain(first)}"
+    wanted = list(dict.fromkeys(_expected(detail, field) for detail in details))
+    line = f"{key}={show(first['input'])}: expected {' or '.join(wanted)}"
+    default = None if field is None or field.is_required() else field.get_default(call_default_factory=False)
+    return line if default is None else f"{line}, e.g. {show(default)}"
+
+
+def _plain(detail: Mapping[str, Any]) -> str:
+    return " ".join(str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").split())
+
+
+def _expected(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
+    kind, context = str(detail["type"]), detail.get("ctx", {})
+    if kind == "literal_error":
+        return str(context["expected"]).replace("'", "")
+    if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
+        return _range(detail, field)
+    if kind in {"too_short", "too_long"}:
+        at = "at least" if kind == "too_short" else "at most"
+        return f"{at} {context.get('min_length', context.get('max_length'))} of them"
+    for start, words in _BY_ERROR:
+        if kind.startswith(start):
+            return words
+    return _plain(detail)
+
+
+def _range(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
+    """All bounds of the field in words; those of the error where the field tells none."""
+    bounds: dict[str, Any] = {}
+    for part in field.metadata if field else ():
+        for sign, kind in (("ge", annotated_types.Ge), ("gt", annotated_types.Gt)):
+            bounds |= {sign: getattr(part, sign)} if isinstance(part, kind) else {}
+        for sign, kind in (("le", annotated_types.Le), ("lt", annotated_types.Lt)):
+            bounds |= {sign: getattr(part, sign)} if isinstance(part, kind) else {}
+    bounds = bounds or {sign: value for sign, value in detail["ctx"].items() if sign in {"ge", "gt", "le", "lt"}}
+    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+    kinds = [_KINDS[part] for part in _alternatives(field.annotation) if part in {int, float}] if field else []
+    limits = " and ".join(f"{words[sign]} {show(value)}" for sign, value in bounds.items())
+    return f"{kinds[0] if kinds else 'a number'} {limits}"
+
+
+def show(value: Any) -> str:
+    """A value as it would be written on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(show(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {show(item)}" for key, item in value.items()) + "}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,94 @@
+"""Names to modules, as strings: only what a run names is imported."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from coterie.errors import UserError, nearest
+
+ALGOS: dict[str, str] = {
+    "ppo": "coterie.algos.ppo:PPO",
+    "ippo": "coterie.algos.ppo:PPO",
+    "mappo": "coterie.algos.ppo:PPO",
+    "random": "coterie.algos.random:Random",
+    "frozen": "coterie.algos.frozen:Frozen",
+}
+"""An algorithm's name to its class. Names that share a class differ by their preset in `conf/algo`."""
+
+DEFAULT_ALGO = "mappo"
+DEFAULT_ENV = "particle/simple_spread"
+
+
+def environments() -> dict[str, str]:
+    """The name of every environment that comes with Coterie to its class, e.g. `particle/simple_spread`."""
+    from coterie.envs.particle import SCENARIOS
+
+    return {f"particle/{name}": target for name, target in SCENARIOS.items()}
+
+
+def base_name(algo: str) -> str:
+    """The algorithm of a named preset: `ippo` of `ippo/yardstick`."""
+    return algo.partition("/")[0]
+
+
+def algorithm(name: str) -> Any:
+    """The class of an algorithm; `name` may be a variant like `ippo/yardstick`. UserError for an unknown name."""
+    base = base_name(name)
+    if base not in ALGOS:
+        raise UserError(f"there is no algorithm '{name}': {nearest(base, ALGOS)}")
+    return load(ALGOS[base], f"algorithm '{name}'")
+
+
+def is_factory(name: str) -> bool:
+    """Whether an environment is named as the user's own `package.module:factory`."""
+    return ":" in name
+
+
+def environment(name: str) -> Any:
+    """The world class of a built-in environment, or the user's own factory. UserError for an unknown name."""
+    if is_factory(name):
+        return factory(name)
+    known = environments()
+    if name not in known:
+        short = [full for full in known if full.rpartition("/")[2] == name]
+        mend = f"did you mean '{short[0]}'?" if short else nearest(name, known)
+        raise UserError(f"there is no environment '{name}': {mend} (your own: package.module:factory)")
+    return load(known[name], f"environment '{name}'")
+
+
+def factory(name: str) -> Callable[..., Any]:
+    """The user's own `package.module:factory`. UserError if it is not there or cannot be called."""
+    found = load(name, f"environment '{name}'")
+    if not callable(found):
+        raise UserError(f"environment '{name}' is not a function that makes one: it is a {type(found).__name__}")
+    return found
+
+
+def factory_parameters(name: str) -> list[str] | None:
+    """Keys that the factory takes besides copies, seed and device; None if it takes any."""
+    parameters = inspect.signature(factory(name)).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    given = {"copies", "seed", "device"}
+    return [parameter.name for parameter in parameters if parameter.kind in named and parameter.name not in given]
+
+
+def load(target: str, what: str) -> Any:
+    """The object `package.module:name`. UserError names `what` where the module or the name is not there."""
+    path, _, name = target.partition(":")
+    if not path or not name:
+        raise UserError(f"{what}: '{target}' is not written package.module:name")
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            raise UserError(f"{what}: there is no module '{error.name}'; is it installed or on PYTHONPATH?") from error
+        raise UserError(f"{what}: '{path}' needs '{error.name}', which is not installed: pip install it") from error
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise UserError(f"{what}: module '{path}' has no '{name}': {nearest(name, public)}")
+    return getattr(module, name)

@@ -1,0 +1,155 @@
+"""The configuration of a run as frozen, typed models: what `config.yaml` holds and `coterie train --cfg job` prints."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_MOST_THREADS = 8
+
+
+def count(value: Any) -> Any:
+    """A count as people write it: 1e6, 2_000_000, 20M, 500k. Anything else is handed on as it is."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([\d_]*\.?\d+(?:[eE]\d+)?)\s*([kKmMgGbB]?)", value.strip())
+        if match:
+            value = float(match[1].replace("_", "")) * _SUFFIXES.get(match[2].lower(), 1)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(count)]
+"""A whole number that may be written 1e6, 2_000_000, 20M or 500k."""
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError("expected auto, cpu, cuda or cuda:N")
+    return value
+
+
+def cores() -> int:
+    """Threads that make sense here: the cores this process may use, at most 8: small networks gain nothing by more."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if _CGROUP_LIMIT.exists():
+        quota, _, period = _CGROUP_LIMIT.read_text().strip().partition(" ")
+        if quota.isdigit() and period.isdigit():
+            mine = min(mine, max(1, int(quota) // int(period)))
+    return max(1, min(mine, _MOST_THREADS))
+
+
+class Model(BaseModel):
+    """A frozen configuration: unknown keys are errors, a field's docstring is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class FactoryParams(BaseModel):
+    """Whatever a user's own environment factory takes; its own signature says what that is."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+
+class Choice(Model):
+    """A name and the typed parameters of what it names; on disk one flat mapping: {name: mappo, lr: 0.0007, ...}."""
+
+    name: str
+    """Which one, e.g. `mappo`, `ippo/yardstick`, `particle/simple_spread`, `package.module:factory`."""
+    params: SerializeAsAny[BaseModel]
+    """The configuration of the class that the name stands for."""
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        return {"name": self.name, **self.params.model_dump(mode="json")}
+
+
+class TeamConfig(Model):
+    """A team that differs from the rest: in its algorithm, a key of it, or in the roles that form it."""
+
+    algo: Choice
+    """The team's own algorithm, complete; where it is the top one, keys that were not given are the top one's."""
+    roles: tuple[str, ...] | None = Field(None, min_length=1)
+    """Environment roles that form the team; by default the roles of the group that bears the team's name."""
+
+
+class EvalConfig(Model):
+    """Evaluation on copies of its own."""
+
+    every: Count = Field(500_000, ge=0, le=10**15)
+    """Environment steps between two evaluations; 0 switches them off."""
+    episodes: Count = Field(128, ge=1, le=10**7)
+    """Episodes an evaluation, rounded up to the same number in every copy."""
+    mode: Literal["auto", "greedy", "sample"] = "auto"
+    """How actions are picked; `auto` is what the algorithm was published with."""
+    copies: Count = Field(64, ge=1, le=10**6)
+    """Copies of the environment for evaluation."""
+
+
+class CheckpointConfig(Model):
+    """What is kept to go on from."""
+
+    every: Count = Field(500_000, ge=0, le=10**15)
+    """Environment steps between two checkpoints; 0 leaves only the one at the end."""
+    keep: int = Field(0, ge=0, le=10**6)
+    """Numbered checkpoints kept beside `last`, the one before it, and `best`; 0 keeps none."""
+
+
+class LogConfig(Model):
+    """Where metrics go besides `metrics.jsonl`."""
+
+    tensorboard: bool = True
+    """Writes TensorBoard event files into the run folder."""
+    wandb: bool = False
+    """Sends metrics to Weights & Biases (needs the extra `coterie[wandb]`)."""
+    mlflow: bool = False
+    """Sends metrics to MLflow (needs the extra `coterie[mlflow]`)."""
+    every: int = Field(1, ge=1, le=10**9)
+    """Updates between two rows of metrics."""
+
+
+class RunConfig(Model):
+    """Everything that a run is made of."""
+
+    algo: Choice
+    """The algorithm of every team that has none of its own."""
+    env: Choice
+    """The environment."""
+    teams: dict[str, TeamConfig] = Field(default_factory=dict)
+    """Teams that differ from the rest, by name; teams that are not named here take the top `algo`."""
+    steps: Count = Field(1_000_000, ge=1, le=10**15)
+    """Environment steps in all, over all copies; the run ends at the first window at or past them."""
+    copies: Count = Field(128, ge=1, le=10**7)
+    """Copies of the environment that are stepped together."""
+    horizon: Count | None = Field(None, ge=1, le=10**6)
+    """Steps of every copy in one window; by default the algorithm's."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """The one number that all randomness comes from."""
+    device: Annotated[str, AfterValidator(_device)] = "auto"
+    """Where networks and built-in worlds live: auto (a GPU if there is one), cpu, cuda or cuda:N."""
+    threads: int = Field(default_factory=cores, ge=1, le=1024)
+    """Threads of PyTorch; by default the cores at hand, at most 8. Results are equal bits for equal threads only."""
+    out: Path | None = None
+    """The run folder; by default runs/<env>/<algo>/<date>-seed<k>."""
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    """Evaluation."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """Checkpoints."""
+    log: LogConfig = Field(default_factory=LogConfig)
+    """Logs."""
+    progress: Literal["auto", "rich", "lines", "off"] = "auto"
+    """The display while training: rich on a terminal, lines elsewhere (auto), or off."""
+
+    def algo_of(self, team: str) -> Choice:
+        """The algorithm that trains `team`."""
+        return self.teams[team].algo if team in self.teams else self.algo
+
+    def tree(self) -> dict[str, Any]:
+        """The configuration as plain dicts, lists and scalars, in the order of the fields."""
+        return self.model_dump(mode="json")

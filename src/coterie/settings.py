@@ -1,0 +1,160 @@
+"""Settings, one leaf value each with the place it came from, read from YAML files and presets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coterie.errors import UserError
+from coterie.overrides import canonical
+
+PRESETS = ("algo", "env", "algo_env")
+"""Folders of `coterie/conf`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value for a dotted key, and where it came from: `default`, `preset ...`, `file X:line`, `command line`."""
+
+    key: str
+    value: Any
+    origin: str
+
+    def moved(self, key: str, origin: str | None = None) -> Setting:
+        """The same value under another key."""
+        return replace(self, key=key, origin=origin or self.origin)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of YAML 1.2: `1e-4` is a number, `off` and `no` are words."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf)|\.(nan|NaN)",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(node.value.replace("_", ""))  # YAML 1.1 would read 010 as 8
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a nest of dicts as dotted keys and values; an empty dict is a leaf."""
+    for key, value in tree.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{dotted}.")
+        else:
+            yield dotted, value
+
+
+def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys back to a nest of dicts."""
+    tree: dict[str, Any] = {}
+    for key, value in leaves.items():
+        *sections, last = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[last] = value
+    return tree
+
+
+def from_tree(tree: Mapping[str, Any], origin: str) -> list[Setting]:
+    """The leaves of a nest of dicts (keys may be dotted) as settings. UserError where a key is given twice."""
+    seen: dict[str, Setting] = {}
+    for key, value in flatten(tree):
+        _add(seen, Setting(canonical(key), value, origin), key)
+    return list(seen.values())
+
+
+def from_file(path: Path) -> list[Setting]:
+    """The settings of a YAML file, each with its line. UserError where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"--config {path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {path}: it cannot be read: {_one_line(error)}") from error
+    return from_text(text, str(path), lambda line: f"file {path}:{line}")
+
+
+def preset(folder: str, name: str) -> list[Setting]:
+    """The settings of the package's preset `conf/<folder>/<name>.yaml`; none if there is no such file."""
+    file = resources.files("coterie") / "conf" / folder / f"{name}.yaml"
+    if not file.is_file():
+        return []
+    return from_text(file.read_text(encoding="utf-8"), f"{folder}/{name}.yaml", lambda line: f"preset {folder}/{name}")
+
+
+def presets(folder: str) -> list[str]:
+    """Names of all presets in `conf/<folder>`, e.g. `ippo/yardstick`."""
+    return sorted(_yaml_files(resources.files("coterie") / "conf" / folder, ""))
+
+
+def _yaml_files(folder: Any, prefix: str) -> Iterator[str]:
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            if entry.name.endswith(".yaml"):
+                yield prefix + entry.name.removesuffix(".yaml")
+            else:
+                yield from _yaml_files(entry, f"{prefix}{entry.name}/")
+
+
+def from_text(text: str, name: str, origin: Callable[[int], str]) -> list[Setting]:
+    """The settings of YAML text; `origin(line)` says where each came from. UserError where it holds none."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return []
+        if not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{name}:{root.start_mark.line + 1}: expected settings, `key: value`, one a line")
+        seen: dict[str, Setting] = {}
+        for key, value, line in _leaves(loader, root, ""):
+            _add(seen, Setting(canonical(key), value, origin(line)), f"{name}:{line}: {key}")
+        return list(seen.values())
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{name}:{line}: this is not YAML: {_one_line(error.problem or error.context)}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{name}: this is not YAML: {_one_line(error)}") from error
+    finally:
+        loader.dispose()
+
+
+def _leaves(loader: _Loader, mapping: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, Any, int]]:
+    for key_node, node in mapping.value:
+        key = f"{prefix}{loader.construct_object(key_node, deep=True)}"
+        if isinstance(node, yaml.MappingNode) and node.value:
+            yield from _leaves(loader, node, f"{key}.")
+        else:
+            yield key, loader.construct_object(node, deep=True), key_node.start_mark.line + 1
+
+
+def _add(seen: dict[str, Setting], setting: Setting, where: str) -> None:
+    if setting.key in seen:
+        raise UserError(f"{where} is given twice; keep one")
+    seen[setting.key] = setting
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
