@@ -25,7 +25,10 @@ except ImportError:  # not on Windows, where a run is not guarded against two wr
     fcntl = None
 
 _REQUIRED = ("config.yaml", "manifest.json")
-_STARTED = (*_REQUIRED, "lock", "metrics.jsonl", "checkpoints", "tensorboard", "videos")
+_STARTED = (
+    *(*_REQUIRED, "lock", "metrics.jsonl", "checkpoints", "tensorboard", "videos"),
+    *("wandb", "wandb-id", "mlruns", "mlflow-id"),
+)
 """What starting a run may have written before anything of worth is in it."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
