@@ -33,12 +33,12 @@ def tree_leaves(tree: Tree) -> list[Tensor]:
     return optree.tree_leaves(tree, namespace=_NAMESPACE)
 
 
-def _record(cls: type) -> type:
+def record(cls: type) -> type:
     """Registers a frozen dataclass of tensors as a tree that `tree_map` walks."""
     names = tuple(field.name for field in fields(cls))
     optree.register_pytree_node(
         cls,
-        lambda record: (tuple(getattr(record, name) for name in names), None, names),
+        lambda node: (tuple(getattr(node, name) for name in names), None, names),
         lambda _, children: cls(*children),
         namespace=_NAMESPACE,
     )
@@ -221,7 +221,7 @@ class EnvSpec:
 # ----------------------------------------------------------------------------------------------------------- records
 
 
-@_record
+@record
 @dataclass(frozen=True)
 class Action:
     """What the agents of one role do: discrete [.., n, K] int64, continuous [.., n, C] float32 in [-1, 1]; None without."""
@@ -230,7 +230,7 @@ class Action:
     continuous: Tensor | None = None
 
 
-@_record
+@record
 @dataclass(frozen=True)
 class Row:
     """One observation of every copy.
@@ -256,13 +256,15 @@ class Row:
         return replace(
             self,
             obs={role.name: self.obs[role.name] for role in team.roles},
-            action_mask={role.name: self.action_mask[role.name] for role in team.roles if role.name in self.action_mask},
+            action_mask={
+                role.name: self.action_mask[role.name] for role in team.roles if role.name in self.action_mask
+            },
             alive=self.alive[:, agents],
             first=self.first[:, agents],
         )
 
 
-@_record
+@record
 @dataclass(frozen=True)
 class Step:
     """What acting on a row brought. All zero and False for a copy whose row was a closing one.
@@ -281,7 +283,7 @@ class Step:
     metrics: dict[str, Tensor]
 
 
-@_record
+@record
 @dataclass(frozen=True)
 class Window:
     """What one team lived through in `T` steps of `B` copies: the rows, one more to look ahead, and what was done.

@@ -26,8 +26,11 @@ class VectorEnv(ABC):
     device: torch.device
 
     @abstractmethod
-    def reset(self) -> Row:
-        """Starts a new episode in every copy and returns its first row. Draws go on from the environment's generator."""
+    def reset(self, seed: int | None = None) -> Row:
+        """Starts a new episode in every copy and returns its first row.
+
+        seed: what comes is a function of it and of the actions; None draws on from where the generators are.
+        """
 
     @abstractmethod
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:

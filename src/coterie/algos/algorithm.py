@@ -1,0 +1,94 @@
+"""What every algorithm is: a policy, and a way to improve it from windows of experience."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel
+
+from coterie.errors import UserError
+from coterie.policy import Policy
+from coterie.types import TeamSpec, Window
+
+ALL_ACTIONS = frozenset({"discrete", "multi_discrete", "continuous", "hybrid"})
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an algorithm can be given; `require` refuses the rest before anything starts."""
+
+    actions: frozenset[str]
+    """Kinds of action: discrete, multi_discrete, continuous, hybrid."""
+    masks: bool = True
+    """Action masks."""
+    memory: bool = True
+    """Recurrent networks."""
+    death: bool = True
+    """Agents that die before their episode ends."""
+    roles: bool = True
+    """Several roles with different spaces in one team."""
+    team: bool = True
+    """More than one agent."""
+    images: bool = False
+    """Observations other than one vector."""
+    learns: bool = True
+    """It improves its policy."""
+
+    def require(self, name: str, team: TeamSpec) -> None:
+        """UserError if the team has what the algorithm `name` does not support."""
+        for role in team.roles:
+            kind = role.action.kind
+            if kind not in self.actions:
+                raise UserError(
+                    f"algo={name} does not support the {kind} actions of role '{role.name}' ({role.action_space}); "
+                    f"it takes {', '.join(sorted(self.actions))}: choose another algorithm (coterie list algos)"
+                )
+            shape = getattr(role.observation_space, "shape", None)
+            if not self.images and not (isinstance(role.observation_space, spaces.Box) and shape and len(shape) == 1):
+                raise UserError(
+                    f"algo={name} reads vectors, and role '{role.name}' observes {role.observation_space}: "
+                    "flatten the observation to one axis"
+                )
+        if not self.roles and len(team.roles) > 1:
+            raise UserError(
+                f"algo={name} trains one role, and team '{team.name}' has {len(team.roles)}: split the team"
+            )
+        if not self.team and team.n > 1:
+            raise UserError(
+                f"algo={name} trains a single agent, and team '{team.name}' has {team.n}: use ippo or mappo"
+            )
+        if not self.death and team.mortal:
+            raise UserError(f"algo={name} does not support agents that die, and those of team '{team.name}' can")
+
+
+class Algorithm(ABC):
+    """Owns a policy and improves it. Constructed as `cls(team, config, copies, horizon, seed, device)`."""
+
+    Config: ClassVar[type[BaseModel]]
+    capabilities: ClassVar[Capabilities]
+
+    policy: Policy
+    horizon: int
+    """Rows of the windows that `update` wants."""
+
+    @abstractmethod
+    def __init__(
+        self, team: TeamSpec, config: Any, copies: int, horizon: int | None, seed: int, device: torch.device
+    ) -> None:
+        """For `copies` copies; `horizon` None takes the configuration's; `seed` is the team's own."""
+
+    @abstractmethod
+    def update(self, window: Window, progress: float) -> dict[str, float]:
+        """Improves the policy with one window and returns its metrics; progress: share of the run done, in [0, 1]."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that going on needs, the policy under `policy`."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up where `state_dict` was called."""

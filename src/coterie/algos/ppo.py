@@ -1,0 +1,452 @@
+"""PPO, IPPO and MAPPO: clipped policy gradients with a learned value.
+
+PPO is one agent; IPPO gives every agent of a team the same algorithm with a critic on its own observation; MAPPO is IPPO
+whose critic sees what the whole team sees. One structural knob, `critic`, tells them apart.
+
+Sources: Schulman et al. 2017 (PPO), de Witt et al. 2020 (IPPO), Yu et al. 2022 (MAPPO).
+Differs: a critic of the team is evaluated once a copy and has an output an agent; advantages are normalised over the
+window, not over minibatches; actor and critic are clipped apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.algos.optimiser import Optimiser
+from coterie.errors import NonFiniteError, UserError
+from coterie.math.losses import clipped_surrogate, clipped_value_error, masked_mean, masked_moments, standardise
+from coterie.math.returns import gae
+from coterie.math.running import Moments, ema_scale, ema_start, ema_update
+from coterie.math.schedules import Shape as ScheduleShape
+from coterie.math.schedules import scheduled
+from coterie.metrics import Metric, declare
+from coterie.nets.layers import Activation
+from coterie.nets.memory import Carry, MemoryKind
+from coterie.nets.team import OwnCritic, Shape, Share, TeamCritic, alike
+from coterie.policy import ActorPolicy
+from coterie.seeds import generator
+from coterie.types import Action, TeamSpec, Window, record, tree_map
+
+METRICS = (
+    Metric("loss/policy", "", "clipped surrogate loss, mean over the update", None, "mean"),
+    Metric("loss/value", "", "value loss on the normalised scale, mean over the update", "down", "mean"),
+    Metric("policy/entropy", "nat", "entropy of an agent's action distribution", None, "mean"),
+    Metric(
+        "policy/kl", "nat", "estimated divergence from the policy that collected, mean over the update", None, "mean"
+    ),
+    Metric("policy/clip_fraction", "share", "samples whose ratio lies outside the clip", None, "mean"),
+    Metric("policy/grad_norm", "", "norm of the actor's gradient before the clip", None, "mean"),
+    Metric("value/grad_norm", "", "norm of the critic's gradient before the clip", None, "mean"),
+    Metric(
+        "value/explained_variance", "share", "variance of the returns that the values explain; 1 is all", "up", "mean"
+    ),
+    Metric("policy/lr", "", "learning rate of the actor", None, "last"),
+    Metric("policy/entropy_coef", "", "weight of the entropy bonus", None, "last"),
+    Metric("policy/epochs", "", "passes over the window before the divergence stopped them", None, "mean"),
+)
+declare(*METRICS)
+
+
+class PPOConfig(BaseModel):
+    """Settings of PPO, IPPO and MAPPO."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    critic: Literal["own", "joint", "state", "joint_state"] = "own"
+    """What the critic reads: the agent's own observation, the team's joint one, the environment's state, or both of these."""
+    horizon: int = Field(128, ge=1, le=100_000)
+    """Rows of a window: environment steps of every copy between two updates, restarts counted."""
+    lr: float = Field(5e-4, gt=0, lt=1)
+    """Adam's learning rate."""
+    critic_lr: float | None = Field(None, gt=0, lt=1)
+    """The critic's learning rate; the actor's if not given."""
+    lr_schedule: ScheduleShape = "constant"
+    """How the learning rates go from the start to `lr_end` times their value."""
+    lr_end: float = Field(0.01, gt=0, le=1)
+    """Share of the learning rates left at the end of their schedule."""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount a step."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Trace decay of the generalised advantage."""
+    clip_eps: float = Field(0.2, gt=0, lt=1)
+    """How far the ratio of new to old policy may move before the gain is cut."""
+    epochs: int = Field(10, ge=1, le=1000)
+    """Passes over a window."""
+    minibatches: int = Field(1, ge=1, le=10_000)
+    """Parts of a window, each one step of the optimiser."""
+    entropy_coef: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus at the start."""
+    entropy_schedule: ScheduleShape = "constant"
+    """How the weight of the entropy bonus goes to `entropy_end` times its value."""
+    entropy_end: float = Field(0.1, gt=0, le=1)
+    """Share of the entropy bonus left at the end of its schedule."""
+    value_coef: float = Field(1.0, gt=0)
+    """Weight of the value loss."""
+    value_clip_eps: float | None = Field(0.2, gt=0)
+    """How far a value may move from the old one, on the normalised scale, before its gain is cut; null: no clip."""
+    huber_delta: float | None = Field(10.0, gt=0)
+    """Error from which on the value loss grows linearly; null: squared everywhere."""
+    normalise_value: bool = True
+    """Values are learned on the scale of their moving mean and spread."""
+    value_beta: float = Field(0.99999, gt=0, lt=1)
+    """Decay of the value statistics."""
+    normalise_advantage: bool = True
+    """Advantages are shifted and scaled over the live entries of the window."""
+    max_grad_norm: float | None = Field(10.0, gt=0)
+    """Norm to which the gradients of actor and critic are clipped, each for itself; null: no clip."""
+    target_kl: float | None = Field(None, gt=0)
+    """Estimated divergence from the old policy at which an update stops; null: never."""
+    adam_eps: float = Field(1e-5, gt=0)
+    """Adam's epsilon."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Adam's weight decay."""
+    hidden: tuple[int, ...] = Field((64, 64), min_length=1)
+    """Units of the actor's hidden layers."""
+    critic_hidden: tuple[int, ...] | None = None
+    """Units of the critic's hidden layers; the actor's if not given."""
+    activation: Activation = "tanh"
+    """What stands behind every hidden layer."""
+    layer_norm: bool = False
+    """Normalise inputs and hidden layers by their features."""
+    memory: MemoryKind = "none"
+    """Recurrent layer of actor and critic."""
+    memory_size: int = Field(128, ge=1)
+    """Units of the recurrent layer."""
+    sequence: int | None = Field(None, ge=1)
+    """Rows through which a recurrent network is trained at once; the whole window if not given."""
+    share: Share = "role"
+    """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
+    agent_id: bool | None = None
+    """Whether networks read who the agent is; by default only where share=all."""
+    state_std: bool = False
+    """The spread of continuous actions is an output of the actor, not a parameter."""
+    init_std: float = Field(0.6, gt=0, le=10)
+    """Spread of continuous actions at the start; their range is 2."""
+    normalise_obs: bool = False
+    """Observations are shifted and scaled by their running mean and spread."""
+    team_reward: bool = False
+    """Every agent is paid the mean of its team's rewards."""
+
+
+@record
+@dataclass(frozen=True)
+class Batch:
+    """What the loss reads: [M, ..] rows, or [L, M, ..] sequences and the memory before them [M, N, H]."""
+
+    obs: dict[str, Tensor]
+    action_mask: dict[str, Tensor]
+    state: Tensor | None
+    action: dict[str, Action]
+    log_prob: Tensor
+    advantage: Tensor
+    target: Tensor
+    """Lambda-returns on the normalised scale [.., N, K]."""
+    value: Tensor
+    """Values before the update on the normalised scale [.., N, K]."""
+    live: Tensor | None
+    """[.., N] bool, entries that the policy learns from; None: all."""
+    valued: Tensor | None
+    """[.., N] bool, entries that the critic learns from; None: all."""
+    first: Tensor | None
+    begins: Tensor | None
+
+
+class PPO(Algorithm):
+    """See the module."""
+
+    Config: ClassVar = PPOConfig
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS)
+
+    def __init__(
+        self, team: TeamSpec, config: PPOConfig, copies: int, horizon: int | None, seed: int, device: torch.device
+    ) -> None:
+        self.team, self.config, self.device = team, config, device
+        self.horizon = horizon or config.horizon
+        self._central = config.critic != "own"
+        self._state_name = self._pick_state(team) if "state" in config.critic else None
+        self._length = self._pick_sequence()
+        self._agent_id = config.share == "all" if config.agent_id is None else config.agent_id
+        if config.share == "all" and not alike(team.roles):
+            raise UserError(
+                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
+            )
+        draw = generator(seed, "weights")
+        shape = Shape(config.hidden, config.activation, config.layer_norm, config.memory, config.memory_size)
+        self.policy: ActorPolicy = ActorPolicy(
+            team,
+            shape,
+            config.share,
+            self._agent_id,
+            config.state_std,
+            config.init_std,
+            config.normalise_obs,
+            draw,
+            device,
+        )
+        self.critic = self._build_critic(draw)
+        self._optimiser = Optimiser(
+            {"policy": self.policy.module, "value": self.critic},
+            config.adam_eps,
+            config.weight_decay,
+            config.max_grad_norm,
+        )
+        self._value_moments: Moments = ema_start(1, device)
+        self._carry = self._critic_carry(copies)  # the critic's memory before the next window
+        self._shuffle = generator(seed, "minibatches")
+        self._pays = self._payers().to(device)
+
+    # --------------------------------------------------------------------------------------------------- the update
+
+    def update(self, window: Window, progress: float) -> dict[str, float]:
+        config = self.config
+        lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+        rates = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
+        entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+        with torch.no_grad():
+            batch, explained = self._targets(window)
+        if self._length is None:
+            rows = window.acted[:-1].flatten().nonzero().squeeze(-1)
+            batch, axis, carries = tree_map(lambda x: x.flatten(0, 1), batch), 0, None
+        else:
+            with torch.no_grad():
+                batch, carries = self._sequences(batch, window)
+            rows, axis = torch.arange(batch.log_prob.shape[1], device=self.device), 1
+        reports: list[Tensor] = []
+        epochs = 0
+        for epoch in range(config.epochs):
+            order = rows[torch.randperm(len(rows), generator=self._shuffle).to(self.device)]
+            for part in order.chunk(config.minibatches):
+                minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
+                starts = carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
+                loss, report = self._loss(minibatch, starts, entropy_coef)
+                norms = self._optimiser.step(loss, rates)
+                reports.append(torch.cat([report, norms.detach()]))
+            epochs = epoch + 1
+            if config.target_kl is not None and float(reports[-1][3]) > config.target_kl:
+                break
+        self.policy.observe({name: x[:-1] for name, x in window.obs.items()}, self._live(window))
+        return self._report(torch.stack(reports), float(explained), lr, entropy_coef, epochs)
+
+    def _targets(self, window: Window) -> tuple[Batch, Tensor]:
+        """Advantages and lambda-returns from one pass of the critic over T + 1 rows."""
+        config = self.config
+        obs = self.policy.normalised(window.obs)
+        state = None if self._state_name is None else window.state[self._state_name]
+        begins = self._begins(window)
+        value = self._values(obs, state, begins)  # [T + 1, B, N, K], normalised
+        mean, scale = self._value_scale()
+        real = value * scale + mean
+        terminated, boundary = self._ends(window)
+        reward = self._reward(window).unsqueeze(-1)
+        cut, stop = terminated.unsqueeze(-1), boundary.unsqueeze(-1)
+        advantage = gae(reward, real[:-1], real[1:], cut, stop, config.gamma, config.gae_lambda)
+        target = advantage + real[:-1]
+        live = self._live(window)
+        valued = window.acted[:-1, :, None].expand_as(live) if self._central else live
+        spread, missed = masked_moments(target[..., 0], valued)[1], masked_moments(advantage[..., 0], valued)[1]
+        if config.normalise_value:
+            self._learn_scale(target, valued)
+            mean, scale = self._value_scale()
+        gain = advantage.mean(-1)
+        if config.normalise_advantage:
+            gain = standardise(gain, live)
+        # Rows where nobody acts are left out of minibatches, sequences keep them: these need the masks.
+        masked = self.team.mortal or self._length is not None
+        batch = Batch(
+            obs={name: x[:-1] for name, x in obs.items()},
+            action_mask={name: x[:-1] for name, x in window.action_mask.items()},
+            state=None if state is None else state[:-1],
+            action=window.action,
+            log_prob=window.record["log_prob"],
+            advantage=gain,
+            target=(target - mean) / scale,
+            value=value[:-1],
+            live=live if masked else None,
+            valued=valued if masked else None,
+            first=None if self._length is None else window.first[:-1],
+            begins=None if begins is None else begins[:-1],
+        )
+        return batch, 1 - missed / spread.clamp(min=1e-8)
+
+    def _loss(self, batch: Batch, starts: dict[str, Carry] | None, entropy_coef: float) -> tuple[Tensor, Tensor]:
+        """The loss of a minibatch, and [5] what it is made of: policy, value, entropy, divergence, clipped share."""
+        config = self.config
+        actor_carry, critic_carry = ({}, {}) if starts is None else (starts["actor"], starts["critic"])
+        log_prob, entropy = self.policy.evaluate(batch.obs, batch.action_mask, batch.action, batch.first, actor_carry)
+        log_ratio = log_prob - batch.log_prob
+        if batch.live is not None:  # nothing of a masked place may reach exp
+            log_ratio = torch.where(batch.live, log_ratio, 0.0)
+        ratio = log_ratio.exp()
+        policy_loss = masked_mean(clipped_surrogate(ratio, batch.advantage, config.clip_eps), batch.live)
+        value, _ = self.critic(batch.obs, batch.state, batch.begins, critic_carry)
+        error = clipped_value_error(value, batch.value, batch.target, config.value_clip_eps, config.huber_delta)
+        value_loss = masked_mean(error.mean(-1), batch.valued)
+        spread = masked_mean(entropy, batch.live)
+        loss = policy_loss + config.value_coef * value_loss - entropy_coef * spread
+        with torch.no_grad():
+            divergence = masked_mean(ratio - 1 - log_ratio, batch.live)
+            clipped = masked_mean(((ratio - 1).abs() > config.clip_eps).float(), batch.live)
+            report = torch.stack([policy_loss, value_loss, spread, divergence, clipped])
+        return loss, report.detach()
+
+    def _report(
+        self, reports: Tensor, explained: float, lr: float, entropy_coef: float, epochs: int
+    ) -> dict[str, float]:
+        """Metrics of an update; NonFiniteError names what is not a number. The one read by the host."""
+        names = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction")
+        names += ("policy/grad_norm", "value/grad_norm")
+        mean = reports.mean(0).tolist()
+        metrics = dict(zip(names, mean, strict=True))
+        bad = [name for name, value in metrics.items() if not abs(value) < float("inf")]
+        if bad:
+            part = int((~reports.isfinite().all(1)).nonzero()[0])
+            raise NonFiniteError(
+                f"team {self.team.name}: {', '.join(bad)} became NaN or infinite in minibatch {part} of the update; "
+                "a smaller algo.lr or algo.max_grad_norm often mends this"
+            )
+        metrics |= {"value/explained_variance": explained, "policy/lr": lr}
+        return metrics | {"policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+
+    # ---------------------------------------------------------------------------------------------------- its parts
+
+    def _reward(self, window: Window) -> Tensor:
+        """What every agent is paid [T, B, N]: its own reward and its group's."""
+        reward = window.reward
+        if self.team.paid_by_group:
+            reward = reward + window.group_reward @ self._pays
+        if self.config.team_reward:
+            reward = reward.mean(-1, keepdim=True).expand_as(reward)
+        return reward
+
+    def _payers(self) -> Tensor:
+        """[G, N]: 1 where a group of the team holds an agent."""
+        groups = list(dict.fromkeys(role.group for role in self.team.roles))
+        owners = [groups.index(role.group) for role in self.team.roles for _ in role.agents]
+        return torch.nn.functional.one_hot(torch.tensor(owners), len(groups)).T.float()
+
+    def _ends(self, window: Window) -> tuple[Tensor, Tensor]:
+        """Where the value of the successor is cut off, and where the trace stops, [T, B, N].
+
+        An independent learner's future ends with its agent; a team's with the episode or with its last member.
+        """
+        if not self._central or not self.team.mortal:
+            terminated = window.terminated
+            return terminated, terminated | window.truncated | ~window.acted[:-1, :, None]
+        gone = window.terminated.any(-1) & ~window.alive[1:].any(-1)
+        ended = window.episode_terminated | gone
+        boundary = ended | window.episode_truncated | ~window.acted[:-1]
+        return ended[..., None].expand_as(window.terminated), boundary[..., None].expand_as(window.terminated)
+
+    def _live(self, window: Window) -> Tensor:
+        """[T, B, N]: the agent was there and acted."""
+        return window.alive[:-1] & window.acted[:-1, :, None]
+
+    def _begins(self, window: Window) -> Tensor | None:
+        """Where the critic's memory starts anew: with its agent, or with the copy if it reads for the whole team."""
+        if self._length is None:
+            return None
+        if not self._central:
+            return window.first
+        whole = (window.first == window.alive).all(-1, keepdim=True)
+        return whole & window.first.any(-1, keepdim=True)
+
+    def _values(self, obs: dict[str, Tensor], state: Tensor | None, begins: Tensor | None) -> Tensor:
+        """Normalised values of T + 1 rows; notes the critic's memory before each sequence and before the next window."""
+        if self._length is None:
+            return self.critic(obs, state, None, {})[0]
+        values, self._starts, carry = [], [], self._carry
+        for at in [*range(0, self.horizon, self._length), self.horizon]:
+            part = slice(at, min(at + self._length, self.horizon) if at < self.horizon else at + 1)
+            if at == self.horizon:
+                self._carry = carry
+            else:
+                self._starts.append(carry)
+            seen = {name: x[part] for name, x in obs.items()}
+            value, carry = self.critic(seen, None if state is None else state[part], begins[part], carry)  # pyright: ignore[reportOptionalSubscript]
+            values.append(value)
+        return torch.cat(values)
+
+    def _sequences(self, batch: Batch, window: Window) -> tuple[Batch, dict[str, Carry]]:
+        """The window cut into sequences [L, S, ..], S = T / L x B, and both networks' memory before each [S, N, H]."""
+        length = self._length
+        assert length is not None
+        carry, actor = window.carry, []
+        for at in range(0, self.horizon, length):
+            actor.append(carry)
+            if at + length < self.horizon:
+                seen = {name: x[at : at + length] for name, x in batch.obs.items()}
+                carry = self.policy.unroll(seen, window.first[at : at + length], carry)
+        carries = {
+            "actor": tree_map(lambda *x: torch.cat(x), *actor),
+            "critic": tree_map(lambda *x: torch.cat(x), *self._starts),
+        }
+        if length == self.horizon:
+            return batch, carries
+        return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), batch), carries
+
+    def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
+        return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
+
+    def _learn_scale(self, target: Tensor, valued: Tensor) -> None:
+        mean, variance = masked_moments(target, valued.unsqueeze(-1))
+        self._value_moments = ema_update(
+            self._value_moments, mean.view(1), (variance + mean.square()).view(1), self.config.value_beta
+        )
+
+    # -------------------------------------------------------------------------------------------------- construction
+
+    def _build_critic(self, draw: torch.Generator) -> OwnCritic | TeamCritic:
+        config, team = self.config, self.team
+        hidden = config.critic_hidden or config.hidden
+        shape = Shape(hidden, config.activation, config.layer_norm, config.memory, config.memory_size)
+        if not self._central:
+            return OwnCritic(team, 1, shape, config.share, self._agent_id, draw).to(self.device)
+        size = team.state_sizes[self._state_name] if self._state_name else 0
+        return TeamCritic(team, 1, "joint" in config.critic, size, shape, draw).to(self.device)
+
+    def _pick_state(self, team: TeamSpec) -> str:
+        """The state that the critic reads: the team's own if the environment shows one, else the global one."""
+        for name in (*dict.fromkeys(role.group for role in team.roles), "global"):
+            if name in team.state_sizes:
+                return name
+        raise UserError(
+            f"algo.critic={self.config.critic} needs an environment state, and this environment shows none: use critic=joint"
+        )
+
+    def _pick_sequence(self) -> int | None:
+        if self.config.memory == "none":
+            return None
+        length = self.config.sequence or self.horizon
+        if self.horizon % length:
+            raise UserError(
+                f"algo.sequence={length} does not divide the horizon of {self.horizon} rows: choose a divisor"
+            )
+        return length
+
+    def _critic_carry(self, copies: int) -> Carry:
+        carry = self.policy.start(copies)
+        return {name: x[:, :1] for name, x in carry.items()} if self._central else carry
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "value_moments": self._value_moments,
+            "carry": self._carry,
+            "shuffle": self._shuffle.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
+        self._carry = {name: x.to(self.device) for name, x in state["carry"].items()}
+        self._shuffle.set_state(state["shuffle"].cpu())

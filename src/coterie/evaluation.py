@@ -1,0 +1,105 @@
+"""Evaluation: a fixed quota of episodes a copy, so that short episodes are not favoured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coterie.collect import act
+from coterie.envs.vector import VectorEnv
+from coterie.episodes import Episodes, Finished
+from coterie.errors import UserError
+from coterie.policy import Mode, Policy
+from coterie.seeds import generator
+from coterie.types import TeamSpec
+
+CHUNK = 32
+"""Steps between two looks at which copies have played their quota."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found: the episodes, and the teams that played them."""
+
+    episodes: Finished
+    teams: dict[str, TeamSpec]
+
+    def metrics(self) -> dict[str, float]:
+        """Rows for the log: eval/return_mean and the rest, with the team's name where there are several."""
+        return self.episodes.summary("eval", self.teams)
+
+    def return_mean(self, team: str) -> float:
+        """Mean over episodes of the team's return: its agents' rewards added up, and its groups' once."""
+        return float(self.episodes.team_return(self.teams[team]).mean())
+
+    def report(self) -> dict[str, Any]:
+        """The teams' results as plain numbers: return_mean, return_std, return_by_agent, length_mean."""
+        out = {}
+        for name, team in self.teams.items():
+            total = self.episodes.team_return(team)
+            by_agent = self.episodes.returns[:, team.start : team.stop].mean(0).tolist()
+            out[name] = {
+                "return_mean": float(total.mean()),
+                "return_std": float(total.std(correction=0)),
+                "return_by_agent": dict(zip(team.agents, by_agent, strict=True)),
+                "length_mean": float(self.episodes.length.double().mean()),
+            }
+        return out
+
+
+def evaluate(
+    env: VectorEnv,
+    policies: dict[str, Policy],
+    episodes: int,
+    mode: dict[str, Mode],
+    seed: int,
+    most_steps: int = 100_000,
+) -> Evaluation:
+    """Plays at least `episodes` episodes: as many in every copy of `env`, the first ones that each copy finishes.
+
+    mode: greedy or sample, a team; seed: of the environment and of the policies' noise; most_steps: UserError if a copy has
+    not played its quota after so many steps.
+    """
+    quota = -(-episodes // env.copies)
+    noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
+    tracker = Episodes(env.spec, env.copies, env.device)
+    played = torch.zeros(env.copies, dtype=torch.long, device=env.device)
+    kept: list[Finished] = []
+    with torch.inference_mode():
+        row = env.reset(seed)
+        carry = {name: policy.start(env.copies) for name, policy in policies.items()}
+        for _ in range(0, most_steps, CHUNK):
+            noise = {name: p.noise(CHUNK, env.copies, noises[name]) for name, p in policies.items()}
+            acted, steps = [], []
+            for t in range(CHUNK):
+                acted.append(row.acted)
+                actions, _, carry = act(policies, row, carry, {name: n[t] for name, n in noise.items()}, mode)
+                step, row = env.step(actions)
+                steps.append(step)
+            finished = tracker.add(
+                torch.stack([s.reward for s in steps]),
+                torch.stack([s.group_reward for s in steps]),
+                torch.stack(acted),
+                torch.stack([s.episode_terminated | s.episode_truncated for s in steps]),
+                [s.metrics for s in steps],
+            )
+            if len(finished.copy):
+                finished = finished.pick(played[finished.copy] + _rank(finished.copy) < quota)
+                kept.append(finished)
+                played += torch.bincount(finished.copy, minlength=env.copies)
+            if bool((played >= quota).all()):
+                teams = {name: policy.team for name, policy in policies.items()}
+                return Evaluation(Finished.joined(kept), teams)
+    raise UserError(
+        f"evaluation of {env.spec.name}: {int((played < quota).sum())} of {env.copies} copies did not finish {quota} "
+        f"episodes within {most_steps} steps: give the environment an episode limit (env.episode_limit=...)"
+    )
+
+
+def _rank(copy: torch.Tensor) -> torch.Tensor:
+    """How many entries before each one of a sorted vector [E] are equal to it."""
+    places = torch.arange(len(copy), device=copy.device)
+    begins = torch.cat([copy.new_ones(1, dtype=torch.bool), copy[1:] != copy[:-1]])
+    return places - torch.where(begins, places, 0).cummax(0).values

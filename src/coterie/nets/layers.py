@@ -1,0 +1,61 @@
+"""Layers that hold one set of parameters, or a stack of `G` sets that are applied in one batched product.
+
+Without sets a layer maps [M, in] to [M, out]; with `G` sets it maps [G, M, in] to [G, M, out], row by row with its own set.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
+
+GAINS: dict[str, float] = {"tanh": 5 / 3, "relu": 2**0.5, "elu": 2**0.5, "gelu": 2**0.5, "silu": 2**0.5}
+"""Orthogonal gains that keep the scale of what passes through."""
+
+ACTIVATIONS = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": nn.functional.elu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+}
+
+
+def orthogonal(rows: int, columns: int, sets: int | None, gain: float, generator: torch.Generator) -> Tensor:
+    """Orthogonal matrices [rows, columns] or [sets, rows, columns], drawn on the CPU so that devices start alike."""
+    draws = [torch.empty(rows, columns) for _ in range(sets or 1)]
+    for draw in draws:
+        nn.init.orthogonal_(draw, gain, generator)
+    return draws[0] if sets is None else torch.stack(draws)
+
+
+class Linear(nn.Module):
+    """x W + b with W [in, out], or [G, in, out] for `sets` sets."""
+
+    def __init__(self, inputs: int, outputs: int, sets: int | None, gain: float, generator: torch.Generator):
+        super().__init__()
+        self.weight = nn.Parameter(orthogonal(inputs, outputs, sets, gain, generator))
+        self.bias = nn.Parameter(torch.zeros(outputs) if sets is None else torch.zeros(sets, 1, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 2:
+            return torch.addmm(self.bias, x, self.weight)
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class LayerNorm(nn.Module):
+    """Features shifted and scaled to mean 0 and variance 1, then by learned numbers; a set axis has its own."""
+
+    def __init__(self, features: int, sets: int | None):
+        super().__init__()
+        shape = (features,) if sets is None else (sets, 1, features)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 1:
+            return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias)
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)

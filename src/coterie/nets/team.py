@@ -1,0 +1,251 @@
+"""Networks of a team: role tensors in, one tensor over the team's agents out. The only file that loops over roles.
+
+A *block* is what one network reads: a role, or all roles together where they share one network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from coterie.nets.bodies import Mlp
+from coterie.nets.layers import Activation, Linear
+from coterie.nets.memory import Carry, Memory, MemoryKind
+from coterie.types import RoleSpec, TeamSpec
+
+Share = Literal["role", "all", "none"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the networks of an algorithm are built: see the fields of its configuration."""
+
+    hidden: Sequence[int]
+    activation: Activation
+    layer_norm: bool
+    memory: MemoryKind
+    memory_size: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Roles that one network reads side by side: start and stop are its slice of the team's agents."""
+
+    name: str
+    roles: tuple[RoleSpec, ...]
+    start: int
+    stop: int
+
+    @property
+    def n(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def features(self) -> int:
+        """D of one agent's observation."""
+        space = self.roles[0].observation_space
+        assert isinstance(space, spaces.Box)
+        return space.shape[0]
+
+    def gather(self, by_role: dict[str, Tensor], dim: int = -2) -> Tensor:
+        """The roles' tensors [.., n, D] side by side along the agent axis."""
+        if len(self.roles) == 1:
+            return by_role[self.roles[0].name]
+        return torch.cat([by_role[role.name] for role in self.roles], dim)
+
+    def mask(self, by_role: dict[str, Tensor]) -> Tensor | None:
+        """The roles' action masks [.., n, sum A], None if no role has one; a role without one has all choices."""
+        given = next((by_role[role.name] for role in self.roles if role.name in by_role), None)
+        if given is None:
+            return None
+        full = {
+            r.name: given.new_ones(*given.shape[:-2], r.n, given.shape[-1]) for r in self.roles if r.name not in by_role
+        }
+        return self.gather(by_role | full)
+
+    def scatter(self, x: Tensor) -> dict[str, Tensor]:
+        """[.., n, D] cut back into roles."""
+        if len(self.roles) == 1:
+            return {self.roles[0].name: x}
+        parts = x.split([role.n for role in self.roles], -2)
+        return {role.name: part for role, part in zip(self.roles, parts, strict=True)}
+
+
+def alike(roles: Sequence[RoleSpec]) -> bool:
+    """Whether one network can read all roles: observations of one shape, actions of one kind."""
+    first = roles[0]
+    return all(r.observation_space.shape == first.observation_space.shape and r.action == first.action for r in roles)
+
+
+def blocks(team: TeamSpec, share: Share) -> tuple[Block, ...]:
+    """A block a role, or a single one for share `all`. ValueError if the roles differ in shape and share is `all`."""
+    if share == "all":
+        if not alike(team.roles):
+            raise ValueError(f"team {team.name}: its roles differ in their spaces")
+        return (Block(team.roles[0].name, team.roles, 0, team.n),)
+    found, at = [], 0
+    for role in team.roles:
+        found.append(Block(role.name, (role,), at, at + role.n))
+        at += role.n
+    return tuple(found)
+
+
+class BlockNet(nn.Module):
+    """Body, optional memory and a linear head for the agents of one block: [.., n, D] to [.., n, out]."""
+
+    def __init__(
+        self,
+        block: Block,
+        outputs: int,
+        head_gain: float,
+        shape: Shape,
+        share: Share,
+        agent_id: bool,
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        self.sets = block.n if share == "none" else None
+        ids = torch.eye(block.n) if agent_id and block.n > 1 else None
+        self.register_buffer("ids", ids, persistent=False)
+        inputs = block.features + (block.n if ids is not None else 0)
+        self.core = Core(inputs, outputs, head_gain, shape, self.sets, generator)
+
+    def forward(self, obs: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
+        """obs: [.., n, D]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory."""
+        if self.ids is not None:
+            obs = torch.cat([obs, self.ids.expand(*obs.shape[:-1], -1)], -1)  # pyright: ignore[reportCallIssue]
+        return self.core(obs, first, carry)
+
+
+class Core(nn.Module):
+    """Body, optional memory and head over [.., n, in] with one set of parameters, or one set for each of the n."""
+
+    def __init__(
+        self, inputs: int, outputs: int, head_gain: float, shape: Shape, sets: int | None, generator: torch.Generator
+    ):
+        super().__init__()
+        self.sets = sets
+        self.body = Mlp(inputs, shape.hidden, shape.activation, shape.layer_norm, sets, generator)
+        self.memory = None
+        features = self.body.features
+        if shape.memory != "none":
+            self.memory = Memory(shape.memory, features, shape.memory_size, sets, generator)
+            features = shape.memory_size
+        self.head = Linear(features, outputs, sets, head_gain, generator)
+
+    def forward(self, x: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
+        lead = x.shape[:-1]
+        if self.sets is None:
+            flat = self.body(x.flatten(0, -2))
+            if self.memory is not None:
+                assert first is not None
+                steps = lead[0]
+                inner = {name: value.flatten(0, -2) for name, value in carry.items()}
+                flat, inner = self.memory(flat.unflatten(0, (steps, -1)), first.reshape(steps, -1), inner)
+                carry = {name: value.reshape(*lead[1:], -1) for name, value in inner.items()}
+                flat = flat.flatten(0, 1)
+            return self.head(flat).reshape(*lead, -1), carry
+        flat = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]: a set is an agent
+        if self.memory is not None:
+            assert first is not None
+            steps = lead[0]
+            inner = {name: value.transpose(0, 1) for name, value in carry.items()}  # [n, M, H]
+            sequence = flat.unflatten(1, (steps, -1)).transpose(0, 1)  # [T, n, M, D]
+            sequence, inner = self.memory(sequence, first.transpose(1, 2), inner)
+            carry = {name: value.transpose(0, 1) for name, value in inner.items()}
+            flat = sequence.transpose(0, 1).flatten(1, 2)
+        return self.head(flat).transpose(0, 1).reshape(*lead, -1), carry
+
+
+class TeamNet(nn.Module):
+    """A network for every agent of a team: role tensors [.., n, D] in, one tensor [.., n, out] a block out.
+
+    outputs: width of each block's head; head_gain: gain of the head's orthogonal initialisation.
+    With memory, inputs are sequences [T, M, n, D] and the carry is [M, N, H] by name.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        outputs: dict[str, int],
+        head_gain: float,
+        shape: Shape,
+        share: Share,
+        agent_id: bool,
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        self.blocks = blocks(team, share)
+        self.nets = nn.ModuleDict(
+            {b.name: BlockNet(b, outputs[b.name], head_gain, shape, share, agent_id, generator) for b in self.blocks}
+        )
+
+    def forward(self, obs: dict[str, Tensor], first: Tensor | None, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+        out, carries = {}, []
+        for block in self.blocks:
+            agents = slice(block.start, block.stop)
+            one = len(self.blocks) == 1
+            part = None if first is None else first if one else first[..., agents]
+            inner = carry if one else {name: value[:, agents] for name, value in carry.items()}
+            out[block.name], inner = self.nets[block.name](block.gather(obs), part, inner)
+            carries.append(inner)
+        if len(carries) == 1:
+            return out, carries[0]
+        return out, {name: torch.cat([part[name] for part in carries], 1) for name in carries[0]}
+
+
+def join(parts: dict[str, Tensor], order: Sequence[Block], dim: int) -> Tensor:
+    """Blocks' tensors side by side along the agent axis `dim`."""
+    if len(order) == 1:
+        return parts[order[0].name]
+    return torch.cat([parts[block.name] for block in order], dim)
+
+
+class OwnCritic(nn.Module):
+    """Values from every agent's own observation: [.., N, K]."""
+
+    def __init__(
+        self, team: TeamSpec, signals: int, shape: Shape, share: Share, agent_id: bool, generator: torch.Generator
+    ):
+        super().__init__()
+        outputs = {block.name: signals for block in blocks(team, share)}
+        self.net = TeamNet(team, outputs, 1.0, shape, share, agent_id, generator)
+        self.agents = team.n
+
+    def forward(
+        self, obs: dict[str, Tensor], state: Tensor | None, first: Tensor | None, carry: Carry
+    ) -> tuple[Tensor, Carry]:
+        out, carry = self.net(obs, first, carry)
+        return join(out, self.net.blocks, -2), carry
+
+
+class TeamCritic(nn.Module):
+    """Values from what the whole team sees, an environment state, or both; read once a copy: [.., N, K].
+
+    The input is the same for all agents, so the network runs once and has an output an agent. With memory, first is
+    [T, M, 1] and the carry [M, 1, H].
+    """
+
+    def __init__(
+        self, team: TeamSpec, signals: int, joint: bool, state_size: int, shape: Shape, generator: torch.Generator
+    ):
+        super().__init__()
+        self.roles = tuple(role.name for role in team.roles) if joint else ()
+        inputs = state_size + sum(b.features * b.n for b in blocks(team, "role")) * joint
+        self.core = Core(inputs, team.n * signals, 1.0, shape, None, generator)
+        self.agents = team.n
+
+    def forward(
+        self, obs: dict[str, Tensor], state: Tensor | None, first: Tensor | None, carry: Carry
+    ) -> tuple[Tensor, Carry]:
+        parts = [obs[role].flatten(-2) for role in self.roles]
+        if state is not None:
+            parts.append(state)
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        value, carry = self.core(x.unsqueeze(-2), first, carry)
+        return value.squeeze(-2).unflatten(-1, (self.agents, -1)), carry
