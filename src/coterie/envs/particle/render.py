@@ -145,6 +145,8 @@ def _round_up(x: float) -> float:
 def _disc(brush: _Brush, spot: Spot, r: float, thin: float) -> None:
     x, y, color, kind = spot.x, spot.y, spot.disc.color, spot.disc.kind
     dark = mix(color, INK, 0.45)
+    if kind not in ("goal", "forest", "obstacle", "food"):
+        brush.disc(x, y, r + 1.2 * thin, (*WHITE, 235))
     if spot.disc.heading is not None:
         _nose(brush, spot, r, dark, thin)
     if kind == "goal":
@@ -152,7 +154,6 @@ def _disc(brush: _Brush, spot: Spot, r: float, thin: float) -> None:
     elif kind == "forest":
         brush.disc(x, y, r, (*color, 70), (*dark, 150), 1.5 * thin)
     elif kind == "agent":
-        brush.disc(x, y, r + 1.2 * thin, (*WHITE, 235))
         brush.disc(x, y, r, (*color, 225), dark, max(1.1 * thin, 0.07 * r))
     elif kind == "obstacle":
         brush.disc(x, y, r, (*color, 255), dark, 2 * thin)
@@ -160,7 +161,6 @@ def _disc(brush: _Brush, spot: Spot, r: float, thin: float) -> None:
         for reach, fill in ((1.15 * r + 1.6 * thin, WHITE), (1.15 * r, dark), (1.15 * r - 1.4 * thin, color)):
             brush.polygon([(x, y - reach), (x + reach, y), (x, y + reach), (x - reach, y)], fill)
     else:
-        brush.disc(x, y, r + 1.0 * thin, (*WHITE, 235))
         brush.disc(x, y, r, mix(color, WHITE, 0.5), color, max(1.4 * thin, 0.16 * r))
         if kind == "deposit":
             brush.disc(x, y, 0.55 * r, color)
@@ -185,7 +185,7 @@ def _nose(brush: _Brush, spot: Spot, r: float, color: Color, thin: float) -> Non
         return
     dx, dy = dx / speed, -dy / speed
     for spread, fill in ((1.2 * thin, WHITE), (0.0, color)):
-        tip, base, wide = r + max(5 * thin, 0.5 * r) + 1.5 * spread, 0.5 * r, 0.65 * r + spread
+        tip, base, wide = r + max(5 * thin, 0.55 * r) + 1.5 * spread, 0.85 * r, 0.45 * r + spread
         points = [
             (spot.x + dx * tip, spot.y + dy * tip),
             (spot.x + dx * base - dy * wide, spot.y + dy * base + dx * wide),
