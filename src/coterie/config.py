@@ -60,7 +60,7 @@ def load_resolved(path: Path) -> Resolved:
 
 
 def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
-    """The configuration of a run that goes on with other run-level keys. UserError for keys that make it another run."""
+    """The configuration of a run that goes on with other run-level keys. UserError where they make it another run."""
     changes = _command_layer(overrides)
     old = dict(settings.flatten(resolved.config.tree()))
     for setting in changes:
@@ -319,7 +319,7 @@ def _owners(key: str) -> list[str]:
 
 
 def _check_teams(env: Choice, teams: Sequence[str], leaves: _Leaves) -> None:
-    """UserError for teams and roles that a built-in world does not have; a user's own environment is asked once built."""
+    """UserError for teams and roles that a built-in world does not have; a user's own is asked when it is built."""
     if not teams or registry.is_factory(env.name):
         return
     from coterie.envs.make import spec_of

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-_MOST_THREADS = 8
+MOST_THREADS = 8
 
 
 def count(value: Any) -> Any:
@@ -35,14 +35,19 @@ def _device(value: str) -> str:
     return value
 
 
-def cores() -> int:
-    """Threads that make sense here: the cores this process may use, at most 8: small networks gain nothing by more."""
+def available_cores() -> int:
+    """Cores that this process may use, by its affinity and its container's quota."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if _CGROUP_LIMIT.exists():
         quota, _, period = _CGROUP_LIMIT.read_text().strip().partition(" ")
         if quota.isdigit() and period.isdigit():
             mine = min(mine, max(1, int(quota) // int(period)))
-    return max(1, min(mine, _MOST_THREADS))
+    return mine
+
+
+def sensible_threads() -> int:
+    """The cores at hand, at most 8: small networks gain nothing by more."""
+    return min(available_cores(), MOST_THREADS)
 
 
 class Model(BaseModel):
@@ -75,29 +80,29 @@ class TeamConfig(Model):
 
     algo: Choice
     """The team's own algorithm, complete; where it is the top one, keys that were not given are the top one's."""
-    roles: tuple[str, ...] | None = Field(None, min_length=1)
+    roles: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Environment roles that form the team; by default the roles of the group that bears the team's name."""
 
 
 class EvalConfig(Model):
     """Evaluation on copies of its own."""
 
-    every: Count = Field(500_000, ge=0, le=10**15)
+    every: Count = Field(default=500_000, ge=0, le=10**15)
     """Environment steps between two evaluations; 0 switches them off."""
-    episodes: Count = Field(128, ge=1, le=10**7)
+    episodes: Count = Field(default=128, ge=1, le=10**7)
     """Episodes an evaluation, rounded up to the same number in every copy."""
     mode: Literal["auto", "greedy", "sample"] = "auto"
     """How actions are picked; `auto` is what the algorithm was published with."""
-    copies: Count = Field(64, ge=1, le=10**6)
+    copies: Count = Field(default=64, ge=1, le=10**6)
     """Copies of the environment for evaluation."""
 
 
 class CheckpointConfig(Model):
     """What is kept to go on from."""
 
-    every: Count = Field(500_000, ge=0, le=10**15)
+    every: Count = Field(default=500_000, ge=0, le=10**15)
     """Environment steps between two checkpoints; 0 leaves only the one at the end."""
-    keep: int = Field(0, ge=0, le=10**6)
+    keep: int = Field(default=0, ge=0, le=10**6)
     """Numbered checkpoints kept beside `last`, the one before it, and `best`; 0 keeps none."""
 
 
@@ -110,7 +115,7 @@ class LogConfig(Model):
     """Sends metrics to Weights & Biases (needs the extra `coterie[wandb]`)."""
     mlflow: bool = False
     """Sends metrics to MLflow (needs the extra `coterie[mlflow]`)."""
-    every: int = Field(1, ge=1, le=10**9)
+    every: int = Field(default=1, ge=1, le=10**9)
     """Updates between two rows of metrics."""
 
 
@@ -123,25 +128,25 @@ class RunConfig(Model):
     """The environment."""
     teams: dict[str, TeamConfig] = Field(default_factory=dict)
     """Teams that differ from the rest, by name; teams that are not named here take the top `algo`."""
-    steps: Count = Field(1_000_000, ge=1, le=10**15)
+    steps: Count = Field(default=1_000_000, ge=1, le=10**15)
     """Environment steps in all, over all copies; the run ends at the first window at or past them."""
-    copies: Count = Field(128, ge=1, le=10**7)
+    copies: Count = Field(default=128, ge=1, le=10**7)
     """Copies of the environment that are stepped together."""
-    horizon: Count | None = Field(None, ge=1, le=10**6)
+    horizon: Count | None = Field(default=None, ge=1, le=10**6)
     """Steps of every copy in one window; by default the algorithm's."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """The one number that all randomness comes from."""
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """Where networks and built-in worlds live: auto (a GPU if there is one), cpu, cuda or cuda:N."""
-    threads: int = Field(default_factory=cores, ge=1, le=1024)
+    threads: int = Field(default_factory=sensible_threads, ge=1, le=1024)
     """Threads of PyTorch; by default the cores at hand, at most 8. Results are equal bits for equal threads only."""
     out: Path | None = None
     """The run folder; by default runs/<env>/<algo>/<date>-seed<k>."""
-    eval: EvalConfig = Field(default_factory=EvalConfig)
+    eval: EvalConfig = EvalConfig()
     """Evaluation."""
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
-    log: LogConfig = Field(default_factory=LogConfig)
+    log: LogConfig = LogConfig()
     """Logs."""
     progress: Literal["auto", "rich", "lines", "off"] = "auto"
     """The display while training: rich on a terminal, lines elsewhere (auto), or off."""

@@ -158,3 +158,10 @@ def _add(seen: dict[str, Setting], setting: Setting, where: str) -> None:
 
 def _one_line(error: object) -> str:
     return " ".join(str(error).split())
+
+
+def preset_title(folder: str, name: str) -> str:
+    """The comment on the first line of a preset: what it is."""
+    file = resources.files("coterie") / "conf" / folder / f"{name}.yaml"
+    first = file.read_text(encoding="utf-8").partition("\n")[0] if file.is_file() else ""
+    return first.lstrip("# ") if first.startswith("#") else ""

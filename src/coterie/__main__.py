@@ -1,0 +1,50 @@
+"""The command `coterie`: runs the command line and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+OK, FAILED, USER_ERROR, NON_FINITE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `coterie ARGV...` (the process' own arguments if None) and returns the exit code.
+
+    0: done; 2: a mistake of the user's, told in one line on stderr; 3: a number was not finite; 130: interrupted.
+    With COTERIE_DEBUG=1 in the environment, errors keep their traceback.
+    """
+    from coterie.errors import NonFiniteError, UserError
+
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # so that env=module:factory finds modules where the user stands
+    try:
+        from coterie.cli import run
+
+        code = run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output has gone. Nothing more can be said; flushing at exit must not fail either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except UserError as error:
+        return _say(str(error), USER_ERROR)
+    except NonFiniteError as error:
+        return _say(str(error), NON_FINITE)
+
+
+def _say(message: str, code: int) -> int:
+    if os.environ.get("COTERIE_DEBUG", "") not in {"", "0"} and sys.exc_info()[0] is not KeyboardInterrupt:
+        import traceback
+
+        traceback.print_exc()
+    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""`coterie list`: the algorithms, the environments and the keys that there are."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
+
+
+@app.command()
+def algos(json: Json = False) -> int:
+    """The algorithms with what each supports, and their presets.
+
+    Example: coterie list algos --json
+    """
+    rows = algorithm_rows()
+    if json:
+        print(jsonlib.dumps(rows))
+        return 0
+    from coterie.tables import print_table
+
+    columns = ["algorithm", *(key for key in rows[0] if key not in {"name", "summary", "presets"}), "presets", "is"]
+    shown = [[row["name"], *(row[key] for key in columns[1:-2]), row["presets"], row["summary"]] for row in rows]
+    print_table(columns, shown)
+    return 0
+
+
+@app.command()
+def envs(json: Json = False) -> int:
+    """The environments with their roles, actions and step limits.
+
+    Example: coterie list envs
+    """
+    rows = environment_rows()
+    if json:
+        print(jsonlib.dumps(rows))
+        return 0
+    from coterie.tables import print_table
+
+    shown = [
+        [row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions"), row["limit"]]
+        for row in rows
+    ]
+    print_table(["environment", "agents by role", "features observed", "actions", "steps"], shown)
+    print("Your own: env=package.module:factory, see `coterie check-env --help`.")
+    return 0
+
+
+@app.command()
+def keys(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", show_default=False, help="Which algorithm and environment, e.g. algo=ippo."
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Every key of a configuration with its value, where that comes from, and its meaning.
+
+    Example: coterie list keys algo=ippo env=particle/simple_tag
+    """
+    rows = key_rows(list(overrides or []))
+    if json:
+        print(jsonlib.dumps(rows))
+        return 0
+    from coterie.tables import print_table
+
+    print_table(["key", "value", "from", "meaning"], [list(row.values()) for row in rows])
+    return 0
+
+
+def algorithm_rows() -> list[dict[str, Any]]:
+    """One dict an algorithm: name, what its capabilities say, its presets, and what it is."""
+    import dataclasses
+
+    from coterie import registry, settings
+
+    presets = settings.presets("algo")
+    rows = []
+    for name in registry.ALGOS:
+        algorithm = registry.algorithm(name)
+        able = {
+            field.name: _plain(getattr(algorithm.capabilities, field.name))
+            for field in dataclasses.fields(algorithm.capabilities)
+        }
+        variants = [preset for preset in presets if preset.startswith(f"{name}/")]
+        rows.append({"name": name, **able, "presets": variants, "summary": settings.preset_title("algo", name)})
+    return rows
+
+
+def environment_rows() -> list[dict[str, Any]]:
+    """One dict an environment: name, limit, and its roles with agents, features observed and actions."""
+    from coterie import registry
+    from coterie.envs.make import spec_of
+
+    rows = []
+    for name in registry.environments():
+        spec = spec_of(name)
+        roles = [
+            {
+                "role": role.name,
+                "team": role.group,
+                "agents": role.n,
+                "observation": _size(role.observation_space),
+                "actions": _actions(role.action),
+            }
+            for role in spec.roles
+        ]
+        rows.append({"name": name, "limit": spec.episode_limit, "roles": roles})
+    return rows
+
+
+def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
+    """One dict a key: its name, value, origin and meaning, for the algorithm and environment that are named."""
+    from coterie import registry
+    from coterie.config import resolve
+    from coterie.messages import leaf_fields, show
+    from coterie.schema import RunConfig
+    from coterie.settings import flatten
+
+    resolved = resolve(overrides)
+    config = resolved.config
+    fields = leaf_fields(RunConfig) | leaf_fields(type(config.env.params), "env.")
+    fields |= leaf_fields(registry.algorithm(config.algo.name).Config, "algo.")
+    for team, own in config.teams.items():
+        fields |= leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
+    meanings = {"algo.name": "The algorithm; write algo=NAME.", "env.name": "The environment; write env=NAME."}
+    return [
+        {
+            "key": key,
+            "value": show(value),
+            "from": resolved.origins[key],
+            "meaning": meanings.get(key) or _meaning(fields.get(key)),
+        }
+        for key, value in flatten(config.tree())
+    ]
+
+
+def print_run_keys() -> None:
+    """The run-level keys with default and meaning, for the end of `coterie train --help`."""
+    from coterie.messages import leaf_fields, show
+    from coterie.schema import RunConfig
+    from coterie.tables import print_table
+
+    rows = [["algo", "mappo", "The algorithm: `coterie list algos`; its keys are algo.*."]]
+    rows += [["env", "particle/simple_spread", "The environment: `coterie list envs`; its keys are env.*."]]
+    rows += [["teams.NAME.algo", "", "A team's own algorithm; its keys are teams.NAME.algo.*."]]
+    rows += [["teams.NAME.run", "", "The team acts with this run's policy and does not change."]]
+    rows += [["teams.NAME.roles", "", "The roles that form the team, e.g. [speaker,listener]."]]
+    rows += [
+        [key, show(field.get_default(call_default_factory=True, validated_data={})), _meaning(field)]
+        for key, field in leaf_fields(RunConfig).items()
+        if key not in {"teams"} and key.partition(".")[0] not in {"algo", "env"}
+    ]
+    print_table(
+        ["key", "default", "meaning"], rows, title="Keys (all of them, with values: coterie list keys algo=NAME)"
+    )
+
+
+def _meaning(field: Any) -> str:
+    return " ".join((field.description or "").split()) if field is not None else ""
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset | tuple) else value
+
+
+def _size(space: Any) -> Any:
+    shape = getattr(space, "shape", None)
+    return str(space) if not shape else shape[0] if len(shape) == 1 else list(shape)
+
+
+def _actions(action: Any) -> str:
+    """In words: `5 choices`, `5 x 10 choices`, `2 numbers`, or both."""
+    parts = [f"{' x '.join(str(n) for n in action.choices)} choices"] if action.choices else []
+    parts += [f"{action.continuous} numbers"] if action.continuous else []
+    return " and ".join(parts)
+
+
+def _by_role(row: dict[str, Any], key: str) -> str:
+    """One word where all roles agree, else role by role."""
+    values = [str(role[key]) for role in row["roles"]]
+    if len(row["roles"]) == 1 and key != "agents":
+        return values[0]
+    if key == "agents":
+        return ", ".join(f"{role['agents']} {role['role']}" for role in row["roles"])
+    return values[0] if len(set(values)) == 1 else ", ".join(f"{r['role']}: {r[key]}" for r in row["roles"])

@@ -1,0 +1,51 @@
+"""Reports as tables on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """A plain table; a cell may be text, a number, a boolean, None or a list."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    Console().print(table)
+
+
+def cell(value: Any) -> str:
+    """A value in words: yes and no, `-` for none, four digits for a fraction, thousands set apart."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value)
+    return str(value)
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """A report of plain values and of dicts by name: values as lines, dicts of dicts as tables."""
+    for key, value in report.items():
+        if not isinstance(value, Mapping):
+            print(f"{key:<12} {cell(value)}")
+    for key, value in report.items():
+        if not isinstance(value, Mapping):
+            continue
+        if value and all(isinstance(inner, Mapping) for inner in value.values()):
+            columns = list(dict.fromkeys(column for inner in value.values() for column in inner))
+            print_table([key, *columns], [[name, *(inner.get(c) for c in columns)] for name, inner in value.items()])
+        else:
+            print_table([key, ""], list(value.items()))
