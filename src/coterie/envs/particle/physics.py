@@ -162,7 +162,7 @@ class Physics:
                 push[b, column] = -DT * CONTACT_FORCE / self.bodies[b].mass
         limits = [math.inf if body.max_speed is None else body.max_speed for body in self.bodies[: self.movers]]
         return _Tables(
-            difference=(pos[:, sources] - pos[:, targets]).reshape(2 * len(self._pairs), -1).to(like),
+            difference=(pos[:, sources] - pos[:, targets]).reshape(2 * len(self._pairs), self.rows.size).to(like),
             reach=torch.tensor([[self.bodies[a].size + self.bodies[b].size] for a, b in self.contacts]).to(like),
             push=push.to(like).expand(2, -1, -1),
             ends=(push != 0).to(like),

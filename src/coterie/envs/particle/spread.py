@@ -13,10 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body, Variant
-from coterie.envs.particle.render import Scene
+from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
-from coterie.envs.world import State
+from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
 
 COVERED = 0.1
 """How near an agent has to be for a landmark to count as covered."""
@@ -54,7 +53,7 @@ class SimpleSpread(ParticleWorld):
 
     c_i: the agents that touch agent i. Observation: own velocity and position, offsets to landmarks and to the other
     agents, and two zeros for each of them, where the original has room for speech.
-    Metrics: `coverage`, the part of the landmarks that is covered; `collisions`, touching pairs.
+    Metrics, at the last step: `coverage`, the part of the landmarks that is covered; `collisions`, touching pairs.
     """
 
     Config = SimpleSpreadConfig
@@ -110,11 +109,13 @@ class SimpleSpread(ParticleWorld):
         else:
             reward = -torch.lerp(cost, collisions, now.state["local_ratio"])
         ended = (near < COVERED).all(0) if self.config.terminate_on_success else None
-        return Pay(
-            reward,
-            ended,
-            lambda: {"coverage": (near < COVERED).to(near.dtype).mean(0), "collisions": touching.sum(0)},
-        )
+        return Pay(reward, lambda _: self._metrics(near, touching), ended)
 
-    def scene(self, state: State) -> Scene:
-        return Scene("simple_spread", self.discs(state))
+    def _metrics(self, near: Tensor, touching: Tensor) -> dict[str, Tensor]:
+        return {"coverage": (near < COVERED).to(near.dtype).mean(0), "collisions": touching.sum(0)}
+
+    def looks(self, parts: dict[str, Tensor]) -> Looks:
+        pos = self.physics.positions(parts)[..., 0]
+        offset = pos[:, self._landmarks][:, :, None] - pos[:, self._agents][:, None]
+        covered = (torch.hypot(offset[0], offset[1]) < COVERED).any(1).tolist()
+        return {f"landmark_{i}": {"color": PALETTE["green"]} for i, is_covered in enumerate(covered) if is_covered}

@@ -9,10 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body, Variant
-from coterie.envs.particle.render import Scene
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
-from coterie.envs.world import State
+from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
 
 PREY_SPEED_BY_STAGE = (0.5, 0.75, 1.0)
 """Prey speed at each stage of the curriculum, as a part of full speed."""
@@ -58,7 +56,8 @@ class SimpleTag(ParticleWorld):
 
     Observation: own velocity and position, offsets to obstacles and to the other agents, velocities of the other prey
     (with neighbours limited: of every slot, zero for pursuers). Both conventions pay alike; they differ in the order of
-    motion and of actions. Copies can differ in `prey_speed`. Metric: `touches`, pursuers on prey.
+    motion and of actions. Copies can differ in `prey_speed`. Metric: `touches` of the
+    episode, pursuers on prey.
     """
 
     Config = SimpleTagConfig
@@ -124,7 +123,7 @@ class SimpleTag(ParticleWorld):
         prey = -10 * caught - fence(now.part("moving")[:, self._prey.start :])
         reward = torch.cat(((10 * touches).expand(len(self._pursuers), -1), prey))
         ended = (caught > 0).all(0) if self.config.terminate_on_success else None
-        return Pay(reward, ended, {"touches": touches})
+        return Pay(reward, lambda score: {"touches": score[0] / 10}, ended)
 
-    def scene(self, state: State) -> Scene:
-        return Scene("simple_tag", self.discs(state))
+    def looks(self, parts: dict[str, Tensor]) -> Looks:
+        return {}

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import DT, Body, Physics, Variant
-from coterie.envs.particle.render import PALETTE, Disc, Scene, draw
+from coterie.envs.particle.render import PALETTE, Disc, Message, Scene, draw
 from coterie.envs.world import Outcome, State, View, World
 from coterie.types import Action, EnvSpec, RoleSpec, to_bounds
 
 Actions = Literal["discrete", "continuous"]
+Looks = Mapping[str, Mapping[str, Any]]
 
 # Index order of the four moves: the signs of x, x, y, y.
 _SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
@@ -102,11 +103,14 @@ class Now:
 
 @dataclass(frozen=True)
 class Pay:
-    """What a step earned: reward [N, B] in the order of the roles; ended [B]; metrics [B], or their function."""
+    """What a step earned: reward [N, B] in the order of the roles; ended [B] bool.
+
+    metrics: gives them, [B] each, from the returns [N, B] of the running episode; called only when an episode ends.
+    """
 
     reward: Tensor
+    metrics: Callable[[Tensor], dict[str, Tensor]]
     ended: Tensor | None = None
-    metrics: Callable[[], dict[str, Tensor]] | dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,9 @@ class Plan:
     """How a scenario is made: its bodies (movers first), roles group by group, and what it remembers and measures.
 
     memory: shapes of its own rows; hidden: by group, the rows that its members do not know, for the state of that
-    group; parameters: name to the value that every copy begins with, [B] entries of the state; linear: observations are
-    an affine function of the rows, so that one product makes them all.
+    group; parameters: name to the value that every copy begins with, [B] entries of the state; events: parts after the
+    motion and step_noise uniform numbers [step_noise, B] to the parts that change; linear: observations are an affine
+    function of the rows, so that one product makes them all.
     """
 
     name: str
@@ -125,6 +130,8 @@ class Plan:
     memory: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parameters: Mapping[str, float] = field(default_factory=dict)
+    events: Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]] | None = None
+    step_noise: int = 0
     metrics: tuple[str, ...] = ()
     linear: bool = True
 
@@ -147,11 +154,13 @@ class ParticleWorld(World):
         symbols = max((role.symbols for role in plan.roles), default=0)
         speakers = sum(len(role.bodies) for role in plan.roles if role.symbols)
         self.physics = Physics(plan.bodies, plan.measured, (symbols, speakers), plan.memory, variant)
+        self._count = sum(len(role.bodies) for role in plan.roles)
+        self._symbols = {role.name: role.symbols for role in plan.roles}
         self._moves = {role.name: plan.bodies[role.bodies[0]].moves for role in plan.roles}
         self._tables: dict[tuple[str, torch.device, torch.dtype], Any] = {}
         draws = Draws(torch.zeros(4096, 1))
         self.start(draws)
-        self.restart_noise = draws.used
+        self.restart_noise, self.step_noise = draws.used, plan.step_noise
         self._state_rows = self._known_rows() if with_state else {}
         self.spec = self._make_spec(config.actions, config.episode_limit)
 
@@ -170,8 +179,8 @@ class ParticleWorld(World):
         """What the step that led to `now` earned."""
 
     @abstractmethod
-    def scene(self, state: State) -> Scene:
-        """The picture of the single copy that `state` holds."""
+    def looks(self, parts: dict[str, Tensor]) -> Looks:
+        """How bodies of a single copy, [.., 1], look different from their `Body`: by name, fields of a Disc."""
 
     # ----------------------------------------------------------------------------------------- the contract
 
@@ -179,8 +188,9 @@ class ParticleWorld(World):
         flat = self.physics.rows.join(self.start(Draws(noise.T.contiguous())))
         offset, distance = self.physics.measure(flat)
         coast = self.physics.coast(self.physics.rows.part(flat, "vel"), offset, distance)
+        score = noise.new_zeros(self._count, len(noise))
         parameters = {name: noise.new_full((len(noise),), value) for name, value in self.plan.parameters.items()}
-        return {"rows": flat.T, "coast": _flat(coast).T, **parameters}
+        return {"rows": flat.T, "coast": _flat(coast).T, "score": score.T, **parameters}
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # Both are views of [.., B] memory except after loading; the same layout gives the same bits.
@@ -191,12 +201,16 @@ class ParticleWorld(World):
         )
         kept = flat[self.physics.rows.slices["rest"].start :]
         flat = torch.cat((_flat(moving), _flat(vel), *comm, kept))
+        if self.plan.events is not None and noise is not None:
+            parts = self.physics.rows.split(flat)
+            flat = self.physics.rows.join(parts | self.plan.events(parts, noise.T))
         offset, distance = self.physics.measure(flat)
         pay = self.pay(Now(flat, distance, state, self.physics))
         coast = self.physics.coast(vel, offset, distance)
+        score = state["score"].T + pay.reward
         return (
-            {**state, "rows": flat.T, "coast": _flat(coast).T},
-            Outcome(reward=pay.reward.T, ended=pay.ended, metrics=pay.metrics),
+            {**state, "rows": flat.T, "coast": _flat(coast).T, "score": score.T},
+            Outcome(reward=pay.reward.T, ended=pay.ended, metrics=lambda: pay.metrics(score)),
         )
 
     def view(self, state: State) -> View:
@@ -208,7 +222,7 @@ class ParticleWorld(World):
         if not self.plan.linear:
             parts = self.physics.rows.split(rows.T.contiguous())
             seen = self.observe(parts, self.physics.positions(parts))
-            return View({role: value.permute(2, 0, 1) for role, value in seen.items()}, state=known)
+            return View({role.name: seen[role.name].permute(2, 0, 1) for role in self._roles}, state=known)
         weight, bias = self._table("observation", rows, self._observation_table)
         seen = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
         obs, at = {}, 0
@@ -221,17 +235,28 @@ class ParticleWorld(World):
     def render(self, state: State, size: int) -> np.ndarray:
         return draw(self.scene(state), size, self._rescale)
 
-    def discs(self, state: State, **looks: dict[str, Any]) -> tuple[Disc, ...]:
-        """A disc for every body of the single copy that `state` holds; looks: by body, fields of Disc to change."""
+    def scene(self, state: State) -> Scene:
+        """The picture of the single copy that `state` holds."""
         parts = self.physics.rows.split(state["rows"].T.contiguous())
-        pos, vel = self.physics.positions(parts)[..., 0], parts["vel"][..., 0]
-        discs = []
+        pos, vel = self.physics.positions(parts)[..., 0].tolist(), parts["vel"][..., 0].tolist()
+        looks, discs = self.looks(parts), []
         for i, body in enumerate(self.plan.bodies):
-            heading = (float(vel[0, i]), float(vel[1, i])) if body.moves else None
-            label = body.name if body.kind == "agent" else ""
-            disc = Disc(float(pos[0, i]), float(pos[1, i]), body.size, PALETTE[body.color], label, body.kind, heading)
+            disc = Disc(
+                pos[0][i],
+                pos[1][i],
+                body.size,
+                PALETTE[body.color],
+                label=body.name if body.kind == "agent" else "",
+                kind=body.kind,
+                heading=(vel[0][i], vel[1][i]) if body.moves else None,
+            )
             discs.append(replace(disc, **looks.get(body.name, {})))
-        return tuple(discs)
+        said = parts["comm"][..., 0].T.tolist()
+        speakers = [agent for role in self.spec.roles if self._symbols[role.name] for agent in role.agents]
+        messages = [Message(name, _words(symbols)) for name, symbols in zip(speakers, said, strict=True)]
+        places = self.spec.role_slices()
+        score = {name: float(state["score"][0, place].mean()) for name, place in places.items()}
+        return Scene(self.plan.name, tuple(discs), tuple(messages), score=score)
 
     # --------------------------------------------------------------------------------------------- workings
 
@@ -338,3 +363,22 @@ class ParticleWorld(World):
 def _flat(part: Tensor) -> Tensor:
     """[.., B] as [rows, B]."""
     return part.reshape(math.prod(part.shape[:-1]), part.shape[-1])
+
+
+def _words(symbols: list[float]) -> str:
+    """What was said: a letter for one symbol, nothing for silence, else the numbers."""
+    if not any(symbols):
+        return "_"
+    if sorted(symbols)[-2:] == [0.0, 1.0] or symbols == [1.0]:
+        return chr(ord("A") + symbols.index(1.0))
+    return " ".join(f"{number:.2f}" for number in symbols)
+
+
+def chosen(value: Tensor, one_hot: Tensor) -> Tensor:
+    """The value [.., K, B] at the one that `one_hot` [.., K, B] marks: [.., B]."""
+    return (value * one_hot).sum(-2)
+
+
+def goal_looks(goal: Tensor) -> Looks:
+    """The landmark that `goal` [landmarks, 1] marks, drawn as the goal."""
+    return {f"landmark_{int(goal[:, 0].argmax())}": {"color": PALETTE["green"], "kind": "goal"}}
