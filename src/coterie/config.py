@@ -62,7 +62,7 @@ def load_resolved(path: Path) -> Resolved:
 def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
     """The configuration of a run that goes on with other run-level keys. UserError where they make it another run."""
     changes = _command_layer(overrides)
-    old = dict(settings.flatten(resolved.config.tree()))
+    old = {setting.key: setting for setting in settings.from_tree(resolved.config.tree(), DEFAULT)}
     for setting in changes:
         if setting.key in old and not setting.key.startswith(_CHANGEABLE):
             allowed = ", ".join(key + "*" if key.endswith(".") else key for key in _CHANGEABLE)
@@ -70,7 +70,7 @@ def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
                 f"{setting.key} cannot change while a run goes on; only {allowed} can: "
                 f"start a new run for {setting.key}={messages.show(setting.value)}"
             )
-    leaves = {key: Setting(key, value, resolved.origins.get(key, DEFAULT)) for key, value in old.items()}
+    leaves = {key: setting.moved(key, resolved.origins.get(key)) for key, setting in old.items()}
     leaves |= {setting.key: setting for setting in changes}
     changed = _build(leaves, changes)
     if changed.config.steps < resolved.config.steps:

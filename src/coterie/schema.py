@@ -102,8 +102,8 @@ class CheckpointConfig(Model):
 
     every: Count = Field(default=500_000, ge=0, le=10**15)
     """Environment steps between two checkpoints; 0 leaves only the one at the end."""
-    keep: int = Field(default=0, ge=0, le=10**6)
-    """Numbered checkpoints kept beside `last`, the one before it, and `best`; 0 keeps none."""
+    keep: bool = False
+    """Every checkpoint stays, not only `last`, the one before it, and `best`."""
 
 
 class LogConfig(Model):
