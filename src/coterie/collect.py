@@ -156,6 +156,7 @@ class Collector:
             "carry": self._carry,
             "noise": {name: g.get_state() for name, g in self._noise.items()},
             "episodes": self.episodes.state_dict(),
+            "finished": [f.state_dict() for f in self.finished],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -170,6 +171,7 @@ class Collector:
         self._row = Row(**fields)
         self._carry = tree_map(lambda x: x.to(device), state["carry"])
         self.episodes.load_state_dict(state["episodes"])
+        self.finished = [Finished(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
 
 
 def act(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class Finished:
             torch.cat([p.copy for p in parts]),
             {name: torch.cat([p.metrics[name] for p in parts]) for name in parts[0].metrics},
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def pick(self, which: Tensor) -> Finished:
         """The episodes at `which`, indices or a mask over [E]."""

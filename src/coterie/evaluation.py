@@ -12,7 +12,7 @@ from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
 from coterie.policy import Mode, Policy
-from coterie.seeds import generator
+from coterie.seeds import generator, seed_of
 from coterie.types import TeamSpec
 
 CHUNK = 32
@@ -47,6 +47,18 @@ class Evaluation:
                 "length_mean": float(self.episodes.length.double().mean()),
             }
         return out
+
+
+class Evaluator:
+    """Evaluates the present policies of a run on copies of its own; the seeds come from the run's and the step."""
+
+    def __init__(self, env: VectorEnv, policies: dict[str, Policy], episodes: int, mode: dict[str, Mode], seed: int):
+        self.env, self.policies = env, policies
+        self._episodes, self._mode, self._seed = episodes, mode, seed
+
+    def __call__(self, steps: int) -> Evaluation:
+        """The evaluation at `steps` of the run."""
+        return evaluate(self.env, self.policies, self._episodes, self._mode, seed_of(self._seed, "eval", steps))
 
 
 def evaluate(

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from pydantic import BaseModel
 
 from coterie.errors import UserError
-from coterie.policy import Policy
+from coterie.policy import Mode, Policy
 from coterie.types import TeamSpec, Window
 
 ALL_ACTIONS = frozenset({"discrete", "multi_discrete", "continuous", "hybrid"})
@@ -37,6 +37,8 @@ class Capabilities:
     """Observations other than one vector."""
     learns: bool = True
     """It improves its policy."""
+    eval_mode: Mode = "sample"
+    """How its policies are evaluated where nobody says otherwise: as the method was published."""
 
     def require(self, name: str, team: TeamSpec) -> None:
         """UserError if the team has what the algorithm `name` does not support."""

@@ -38,7 +38,7 @@ class Frozen(Algorithm):
     def __init__(
         self, team: TeamSpec, config: FrozenConfig, copies: int, horizon: int | None, seed: int, device: torch.device
     ) -> None:
-        self.team, self.horizon = team, horizon or config.horizon
+        self.team, self.config, self.horizon = team, config, horizon or config.horizon
         self._policy: Policy | None = None
 
     @property

@@ -133,6 +133,11 @@ class PPOConfig(BaseModel):
     team_reward: bool = False
     """Every agent is paid the mean of its team's rewards."""
 
+    @property
+    def needs_state(self) -> bool:
+        """Whether the critic reads an environment state."""
+        return "state" in self.critic
+
 
 @record
 @dataclass(frozen=True)

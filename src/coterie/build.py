@@ -1,0 +1,134 @@
+"""From a configuration to the parts of a run. The only module that knows every type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from coterie import registry
+from coterie.algos.algorithm import Algorithm
+from coterie.algos.frozen import Frozen, FrozenConfig
+from coterie.checkpoint import Checkpoints, Found
+from coterie.collect import Collector
+from coterie.config import load_resolved
+from coterie.envs.make import make
+from coterie.envs.vector import VectorEnv
+from coterie.errors import UserError, nearest
+from coterie.evaluation import Evaluator
+from coterie.policy import Mode, Policy
+from coterie.rundir import RunDir
+from coterie.schema import RunConfig
+from coterie.seeds import seed_of
+from coterie.teams import assign
+from coterie.types import EnvSpec, TeamSpec
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a training loop is given."""
+
+    teams: dict[str, TeamSpec]
+    algorithms: dict[str, Algorithm]
+    collector: Collector
+    evaluator: Evaluator
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here. UserError if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        found = torch.cuda.device_count()
+        if (device.index or 0) >= found:
+            have = f"there are {found} (cuda:0 to cuda:{found - 1})" if found else "PyTorch finds no GPU here"
+            raise UserError(f"device={name} is not there: {have}; use device=auto or device=cpu")
+    return device
+
+
+def build(config: RunConfig) -> Parts:
+    """Environment, a learner a team, collector and evaluator. UserError where the configuration does not fit together."""
+    device = pick_device(config.device)
+    env = environment(config, config.copies, "train", device)
+    teams = teams_of(config, env.spec)
+    learners = algorithms(config, teams, device)
+    policies = {name: learner.policy for name, learner in learners.items()}
+    collector = Collector(env, policies, seed_of(config.seed, "collect"))
+    modes = eval_modes(config, learners)
+    eval_env = environment(config, min(config.eval.copies, config.eval.episodes), "eval", device)
+    evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
+    return Parts(teams, learners, collector, evaluator)
+
+
+def environment(config: RunConfig, copies: int, purpose: str, device: torch.device) -> VectorEnv:
+    """Copies of the run's environment, showing its state if an algorithm reads it."""
+    choices = [config.algo, *(team.algo for team in config.teams.values())]
+    with_state = any(getattr(choice.params, "needs_state", False) for choice in choices)
+    seed = seed_of(config.seed, "env", purpose)
+    return make(config.env.name, config.env.params, copies, seed, device, with_state)
+
+
+def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:
+    """The run's teams by name in the environment's order."""
+    return {team.name: team for team in assign({name: t.roles for name, t in config.teams.items()}, spec)}
+
+
+def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.device) -> dict[str, Algorithm]:
+    """A learner a team. UserError for spaces that an algorithm does not support."""
+    built: dict[str, Algorithm] = {}
+    for name, team in teams.items():
+        choice = config.algo_of(name)
+        cls: type[Algorithm] = registry.algorithm(choice.name)
+        cls.capabilities.require(choice.name, team)
+        seed = seed_of(config.seed, "team", name)
+        learner = cls(team, choice.params, config.copies, config.horizon, seed, device)
+        if isinstance(learner, Frozen):
+            learner.adopt(frozen_policy(name, learner.config, device))
+        built[name] = learner
+    return built
+
+
+def eval_modes(config: RunConfig, learners: dict[str, Algorithm]) -> dict[str, Mode]:
+    """How each team's actions are picked in evaluation."""
+    asked = config.eval.mode
+    return {name: a.capabilities.eval_mode if asked == "auto" else asked for name, a in learners.items()}
+
+
+def frozen_policy(team: str, config: FrozenConfig, device: torch.device) -> Policy:
+    """The policy that a frozen team acts with. UserError if its run, or its team there, is not."""
+    if config.run is None:
+        raise UserError(f"team '{team}' is frozen and names no run: give teams.{team}.run=RUN")
+    _, learners = load_learners(config.run, config.checkpoint, device)
+    wanted = config.team or (team if team in learners or len(learners) > 1 else next(iter(learners)))
+    if wanted not in learners:
+        raise UserError(f"the run {config.run} has no team '{wanted}': {nearest(wanted, learners)}")
+    return learners[wanted].policy
+
+
+def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[RunConfig, dict[str, Algorithm]]:
+    """A run's configuration and its learners as a checkpoint has them; checkpoint: best, last or a number of steps."""
+    folder = RunDir.open(run)
+    config = load_resolved(folder.config_path).config
+    env = environment(config, 1, "load", device)
+    learners = algorithms(config, teams_of(config, env.spec), device)
+    found = find_checkpoint(folder, checkpoint)
+    for name, learner in learners.items():
+        learner.policy.load_state_dict(found.state["algorithms"][name]["policy"])
+    return config, learners
+
+
+def find_checkpoint(folder: RunDir, which: str) -> Found:
+    """The checkpoint `best`, `last`, or the one of so many steps. UserError with what there is instead."""
+    store = Checkpoints(folder.checkpoints_path)
+    if which in {"best", "last"}:
+        found = store.load_best() if which == "best" else store.latest()
+        if found is None:
+            raise UserError(f"the run {folder.path} has no checkpoint yet: wait for its first one")
+        return found
+    found = store.load_steps(int(which)) if which.isdigit() else None
+    if found is None:
+        there = ", ".join(str(int(path.name)) for path in store.all())
+        raise UserError(f"the run {folder.path} has no checkpoint '{which}': choose best, last or one of {there}")
+    return found

@@ -1,0 +1,249 @@
+"""The training loop: collect, hand each team its window, log, evaluate, checkpoint. It knows no algorithm by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coterie.algos.algorithm import Algorithm
+from coterie.checkpoint import Checkpoints, Found, compare
+from coterie.collect import Collector
+from coterie.errors import UserError
+from coterie.evaluation import Evaluator
+from coterie.log import JsonlLogger, Logger
+from coterie.metrics import Metric, declare
+from coterie.progress import Progress
+from coterie.types import Action, TeamSpec, Window, tree_map
+
+declare(
+    Metric("time/wall_s", "s", "wall time of the run so far, over all its stretches", None, "max"),
+    Metric("time/steps_per_s", "step/s", "environment steps a second since the last row, everything included", "up", "sum"),
+    Metric("time/collect_share", "share", "share of the time spent in environments and acting", None, "mean"),
+    Metric("time/update_share", "share", "share of the time spent in updates", None, "mean"),
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When things are due, in environment steps: the run's end, evaluations, checkpoints; log_every: updates a row."""
+
+    steps: int
+    eval_every: int
+    checkpoint_every: int
+    log_every: int
+    numbered: bool = False
+    """Every checkpoint stays."""
+
+
+class Trainer:
+    """Trains the teams of one environment until `schedule.steps`, or until `stop` is set between two windows."""
+
+    def __init__(
+        self,
+        algorithms: dict[str, Algorithm],
+        collector: Collector,
+        evaluator: Evaluator,
+        schedule: Schedule,
+        rows: JsonlLogger,
+        logger: Logger,
+        store: Checkpoints,
+        progress: Progress,
+        metadata: dict[str, Any],
+    ):
+        self.algorithms, self.collector, self.evaluator, self.schedule = algorithms, collector, evaluator, schedule
+        self._rows, self._logger, self._store, self._progress = rows, logger, store, progress
+        self._metadata = metadata
+        self.teams: dict[str, TeamSpec] = {name: a.policy.team for name, a in algorithms.items()}
+        learners = [name for name, a in algorithms.items() if a.capabilities.learns]
+        self._judge = (learners or list(algorithms))[0]  # the team whose evaluation names the best checkpoint
+        self._chunk = min(a.horizon for a in algorithms.values())
+        for name, algorithm in algorithms.items():
+            if algorithm.horizon % self._chunk:
+                raise UserError(
+                    f"team '{name}' wants windows of {algorithm.horizon} rows, another team of {self._chunk}: "
+                    "give horizons that are multiples of the shortest one"
+                )
+        self._pending: dict[str, list[Window]] = {name: [] for name in algorithms}
+        self._unlogged: dict[str, list[float]] = {}
+        self.steps, self.updates, self.best = 0, 0, -float("inf")
+        self.wall = 0.0
+        self.stop = False
+        self._saved_at = -1
+        self._evaluated_at = -1
+
+    def log_to(self, logger: Logger) -> None:
+        """Rows go to `logger` from now on."""
+        self._logger = logger
+
+    def request_stop(self) -> None:
+        """Ends `run` after the present window, with a checkpoint."""
+        self.stop = True
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    def run(self) -> None:
+        """Trains until the end or the stop; leaves a checkpoint of where it came to."""
+        schedule = self.schedule
+        self._clock, self._marked = time.perf_counter(), (self.steps, time.perf_counter())
+        self._spent = {"collect": 0.0, "update": 0.0}
+        if self._evaluated_at < 0 and schedule.eval_every:
+            self._evaluate()
+        if self._saved_at < 0:
+            self._save(best=schedule.eval_every > 0)
+        while self.steps < schedule.steps and not self.stop:
+            before = self.steps
+            row = self._advance()
+            if row:
+                self._log(row)
+            last = self.steps >= schedule.steps
+            evaluates = schedule.eval_every > 0 and (last or _due(schedule.eval_every, before, self.steps))
+            better = evaluates and self._evaluate()
+            if last or self.stop or (schedule.checkpoint_every and (better or _due(schedule.checkpoint_every, before, self.steps))):
+                self._save(better)
+        self._logger.flush()
+
+    def _advance(self) -> dict[str, float]:
+        """One chunk of collecting, and the updates that it completes; the row of metrics if one is due, else nothing."""
+        began = time.perf_counter()
+        windows, acted = self.collector.advance(self._chunk)
+        collected = time.perf_counter()
+        updated = False
+        for name, algorithm in self.algorithms.items():
+            pending = self._pending[name]
+            pending.append(windows[name])
+            if len(pending) * self._chunk < algorithm.horizon:
+                continue
+            window = pending[0] if len(pending) == 1 else joined(pending)
+            self._pending[name] = []
+            progress = min(1.0, self.steps / self.schedule.steps)
+            for key, value in algorithm.update(window, progress).items():
+                self._unlogged.setdefault(self._named(key, name), []).append(value)
+            updated = True
+        self.steps += int(acted)
+        self._spent["collect"] += collected - began
+        self._spent["update"] += time.perf_counter() - collected
+        self.updates += updated
+        if not updated or self.updates % self.schedule.log_every:
+            return {}
+        return self._row()
+
+    def _row(self) -> dict[str, float]:
+        """What happened since the last row, averaged, with the episodes that ended and the time it took."""
+        row: dict[str, float] = {name: sum(values) / len(values) for name, values in self._unlogged.items()}
+        self._unlogged = {}
+        finished = self.collector.statistics()
+        if finished is not None:
+            row = finished.summary("rollout", self.teams) | row
+        now = time.perf_counter()
+        steps, then = self._marked
+        took = max(now - then, 1e-9)
+        self._marked = (self.steps, now)
+        row["time/steps_per_s"] = (self.steps - steps) / took
+        row |= {f"time/{name}_share": spent / took for name, spent in self._spent.items()}
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        return row
+
+    def _evaluate(self) -> bool:
+        """Evaluates and logs; whether the judging team did better than ever before."""
+        evaluation = self.evaluator(self.steps)
+        self._evaluated_at = self.steps
+        self._log(evaluation.metrics())
+        result = evaluation.return_mean(self._judge)
+        better = result > self.best
+        self.best = max(self.best, result)
+        return better
+
+    def _log(self, row: dict[str, float]) -> None:
+        now = time.perf_counter()
+        self.wall += now - self._clock
+        self._clock = now
+        row = {"steps": self.steps, "time/wall_s": self.wall, **row}
+        self._logger.write(row)
+        self._progress.update(self.steps, self.schedule.steps, row)
+
+    def _named(self, key: str, team: str) -> str:
+        if len(self.algorithms) == 1:
+            return key
+        area, _, rest = key.partition("/")
+        return f"{area}/{team}/{rest}"
+
+    # -------------------------------------------------------------------------------------------------- checkpoints
+
+    def _save(self, best: bool = False) -> None:
+        self._logger.flush()
+        metadata = self._metadata | {"steps": self.steps, "metrics_bytes": self._rows.position()}
+        self._saved_at = self.steps
+        self._store.save(self.steps, self.state_dict(), metadata, best=best, numbered=self.schedule.numbered)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that going on needs."""
+        return {
+            "algorithms": {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()},
+            "collector": self.collector.state_dict(),
+            "pending": {name: [_plain(w) for w in windows] for name, windows in self._pending.items()},
+            "unlogged": self._unlogged,
+            "steps": self.steps,
+            "updates": self.updates,
+            "best": self.best,
+            "wall": self.wall,
+            "saved_at": self._saved_at,
+            "evaluated_at": self._evaluated_at,
+        }
+
+    def load(self, found: Found) -> None:
+        """Takes up a checkpoint. UserError names what differs if it is of other networks."""
+        state = found.state
+        mine = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
+        networks = _networks(mine)
+        differences = compare(networks, _networks(state["algorithms"]))
+        if differences:
+            raise UserError(f"the checkpoint {found.path} is of other networks: {'; '.join(differences[:3])}")
+        for name, algorithm in self.algorithms.items():
+            algorithm.load_state_dict(state["algorithms"][name])
+        self.collector.load_state_dict(state["collector"])
+        self._pending = {name: [_window(w, self.collector.env.device) for w in windows] for name, windows in state["pending"].items()}
+        self._unlogged = state["unlogged"]
+        self.steps, self.updates = state["steps"], state["updates"]
+        self.best, self.wall = state["best"], state["wall"]
+        self._saved_at, self._evaluated_at = state["saved_at"], state["evaluated_at"]
+        self._rows.truncate(found.metadata["metrics_bytes"])
+
+
+def _due(every: int, before: int, now: int) -> bool:
+    """Whether a multiple of `every` lies in (before, now]."""
+    return every > 0 and before // every < now // every
+
+
+def _networks(algorithms: dict[str, Any]) -> dict[str, Any]:
+    """What has to have the same shapes for a checkpoint to fit."""
+    return {name: {key: state[key] for key in ("policy", "critic") if key in state} for name, state in algorithms.items()}
+
+
+def _plain(window: Window) -> dict[str, Any]:
+    """A window as dicts of tensors; `_window` makes one of them again."""
+    return vars(window) | {"action": {role: vars(action) for role, action in window.action.items()}}
+
+
+def _window(plain: dict[str, Any], device: torch.device) -> Window:
+    fields = tree_map(lambda x: x.to(device), plain)
+    return Window(**fields | {"action": {role: Action(**action) for role, action in fields["action"].items()}})
+
+
+def joined(windows: list[Window]) -> Window:
+    """Consecutive windows as one: the row to look ahead of each is the first of the next."""
+    rows = {"obs", "action_mask", "state", "alive", "first", "acted"}
+    parts: dict[str, Callable[[], Any] | Any] = {}
+    for name in vars(windows[0]):
+        fields = [getattr(w, name) for w in windows]
+        if name == "carry":
+            parts[name] = fields[0]
+        elif name in rows:
+            cut = [tree_map(lambda x: x[:-1], f) for f in fields[:-1]] + [fields[-1]]
+            parts[name] = tree_map(lambda *x: torch.cat(x), *cut)
+        else:
+            parts[name] = tree_map(lambda *x: torch.cat(x), *fields)
+    return Window(**parts)

@@ -1,0 +1,310 @@
+"""Runs as a user knows them: train, resume, evaluate, play. Errors before the first step leave nothing behind."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from coterie import levels, log
+from coterie.build import Parts, algorithms, build, environment, eval_modes, find_checkpoint, load_learners, teams_of
+from coterie.build import pick_device
+from coterie.checkpoint import Checkpoints, Found
+from coterie.collect import act
+from coterie.config import Resolved, change, load_resolved
+from coterie.errors import NonFiniteError, UserError
+from coterie.evaluation import evaluate
+from coterie.loop import Schedule, Trainer
+from coterie.origins import to_yaml
+from coterie.policy import Mode, Policy, RandomPolicy
+from coterie.process import interruptible, settle
+from coterie.progress import progress
+from coterie.rundir import RunDir, describe, write_text
+from coterie.schema import RunConfig
+from coterie.seeds import generator, seed_of
+from coterie.summary import Summary, summarise
+
+AskedMode = Literal["auto", "greedy", "sample"]
+_SIGNALLED = 128  # a shell's exit code for a process that a signal ended: 128 + its number
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training left: the run's folder, its summary, and the exit code (130 or 143 if it was interrupted)."""
+
+    run: Path
+    summary: Summary
+    exit_code: int
+
+    def report(self) -> dict[str, Any]:
+        """The result as plain numbers and words."""
+        teams = {
+            team.team or "team": {"start": team.start, "now": team.now, "best": team.best, "random": team.random}
+            for team in self.summary.teams
+        }
+        return {"run": str(self.run), "steps": self.summary.steps, "wall_s": self.summary.wall_s, "teams": teams}
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def train(resolved: Resolved) -> Result:
+    """Trains what the configuration says and returns what came out."""
+    config = resolved.config
+    settle(config.threads)
+    parts = build(config)
+    now = datetime.now().astimezone()
+    folder = RunDir.create(config.out, config.env.name, config.algo.name, config.seed, now)
+    try:
+        write_text(folder.config_path, to_yaml(resolved))
+        known = levels.known(config, parts.teams)
+        random = random_returns(config, parts)
+        folder.write_manifest(
+            describe(
+                config.seed, sys.argv, config.threads, now,
+                env=config.env.name, algo=config.algo.name, random=random, published=known,
+                device=str(parts.collector.env.device), exact_resume=parts.collector.env.spec.exact_resume,
+                levels=_lines(random, known),
+            )
+        )  # fmt: skip
+        return _run(config, folder, parts, None)
+    finally:
+        folder.close()
+        folder.remove_if_empty()
+
+
+def resume(run: Path, overrides: Sequence[str]) -> Result:
+    """Goes on where the run stopped; a run that was stopped before its first checkpoint begins again."""
+    folder = RunDir.open(run)
+    resolved = load_resolved(folder.config_path)
+    if overrides:
+        resolved = change(resolved, overrides)
+    settle(resolved.config.threads)
+    folder.lock()
+    try:
+        found = Checkpoints(folder.checkpoints_path).latest()
+        if found is not None and found.steps >= resolved.config.steps:
+            raise UserError(
+                f"the run {folder.path} has done its {resolved.config.steps:,} steps; "
+                f"to train on: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
+            )
+        parts = build(resolved.config)
+        if overrides:
+            write_text(folder.config_path, to_yaml(resolved))
+        return _run(resolved.config, folder, parts, found)
+    finally:
+        folder.close()
+
+
+def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -> Result:
+    """The loop with its logs, its display and its signals; then the curves and the summary."""
+    rows = log.JsonlLogger(folder.metrics_path)
+    start = 0 if found is None else found.steps
+    title = f"{config.algo.name} on {config.env.name}, seed {config.seed}"
+    display = progress(config.progress, title=title, start=start)
+    logger: log.Logger | None = None
+    received: list[int] = []
+    try:
+        trainer = Trainer(
+            parts.algorithms, parts.collector, parts.evaluator, _schedule(config), rows, log.NullLogger(),
+            Checkpoints(folder.checkpoints_path), display, {"env": config.env.name, "algo": config.algo.name},
+        )  # fmt: skip
+        if found is not None:
+            trainer.load(found)
+            if found.warning:
+                display.note(found.warning)
+            if not parts.collector.env.spec.exact_resume:
+                display.note(f"{config.env.name} cannot save its state: new episodes begin from the run's seeds")
+        else:
+            rows.truncate(0)
+        logger = _loggers(config, folder, rows, None if found is None else trainer.steps)
+        trainer.log_to(logger)
+        with interruptible(trainer.request_stop) as received, display:
+            trainer.run()
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
+    finally:
+        display.close()
+        (logger or rows).close()
+    return _finish(config, folder, received)
+
+
+def _finish(config: RunConfig, folder: RunDir, received: list[int]) -> Result:
+    """Curves, summary, and how to go on after an interruption."""
+    manifest = folder.read_manifest()
+    summary = summarise(
+        folder.path, log.read(folder.metrics_path), config.steps, manifest.get("random"), manifest.get("published")
+    )
+    done = summary.steps >= config.steps
+    if done:
+        from coterie.plot import plot
+
+        plot([folder.path], folder.path / "curves.png")
+        summary = summarise(
+            folder.path, log.read(folder.metrics_path), config.steps, manifest.get("random"), manifest.get("published")
+        )
+    if config.progress != "off":
+        Console(stderr=True).print(summary)
+    if received and not done:
+        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(received[0], f"signal {received[0]}")
+        print(
+            f"{name}: stopped at {summary.steps:,} of {config.steps:,} steps, the checkpoint is written; "
+            f"go on with: coterie resume {shlex.quote(str(folder.path))}",
+            file=sys.stderr,
+        )
+        return Result(folder.path, summary, _SIGNALLED + received[0])
+    return Result(folder.path, summary, 0)
+
+
+def _schedule(config: RunConfig) -> Schedule:
+    return Schedule(
+        config.steps, config.eval.every, config.checkpoint.every, config.log.every, numbered=config.checkpoint.keep > 0
+    )
+
+
+def _loggers(config: RunConfig, folder: RunDir, rows: log.JsonlLogger, resumed_at: int | None) -> log.Logger:
+    """Where rows go: metrics.jsonl first, then its views."""
+    wanted: list[log.Logger] = [rows]
+    name = folder.path.name
+    if config.log.tensorboard:
+        purge = None if resumed_at is None else resumed_at + 1
+        wanted.append(log.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
+    if config.log.wandb:
+        wanted.append(log.WandbLogger(folder.path, "coterie", name, config.tree()))
+    if config.log.mlflow:
+        wanted.append(log.MlflowLogger(folder.path, config.env.name, name, config.tree()))
+    return log.Loggers(wanted)
+
+
+def random_returns(config: RunConfig, parts: Parts) -> dict[str, float]:
+    """Mean return of every team if all act at random, over as many episodes as an evaluation has."""
+    env = parts.evaluator.env
+    policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in parts.teams.items()}
+    modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
+    found = evaluate(env, policies, config.eval.episodes, modes, seed_of(config.seed, "random"))
+    return {name: found.return_mean(name) for name in policies}
+
+
+def _lines(random: dict[str, float], published: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Levels by team, as `coterie plot` draws them."""
+    lines = {team: {"random": value} for team, value in random.items()}
+    for team, value in published.items():
+        lines.setdefault(team, {})["published"] = value
+    return lines
+
+
+# -------------------------------------------------------------------------------------------------------- evaluation
+
+
+def evaluate_run(
+    run: Path, episodes: int = 100, mode: AskedMode = "auto", checkpoint: str = "best", seed: int | None = None
+) -> dict[str, Any]:
+    """What the policies of a run's checkpoint earn, as plain numbers: see `evaluate --json`."""
+    config, learners = load_learners(run, checkpoint, _resolve_device(run))
+    settle(config.threads)
+    found = find_checkpoint(RunDir.open(run), checkpoint)
+    return _evaluate(config, learners, episodes, mode, seed) | {"run": str(run), "steps": found.steps}
+
+
+def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode = "auto") -> dict[str, Any]:
+    """What algorithms that need no training earn, as plain numbers."""
+    config = resolved.config
+    settle(config.threads)
+    device = pick_device(config.device)
+    teams = teams_of(config, environment(config, 1, "load", device).spec)
+    return _evaluate(config, algorithms(config, teams, device), episodes, mode, None)
+
+
+def _evaluate(config: RunConfig, learners: dict[str, Any], episodes: int, mode: AskedMode, seed: int | None):
+    copies = min(episodes, 1000 if episodes >= 1000 else 100)
+    device = pick_device(config.device)
+    env = environment(config, copies, "evaluate", device)
+    modes = eval_modes(config, learners) if mode == "auto" else dict.fromkeys(learners, mode)
+    policies = {name: learner.policy for name, learner in learners.items()}
+    start = seed_of(config.seed if seed is None else seed, "evaluate")
+    try:
+        found = evaluate(env, policies, episodes, modes, start)
+    finally:
+        env.close()
+    teams = found.report()
+    return {"env": config.env.name, "algo": config.algo.name, "episodes": len(found.episodes.length), "teams": teams}
+
+
+# --------------------------------------------------------------------------------------------------------------- play
+
+
+def play(
+    run: Path | None,
+    resolved: Resolved | None = None,
+    video: Path | None = None,
+    episodes: int = 1,
+    mode: AskedMode = "auto",
+    checkpoint: str = "best",
+    seed: int | None = None,
+    size: int = 480,
+) -> Path | None:
+    """Records episodes to a file, or shows them in a window if `video` is None; returns the file."""
+    if run is not None:
+        config, learners = load_learners(run, checkpoint, _resolve_device(run))
+    else:
+        assert resolved is not None
+        config = resolved.config
+        device = pick_device(config.device)
+        learners = algorithms(config, teams_of(config, environment(config, 1, "load", device).spec), device)
+    settle(config.threads)
+    modes = eval_modes(config, learners) if mode == "auto" else dict.fromkeys(learners, mode)
+    policies = {name: learner.policy for name, learner in learners.items()}
+    start = seed_of(config.seed if seed is None else seed, "play")
+    pictures = frames(config, policies, modes, episodes, start, size)
+    if video is None:
+        from coterie.window import show
+
+        show(pictures, f"{config.algo.name} on {config.env.name}")
+        return None
+    from coterie.video import write_video
+
+    written = write_video(video, pictures)
+    print(f"wrote {written}", file=sys.stderr)
+    return written
+
+
+def frames(
+    config: RunConfig, policies: dict[str, Policy], modes: dict[str, Mode], episodes: int, seed: int, size: int
+) -> Iterator[np.ndarray]:
+    """Pictures [H, W, 3] of so many episodes, closing rows included."""
+    device = next(iter(policies.values()), None)
+    env = environment(config, 1, "play", getattr(device, "device", torch.device("cpu")))
+    noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
+    try:
+        with torch.inference_mode():
+            row = env.reset(seed)
+            carry = {name: policy.start(1) for name, policy in policies.items()}
+            while episodes:
+                yield env.render(0, size)
+                noise = {name: policy.noise(1, 1, noises[name])[0] for name, policy in policies.items()}
+                actions, _, carry = act(policies, row, carry, noise, modes)
+                step, row = env.step(actions)
+                if bool(step.episode_terminated | step.episode_truncated):
+                    yield env.render(0, size)
+                    episodes -= 1
+                    if episodes:
+                        _, row = env.step(actions)  # from the closing row, which asks for no action
+    finally:
+        env.close()
+
+
+def _resolve_device(run: Path) -> torch.device:
+    """The device that the run's configuration asks for, or the CPU where that is not there: looking needs no GPU."""
+    name = load_resolved(RunDir.open(run).config_path).config.device
+    try:
+        return pick_device(name)
+    except UserError:
+        return torch.device("cpu")
