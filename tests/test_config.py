@@ -54,7 +54,7 @@ def _refused(*overrides: str, config: Path | None = None) -> str:
     return str(error.value)
 
 
-# ------------------------------------------------------------------------------------------------------------ precedence
+# ----------------------------------------------------------------------------------------------------------- precedence
 
 
 def test_without_settings_it_is_mappo_on_simple_spread():
@@ -132,7 +132,7 @@ def test_every_environment_and_algorithm_has_a_preset():
     assert set(registry.ALGOS) <= set(settings.presets("algo"))
 
 
-# ---------------------------------------------------------------------------------------------------------------- values
+# --------------------------------------------------------------------------------------------------------------- values
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_every_field_has_a_docstring():
             assert field.description, f"{model.__name__}.{key}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- teams
+# ---------------------------------------------------------------------------------------------------------------- teams
 
 
 def test_a_team_inherits_the_top_algorithm_with_its_overrides():
@@ -213,7 +213,7 @@ def test_roles_can_be_put_into_one_team():
     assert config.teams["all"].roles == ("adversary", "agent")
 
 
-# ------------------------------------------------------------------------------------------------------------------ saved
+# ---------------------------------------------------------------------------------------------------------------- saved
 
 
 def test_what_is_saved_loads_back_as_it_was(tmp_path: Path):
@@ -282,7 +282,7 @@ def test_python_says_the_same_as_the_command_line():
         resolve_kwargs(algo={"name": "mappo", "lr": 1e-3}, **{"algo.lr": 1e-3})
 
 
-# -------------------------------------------------------------------------------------------------------------- mistakes
+# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 def test_nested_sections_free_mappings_and_required_keys_of_any_algorithm(odd: None):

@@ -237,9 +237,14 @@ def plot(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", show_default=False, help="Folders of runs, or above runs.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Name of the PNG; an SVG is put beside it.")] = Path(
-        "curves.png"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="The PNG, an SVG lies beside it; by default curves.png in the run, or here for several.",
+        ),
+    ] = None,
 ) -> int:
     """Draws learning curves against steps and wall time, seeds gathered with their spread, to PNG and SVG.
 

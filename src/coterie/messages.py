@@ -61,7 +61,13 @@ def nearest_keys(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
     by_word = {candidate.rpartition(".")[2]: candidate for candidate in known}
     close_word = [by_word[word] for word in difflib.get_close_matches(last, by_word, n=3, cutoff=0.6)]
-    best = list(dict.fromkeys([*same_word, *close, *close_word]))[:3]
+    likeness = difflib.SequenceMatcher(b=key)
+
+    def like(candidate: str) -> float:
+        likeness.set_seq1(candidate)
+        return likeness.ratio()
+
+    best = sorted({*same_word, *close, *close_word}, key=like, reverse=True)[:3]
     if best:
         return "did you mean " + " or ".join(f"'{candidate}'" for candidate in best) + "?"
     return "`coterie train --cfg job` prints every key"

@@ -255,13 +255,14 @@ def _show(done: Sequence[dict[str, Any]], json: bool) -> None:
     from coterie.tables import print_table
 
     teams = list(dict.fromkeys(team for outcome in done for team in outcome.get("teams", {})))
-    columns = ["job", "exit", "wall, s", *(f"{team}: return" for team in teams), "run"]
+    measures = [(team, what) for team in teams for what in ("random", "now", "best")]
+    columns = ["job", "exit", "wall, s", *(f"{team}: {what}" for team, what in measures), "run"]
     rows = [
         [
             outcome["job"],
             outcome["exit_code"],
             outcome.get("wall_s"),
-            *(outcome.get("teams", {}).get(team, {}).get("return_mean") for team in teams),
+            *(outcome.get("teams", {}).get(team, {}).get(what) for team, what in measures),
             outcome.get("run") or outcome.get("why"),
         ]
         for outcome in done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
-    Console().print(table)
+    # Into a file or a pipe lines may be long; a terminal folds cells to its own width.
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    Console(width=200 if wide else None).print(table)
 
 
 def cell(value: Any) -> str:
