@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coterie import metrics
-from coterie.metrics import Metric, declare, declared, lookup, undeclared
+from coterie.metrics import Metric, by_team, declare, declared, lookup, undeclared
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +69,19 @@ def test_malformed_better_and_combine_are_refused():
         Metric("a/b", "", "", better="higher")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="combine is 'median'"):
         Metric("a/b", "", "", combine="median")  # type: ignore[arg-type]
+
+
+def test_values_by_team_leave_out_those_of_agents_and_roles():
+    row = {
+        "steps": 3,
+        "eval/return_mean": 1.0,
+        "eval/return_mean/agent_0": 2.0,
+        "eval/red/return_mean": 3.0,
+        "eval/red/return_mean/a": 4.0,
+        "evals/blue/return_mean": 5.0,
+        "rollout/red/return_mean": 6.0,
+        "eval/length_mean": 7.0,
+    }
+    assert by_team(row, "eval/return_mean") == {"": 1.0, "red": 3.0}
+    assert by_team(row, "rollout/return_mean") == {"red": 6.0}
+    assert by_team(row, "loss/value") == {}

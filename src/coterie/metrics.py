@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +72,18 @@ def lookup(name: str) -> Metric | None:
 def undeclared(names: Iterable[str]) -> list[str]:
     """Those of `names` that no declaration covers, in their order."""
     return [name for name in names if lookup(name) is None]
+
+
+def by_team(row: Mapping[str, float], name: str) -> dict[str, float]:
+    """The values of `area/name` in a row by team, "" where the run has one team only; values of agents are left out."""
+    area, _, rest = name.partition("/")
+    found = {}
+    for key, value in row.items():
+        if key == name:
+            found[""] = value
+        elif key.startswith(f"{area}/") and key.endswith(f"/{rest}") and key.count("/") == name.count("/") + 1:
+            found[key.split("/")[1]] = value
+    return found
 
 
 declare(Metric("steps", "steps", "Environment steps taken so far, over all copies.", combine="sum"))
