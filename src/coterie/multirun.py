@@ -11,19 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, Queue
-from types import FrameType
+from queue import SimpleQueue
 from typing import IO, Any
 
 from coterie.config import resolve
 from coterie.overrides import Override, combinations, parse, parse_all
+from coterie.process import interruptible
 from coterie.schema import MOST_THREADS, available_cores
-
-_PATIENCE_S = 120
-"""How long an interrupted process may take to write its checkpoint before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class _Running:
     started: float
     said: list[str] = field(default_factory=list)
     last_line: str = ""
-    readers: list[threading.Thread] = field(default_factory=list)
+    waiter: threading.Thread = field(default_factory=threading.Thread)
 
 
 def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]:
@@ -82,26 +79,27 @@ def run_all(
     json: print one JSON object a job to stdout instead of the table. Ctrl-C and SIGTERM stop all jobs, which write
     their checkpoints. Returns 0, the highest exit code of the jobs that failed, or 130 if it was interrupted.
     """
-    waiting, running, done = list(jobs), [], []
+    waiting: list[Job] = list(jobs)
+    running: list[_Running] = []
+    done: list[dict[str, Any]] = []
     threads = _threads(jobs, config_file, at_once)
-    ended: Queue[_Running] = Queue()
-    interrupted = False
-    with _terminated_like_interrupted():
+    ended: SimpleQueue[_Running | None] = SimpleQueue()  # None: a signal came; its `put` may run within `get`
+    with interruptible(lambda: ended.put(None)) as received:
         try:
-            while waiting or running:
-                while waiting and len(running) < at_once:
+            while running or (waiting and not received):
+                while waiting and not received and len(running) < at_once:
                     running.append(_start(waiting.pop(0), config_file, threads, command, ended))
-                with contextlib.suppress(Empty):
-                    job = ended.get(timeout=1.0)
+                job = ended.get()
+                if job is None:
+                    _stop(running)
+                else:
                     running.remove(job)
                     done.append(_outcome(job))
         except KeyboardInterrupt:
-            interrupted = True
-            _stop(running)
-            done += [_outcome(job) for job in running]
+            done += _kill(running)
     done += [{"job": job.name, "exit_code": None, "why": "not started"} for job in waiting]
     _show(done, json)
-    if interrupted:
+    if received:
         return 130
     return max((outcome["exit_code"] or 0 for outcome in done), default=0)
 
@@ -139,7 +137,7 @@ def _threads(jobs: Sequence[Job], config_file: Path | None, at_once: int) -> int
 
 
 def _start(
-    job: Job, config_file: Path | None, threads: int | None, command: Sequence[str], ended: Queue[_Running]
+    job: Job, config_file: Path | None, threads: int | None, command: Sequence[str], ended: SimpleQueue[_Running | None]
 ) -> _Running:
     """Starts a job in a session of its own, so that Ctrl-C reaches it once, through `_stop`."""
     words = [*command, "train", *job.overrides, "--json"]
@@ -155,31 +153,34 @@ def _start(
     )
     running = _Running(job, process, time.monotonic())
     _say(job, "started: " + shlex.join(["coterie", *words[len(command) :]]))
-    assert process.stdout is not None
-    assert process.stderr is not None
-    running.readers = [
+    readers = [
         _reader(process.stdout, running.said.append),
         _reader(process.stderr, lambda line: _heard(running, line)),
     ]
-    threading.Thread(target=lambda: _wait(running, ended), daemon=True).start()
+
+    def wait() -> None:
+        process.wait()
+        for reader in readers:
+            reader.join()
+        ended.put(running)
+
+    running.waiter = threading.Thread(target=wait, daemon=True)
+    running.waiter.start()
     return running
 
 
-def _reader(stream: IO[str], take: Callable[[str], object]) -> threading.Thread:
+def _reader(stream: IO[str] | None, take: Callable[[str], object]) -> threading.Thread:
+    """Hands on line by line what a process says, until it is silent for good."""
+
     def read() -> None:
-        for line in stream:
-            take(line.rstrip("\n"))
+        assert stream is not None
+        with stream:
+            for line in stream:
+                take(line.rstrip("\n"))
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     return thread
-
-
-def _wait(running: _Running, ended: Queue[_Running]) -> None:
-    running.process.wait()
-    for reader in running.readers:
-        reader.join()
-    ended.put(running)
 
 
 def _heard(running: _Running, line: str) -> None:
@@ -193,40 +194,19 @@ def _say(job: Job, line: str) -> None:
     sys.stderr.flush()
 
 
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM and a closed terminal stop the sweep as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), interrupt) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
 def _stop(running: Sequence[_Running]) -> None:
-    """Interrupts every process and waits until it has written its checkpoint; a second Ctrl-C kills them."""
+    """Interrupts every process, which then writes its checkpoint and ends."""
     sys.stderr.write(f"stopping {len(running)} runs; their checkpoints are written (Ctrl-C again: kill them)\n")
-    try:
-        for job in running:
-            job.process.send_signal(signal.SIGINT)
-        for job in running:
-            job.process.wait(timeout=_PATIENCE_S)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        for job in running:
-            job.process.kill()
     for job in running:
-        job.process.wait()
-        for reader in job.readers:
-            reader.join()
+        job.process.send_signal(signal.SIGINT)
+
+
+def _kill(running: Sequence[_Running]) -> list[dict[str, Any]]:
+    for job in running:
+        job.process.kill()
+    for job in running:
+        job.waiter.join()
+    return [_outcome(job) for job in running]
 
 
 # -------------------------------------------------------------------------------------------------------------- results
