@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,6 +24,8 @@ from coterie.schema import RunConfig
 from coterie.seeds import seed_of
 from coterie.teams import assign
 from coterie.types import EnvSpec, TeamSpec
+
+AskedMode = Literal["auto", "greedy", "sample"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,16 @@ def pick_device(name: str) -> torch.device:
 
 
 def build(config: RunConfig) -> Parts:
-    """Environment, a learner a team, collector and evaluator. UserError where the configuration does not fit together."""
+    """Environment, a learner a team, collector and evaluator. UserError where the configuration does not fit
+    together.
+    """
     device = pick_device(config.device)
     env = environment(config, config.copies, "train", device)
     teams = teams_of(config, env.spec)
     learners = algorithms(config, teams, device)
     policies = {name: learner.policy for name, learner in learners.items()}
     collector = Collector(env, policies, seed_of(config.seed, "collect"))
-    modes = eval_modes(config, learners)
+    modes = eval_modes(config.eval.mode, learners)
     eval_env = environment(config, min(config.eval.copies, config.eval.episodes), "eval", device)
     evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
     return Parts(teams, learners, collector, evaluator)
@@ -90,9 +95,8 @@ def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.devi
     return built
 
 
-def eval_modes(config: RunConfig, learners: dict[str, Algorithm]) -> dict[str, Mode]:
-    """How each team's actions are picked in evaluation."""
-    asked = config.eval.mode
+def eval_modes(asked: AskedMode, learners: dict[str, Algorithm]) -> dict[str, Mode]:
+    """How each team's actions are picked in evaluation; auto: as each method was published."""
     return {name: a.capabilities.eval_mode if asked == "auto" else asked for name, a in learners.items()}
 
 

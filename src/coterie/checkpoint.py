@@ -338,6 +338,14 @@ class Checkpoints:
         """The best checkpoint; the latest, with a warning, if there is no best one or it is corrupt."""
         return self._first_whole("best")
 
+    def load_steps(self, steps: int) -> Found | None:
+        """The checkpoint of so many steps, None if there is none. CorruptError if it is not whole."""
+        path = self.folder / f"{steps:012d}"
+        if not path.is_dir():
+            return None
+        state, metadata = load(path)
+        return Found(path, steps, state, metadata, None)
+
     def _first_whole(self, pointer: str) -> Found | None:
         """The checkpoint that the pointer names, else the last one, else the newest that can be loaded."""
         there = {path.name: path for path in reversed(self.all())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import NonFiniteError
 from coterie.policy import Mode, Policy
-from coterie.seeds import generator
+from coterie.seeds import generator, seed_of
 from coterie.types import Row, Step, TeamSpec, Tree, Window, tree_leaves, tree_map
 
 # What the environment shows and pays, and what the windows of its teams are cut from: names of fields.
@@ -27,6 +28,8 @@ class Collector:
 
     def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int):
         self.env, self.policies = env, policies
+        self._seed = seed
+        self._collected = 0  # rows of every copy since the run's begin
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
         self._row: Row | None = None
         self._carry = {name: policy.start(env.copies) for name, policy in policies.items()}
@@ -35,7 +38,9 @@ class Collector:
         self._spread_flags = not env.spec.mortal  # an agent's flags are its copy's
 
     def advance(self, steps: int) -> tuple[dict[str, Window], Tensor]:
-        """Acts for `steps` rows of every copy; returns each team's window and how many rows were acted on, a tensor []."""
+        """Acts for `steps` rows of every copy; returns each team's window and how many rows were acted on, a tensor
+        [].
+        """
         if self._row is None:
             self._row = self.env.reset()
         copies = self.env.copies
@@ -54,9 +59,11 @@ class Collector:
                 paid.append(step)
                 done.append(actions)
                 records.append(record)
-        self._row, self._carry = row, carry
+        self._row, self._carry = tree_map(_apart, row), tree_map(_apart, carry)
+        self._collected += steps
         shown = {name: _stacked([getattr(r, name) for r in rows]) for name in ROWS}
-        earned = self._earned(paid)
+        earned = self._earned(paid, shown["alive"][:-1], shown["acted"][:-1])
+        self._check(shown, earned)
         finished = self.episodes.add(
             earned["reward"], earned["group_reward"], shown["acted"][:-1],
             earned["episode_terminated"] | earned["episode_truncated"], [step.metrics for step in paid],
@@ -68,11 +75,13 @@ class Collector:
             name: self._window(policy.team, shown, earned, actions, record[name], carries[name])
             for name, policy in self.policies.items()
         }
-        self._check(shown, earned)
         return windows, shown["acted"][:-1].sum()
 
-    def _earned(self, paid: list[Step]) -> dict[str, Tensor]:
-        """The steps' fields stacked to [T, B, ..]; what is the same for all agents is stacked once."""
+    def _earned(self, paid: list[Step], alive: Tensor, acted: Tensor) -> dict[str, Tensor]:
+        """The steps' fields stacked to [T, B, ..]; what is the same for all agents is stacked once.
+
+        Rewards are zero where nobody lives or acts, whatever the environment left there.
+        """
         copywise = ("reward", "episode_terminated", "episode_truncated")
         names = copywise if self._spread_flags else STEPS
         earned = {name: torch.stack([getattr(step, name) for step in paid]) for name in names}
@@ -86,6 +95,9 @@ class Collector:
                 if self.env.spec.paid_by_group
                 else paid[0].group_reward.expand(len(paid), -1, -1)
             )
+        earned["reward"] = due(earned["reward"], acted, alive if self.env.spec.mortal else None)
+        if self.env.spec.paid_by_group:
+            earned["group_reward"] = due(earned["group_reward"], acted)
         return earned
 
     def _window(
@@ -95,9 +107,8 @@ class Collector:
         names = [role.name for role in team.roles]
         alive, acted = shown["alive"][..., agents], shown["acted"]
         obs = {name: shown["obs"][name] for name in names}
-        reward = earned["reward"][..., agents]
         if team.mortal:  # what is masked must reach no loss, whatever the environment left there
-            obs, reward = _cleaned(obs, reward, alive, team)
+            obs = _cleaned(obs, alive, team)
         return Window(
             obs=obs,
             action_mask={name: shown["action_mask"][name] for name in names if name in shown["action_mask"]},
@@ -108,7 +119,7 @@ class Collector:
             action={name: actions[name] for name in names},
             record=record,
             carry=carry,
-            reward=reward,
+            reward=earned["reward"][..., agents],
             group_reward=earned["group_reward"][..., list(team.groups)],
             terminated=earned["terminated"][..., agents],
             truncated=earned["truncated"][..., agents],
@@ -118,7 +129,7 @@ class Collector:
 
     def _check(self, shown: dict[str, Any], earned: dict[str, Tensor]) -> None:
         """NonFiniteError names the copy, agent and step of a NaN or infinity that somebody alive saw or earned."""
-        sums = [x.sum() for x in tree_leaves((shown["obs"], shown["state"]))] + [earned["reward"].sum()]
+        sums = [x.sum() for x in tree_leaves((shown["obs"], shown["state"], earned["reward"], earned["group_reward"]))]
         if bool(torch.stack([s.float() for s in sums]).isfinite().all()):
             return
         slices = self.env.spec.role_slices()
@@ -129,16 +140,19 @@ class Collector:
                 self._blame(bad, f"observation of role '{name}'", self.env.spec.agents[slices[name]])
         for name, x in shown["state"].items():
             self._blame(~x.isfinite().all(-1), f"state '{name}'", None)
-        self._blame(~earned["reward"].isfinite() & shown["alive"][:-1], "reward", self.env.spec.agents)
+        self._blame(~earned["reward"].isfinite(), "reward", self.env.spec.agents)
+        self._blame(~earned["group_reward"].isfinite(), "group reward", self.env.spec.groups, "group")
 
-    def _blame(self, bad: Tensor, what: str, agents: tuple[str, ...] | None) -> None:
+    def _blame(self, bad: Tensor, what: str, names: tuple[str, ...] | None, kind: str = "agent") -> None:
+        """NonFiniteError for the first True of `bad` [T, B] or [T, B, names]."""
         places = bad.nonzero()
         if len(places):
             place = places[0].tolist()
-            agent = "" if agents is None else f", agent {agents[place[2]]}"
+            whose = "" if names is None else f", {kind} {names[place[2]]}"
+            step = self._collected - len(bad) + place[0]
             raise NonFiniteError(
-                f"the {what} is NaN or infinite: environment {self.env.spec.name}, copy {place[1]}{agent}, "
-                f"step {place[0]} of the window ({len(places)} such places): look for a division by zero or an "
+                f"the {what} is NaN or infinite: environment {self.env.spec.name}, copy {place[1]}{whose}, "
+                f"step {step} of the copy ({len(places)} such places): look for a division by zero or an "
                 "unbounded state in the environment (coterie check-env)"
             )
 
@@ -155,6 +169,7 @@ class Collector:
             "row": None if row is None else {name: getattr(row, name) for name in ROWS},
             "carry": self._carry,
             "noise": {name: g.get_state() for name, g in self._noise.items()},
+            "collected": self._collected,
             "episodes": self.episodes.state_dict(),
             "finished": [f.state_dict() for f in self.finished],
         }
@@ -164,14 +179,18 @@ class Collector:
         device = self.env.device
         for name, drawn in state["noise"].items():
             self._noise[name].set_state(drawn.cpu())
-        if not self.env.spec.exact_resume or state["row"] is None:
+        self._collected = state["collected"]
+        self.finished = [Finished(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
+        if state["row"] is None:
+            return
+        if not self.env.spec.exact_resume:  # seeded by how far the run is, so that it does not see its begin again
+            self._row = self.env.reset(seed_of(self._seed, "resumed", self._collected))
             return
         self.env.load_state_dict(state["env"])
         fields = {name: tree_map(lambda x: x.to(device), state["row"][name]) for name in ROWS}
         self._row = Row(**fields)
         self._carry = tree_map(lambda x: x.to(device), state["carry"])
         self.episodes.load_state_dict(state["episodes"])
-        self.finished = [Finished(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
 
 
 def act(
@@ -180,7 +199,10 @@ def act(
     """What every team does on a row: actions by role, what the policies note by team, their memories by team."""
     actions, records, carries = {}, {}, {}
     for name, policy in policies.items():
-        action, carries[name], records[name] = policy.act(row.team(policy.team), carry[name], noise[name], mode[name])
+        part = row.team(policy.team)
+        if policy.team.mortal:  # a dead agent's NaN would stay in its memory, which 0 x NaN does not clear
+            part = replace(part, obs=_cleaned(part.obs, part.alive, policy.team))
+        action, carries[name], records[name] = policy.act(part, carry[name], noise[name], mode[name])
         actions.update(action)
     return actions, records, carries
 
@@ -197,8 +219,20 @@ def _stacked(trees: list[Tree]) -> Tree:
     return tree_map(stack, trees[0], *trees[1:])
 
 
-def _cleaned(obs: dict[str, Tree], reward: Tensor, alive: Tensor, team: TeamSpec) -> tuple[dict[str, Tree], Tensor]:
-    """Zeros wherever nobody lives: observations by role [T + 1, B, n, ..] and rewards [T, B, N]."""
+def due(reward: Tensor, acted: Tensor, alive: Tensor | None = None) -> Tensor:
+    """Rewards [T, B, ..] with zeros where a copy did not act [T, B] and, if given, where an agent is dead [T, B, N]."""
+    counts = acted.unsqueeze(-1)
+    return torch.where(counts if alive is None else counts & alive, reward, 0.0)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """x laid out as it is after loading: results of vector code can depend on how its operands lie in memory."""
+    whole = x.is_contiguous() and x.storage_offset() == 0
+    return x if whole else x.clone(memory_format=torch.contiguous_format)
+
+
+def _cleaned(obs: dict[str, Tree], alive: Tensor, team: TeamSpec) -> dict[str, Tree]:
+    """Observations by role [.., n, D] with zeros where nobody lives; alive: [.., N]."""
     cleaned, at = {}, 0
     for role in team.roles:
         here = alive[..., at : at + role.n]
@@ -206,4 +240,4 @@ def _cleaned(obs: dict[str, Tree], reward: Tensor, alive: Tensor, team: TeamSpec
         cleaned[role.name] = tree_map(
             lambda x, here=here: torch.where(here.view(*here.shape, *[1] * (x.ndim - here.ndim)), x, 0), obs[role.name]
         )
-    return cleaned, torch.where(alive[:-1], reward, 0.0)
+    return cleaned

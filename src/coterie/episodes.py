@@ -24,7 +24,9 @@ for _area, _when in _KINDS:
 
 @dataclass(frozen=True)
 class Finished:
-    """`E` episodes that ended: returns [E, N] by agent, group_returns [E, G], length [E], copy [E], metrics by name [E]."""
+    """`E` episodes that ended: returns [E, N] by agent, group_returns [E, G], length [E], copy [E], metrics by name
+    [E].
+    """
 
     returns: Tensor
     group_returns: Tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coterie.collect import act
+from coterie.collect import act, due
 from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
@@ -71,8 +71,8 @@ def evaluate(
 ) -> Evaluation:
     """Plays at least `episodes` episodes: as many in every copy of `env`, the first ones that each copy finishes.
 
-    mode: greedy or sample, a team; seed: of the environment and of the policies' noise; most_steps: UserError if a copy has
-    not played its quota after so many steps.
+    mode: greedy or sample, a team; seed: of the environment and of the policies' noise; most_steps: UserError if a
+    copy has not played its quota after so many steps.
     """
     quota = -(-episodes // env.copies)
     noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
@@ -84,16 +84,18 @@ def evaluate(
         carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):
             noise = {name: p.noise(CHUNK, env.copies, noises[name]) for name, p in policies.items()}
-            acted, steps = [], []
+            rows, steps = [], []
             for t in range(CHUNK):
-                acted.append(row.acted)
+                rows.append(row)
                 actions, _, carry = act(policies, row, carry, {name: n[t] for name, n in noise.items()}, mode)
                 step, row = env.step(actions)
                 steps.append(step)
+            acted = torch.stack([r.acted for r in rows])
+            alive = torch.stack([r.alive for r in rows]) if env.spec.mortal else None
             finished = tracker.add(
-                torch.stack([s.reward for s in steps]),
-                torch.stack([s.group_reward for s in steps]),
-                torch.stack(acted),
+                due(torch.stack([s.reward for s in steps]), acted, alive),
+                due(torch.stack([s.group_reward for s in steps]), acted),
+                acted,
                 torch.stack([s.episode_terminated | s.episode_truncated for s in steps]),
                 [s.metrics for s in steps],
             )

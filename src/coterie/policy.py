@@ -125,7 +125,8 @@ class ActorPolicy(Policy):
             for block in self.blocks
             if specs[block.name].continuous and not state_std
         }
-        self.module = nn.ModuleDict({"net": net, "log_std": nn.ParameterDict(spread)}).to(device)
+        self.log_std = nn.ParameterDict(spread)
+        self.module = nn.ModuleDict({"net": net, "log_std": self.log_std}).to(device)
         self.moments: dict[str, Moments] = {}
         if normalise_obs:
             self.moments = {block.name: count_start(block.features, device) for block in self.blocks}
@@ -213,12 +214,14 @@ class ActorPolicy(Policy):
         self._scales = {name: count_scale(moments) for name, moments in self.moments.items()}
 
     def _params(self, block: Block, out: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The distribution's parameters of a block: [.., n, sum A + C] and the log of the spread [.., n, C] or [n, C]."""
+        """The distribution's parameters of a block: [.., n, sum A + C] and the log of the spread [.., n, C] or [n,
+        C].
+        """
         spec = block.roles[0].action
         if not spec.continuous:
             return out, None
         if not self._state_std:
-            return out, self.module["log_std"][block.name].clamp(-5, 2)
+            return out, self.log_std[block.name].clamp(-5, 2)
         params, spread = out.split([spec.mask_size + spec.continuous, spec.continuous], -1)
         return params, (spread + self._start_log_std).clamp(-5, 2)
 

@@ -6,17 +6,27 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
 from coterie import levels, log
-from coterie.build import Parts, algorithms, build, environment, eval_modes, find_checkpoint, load_learners, teams_of
-from coterie.build import pick_device
+from coterie.build import (
+    AskedMode,
+    Parts,
+    algorithms,
+    build,
+    environment,
+    eval_modes,
+    find_checkpoint,
+    load_learners,
+    pick_device,
+    teams_of,
+)
 from coterie.checkpoint import Checkpoints, Found
 from coterie.collect import act
 from coterie.config import Resolved, change, load_resolved
@@ -32,7 +42,6 @@ from coterie.schema import RunConfig
 from coterie.seeds import generator, seed_of
 from coterie.summary import Summary, summarise
 
-AskedMode = Literal["auto", "greedy", "sample"]
 _SIGNALLED = 128  # a shell's exit code for a process that a signal ended: 128 + its number
 
 
@@ -223,11 +232,13 @@ def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode =
     return _evaluate(config, algorithms(config, teams, device), episodes, mode, None)
 
 
-def _evaluate(config: RunConfig, learners: dict[str, Any], episodes: int, mode: AskedMode, seed: int | None):
+def _evaluate(
+    config: RunConfig, learners: dict[str, Any], episodes: int, mode: AskedMode, seed: int | None
+) -> dict[str, Any]:
     copies = min(episodes, 1000 if episodes >= 1000 else 100)
     device = pick_device(config.device)
     env = environment(config, copies, "evaluate", device)
-    modes = eval_modes(config, learners) if mode == "auto" else dict.fromkeys(learners, mode)
+    modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "evaluate")
     try:
@@ -260,7 +271,7 @@ def play(
         device = pick_device(config.device)
         learners = algorithms(config, teams_of(config, environment(config, 1, "load", device).spec), device)
     settle(config.threads)
-    modes = eval_modes(config, learners) if mode == "auto" else dict.fromkeys(learners, mode)
+    modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "play")
     pictures = frames(config, policies, modes, episodes, start, size)

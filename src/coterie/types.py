@@ -154,10 +154,10 @@ class TeamSpec:
 class EnvSpec:
     """What an environment is made of. Roles stand group by group, so that a team of whole groups is a slice.
 
-    state_sizes: features of each state shown in `Row.state`: `global`, and a group's own under its name; mortal: agents can
-    be absent (`alive` False) or end before their episode does; paid_by_group: `group_reward` is ever other than zero;
-    metrics: names of what a step reports beside rewards, read when an episode ends; episode_limit: steps after which an
-    episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs.
+    state_sizes: features of each state shown in `Row.state`: `global`, and a group's own under its name; mortal:
+    agents can be absent (`alive` False) or end before their episode does; paid_by_group: `group_reward` is ever other
+    than zero; metrics: names of what a step reports beside rewards, read when an episode ends; episode_limit: steps
+    after which an episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs.
     """
 
     name: str
@@ -224,7 +224,9 @@ class EnvSpec:
 @record
 @dataclass(frozen=True)
 class Action:
-    """What the agents of one role do: discrete [.., n, K] int64, continuous [.., n, C] float32 in [-1, 1]; None without."""
+    """What the agents of one role do: discrete [.., n, K] int64, continuous [.., n, C] float32 in [-1, 1]; None
+    without.
+    """
 
     discrete: Tensor | None = None
     continuous: Tensor | None = None
@@ -235,10 +237,10 @@ class Action:
 class Row:
     """One observation of every copy.
 
-    obs: by role [B, n, ...] (a role with several sensors: a dict of them); action_mask: by role [B, n, sum A] bool, True
-    where a choice can be made, no entry for a role that always has all; state: by name [B, S], `global` or a group's;
-    alive: [B, N] bool, the agent exists in this row; first: [B, N] bool, the row begins an agent's life, so its memory
-    is zeroed before the row is read; acted: [B] bool, False on a closing row, whose action is ignored.
+    obs: by role [B, n, ...] (a role with several sensors: a dict of them); action_mask: by role [B, n, sum A] bool,
+    True where a choice can be made, no entry for a role that always has all; state: by name [B, S], `global` or a
+    group's; alive: [B, N] bool, the agent exists in this row; first: [B, N] bool, the row begins an agent's life, so
+    its memory is zeroed before the row is read; acted: [B] bool, False on a closing row, whose action is ignored.
     """
 
     obs: dict[str, Tree]

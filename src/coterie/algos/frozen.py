@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.errors import UserError
 from coterie.policy import Policy
-from coterie.types import TeamSpec, Window
+from coterie.types import RoleSpec, TeamSpec, Window
 
 
 class FrozenConfig(BaseModel):
@@ -27,6 +27,11 @@ class FrozenConfig(BaseModel):
     """Which of the run's checkpoints."""
     horizon: int = Field(128, ge=1, le=100_000)
     """Rows of a window; nothing is learned from them."""
+
+
+def _needs(role: RoleSpec) -> str:
+    """What a policy of the role depends on, in words."""
+    return f"{role.n} agents that observe {role.observation_space.shape} and act in {role.action_space}"
 
 
 class Frozen(Algorithm):
@@ -50,23 +55,18 @@ class Frozen(Algorithm):
 
     def adopt(self, policy: Policy) -> None:
         """Takes a policy of a team with the same roles. UserError where spaces or numbers of agents differ."""
-        for mine, other in zip(self.team.roles, policy.team.roles, strict=False):
-            if (mine.observation_space.shape, mine.action, mine.n) != (
-                other.observation_space.shape,
-                other.action,
-                other.n,
-            ):
-                raise UserError(
-                    f"team '{self.team.name}': role '{mine.name}' ({mine.n} agents, {mine.observation_space}, "
-                    f"{mine.action_space}) is not what the frozen run's role '{other.name}' was trained on "
-                    f"({other.n} agents, {other.observation_space}, {other.action_space}): choose a run of this environment"
-                )
-        if [role.name for role in self.team.roles] != [role.name for role in policy.team.roles]:
+        mine, other = ([role.name for role in team.roles] for team in (self.team, policy.team))
+        if mine != other:
             raise UserError(
-                f"team '{self.team.name}' has the roles {[role.name for role in self.team.roles]}, the frozen run's team "
-                f"'{policy.team.name}' {[role.name for role in policy.team.roles]}: name the right one with "
-                f"teams.{self.team.name}.algo.team"
+                f"team '{self.team.name}' has the roles {mine}, team '{policy.team.name}' of the frozen run {other}: "
+                f"name the right one with teams.{self.team.name}.algo.team"
             )
+        for role, trained in zip(self.team.roles, policy.team.roles, strict=True):
+            if _needs(role) != _needs(trained):
+                raise UserError(
+                    f"team '{self.team.name}': role '{role.name}' has {_needs(role)}, and the frozen run was trained "
+                    f"with {_needs(trained)}: choose a run of this environment with these settings"
+                )
         self._policy = policy
 
     def update(self, window: Window, progress: float) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """PPO, IPPO and MAPPO: clipped policy gradients with a learned value.
 
-PPO is one agent; IPPO gives every agent of a team the same algorithm with a critic on its own observation; MAPPO is IPPO
-whose critic sees what the whole team sees. One structural knob, `critic`, tells them apart.
+PPO is one agent; IPPO gives every agent of a team the same algorithm with a critic on its own observation; MAPPO is
+IPPO whose critic sees what the whole team sees. One structural knob, `critic`, tells them apart.
 
 Sources: Schulman et al. 2017 (PPO), de Witt et al. 2020 (IPPO), Yu et al. 2022 (MAPPO).
 Differs: a critic of the team is evaluated once a copy and has an output an agent; advantages are normalised over the
@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.algos.optimiser import Optimiser
 from coterie.errors import NonFiniteError, UserError
@@ -59,7 +60,9 @@ class PPOConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     critic: Literal["own", "joint", "state", "joint_state"] = "own"
-    """What the critic reads: the agent's own observation, the team's joint one, the environment's state, or both of these."""
+    """What the critic reads: the agent's own observation, the team's joint one, the environment's state, or both of
+    these.
+    """
     horizon: int = Field(128, ge=1, le=100_000)
     """Rows of a window: environment steps of every copy between two updates, restarts counted."""
     lr: float = Field(5e-4, gt=0, lt=1)
@@ -174,8 +177,9 @@ class PPO(Algorithm):
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
-        self._state_name = self._pick_state(team) if "state" in config.critic else None
-        self._length = self._pick_sequence()
+        self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
+        recurrent = config.memory != "none"
+        self._length = onpolicy.sequence_length(config.sequence, self.horizon) if recurrent else None
         self._agent_id = config.share == "all" if config.agent_id is None else config.agent_id
         if config.share == "all" and not alike(team.roles):
             raise UserError(
@@ -204,7 +208,7 @@ class PPO(Algorithm):
         self._value_moments: Moments = ema_start(1, device)
         self._carry = self._critic_carry(copies)  # the critic's memory before the next window
         self._shuffle = generator(seed, "minibatches")
-        self._pays = self._payers().to(device)
+        self._members = onpolicy.group_members(team).to(device)
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -235,7 +239,7 @@ class PPO(Algorithm):
             epochs = epoch + 1
             if config.target_kl is not None and float(reports[-1][3]) > config.target_kl:
                 break
-        self.policy.observe({name: x[:-1] for name, x in window.obs.items()}, self._live(window))
+        self.policy.observe({name: x[:-1] for name, x in window.obs.items()}, onpolicy.live(window))
         return self._report(torch.stack(reports), float(explained), lr, entropy_coef, epochs)
 
     def _targets(self, window: Window) -> tuple[Batch, Tensor]:
@@ -243,16 +247,16 @@ class PPO(Algorithm):
         config = self.config
         obs = self.policy.normalised(window.obs)
         state = None if self._state_name is None else window.state[self._state_name]
-        begins = self._begins(window)
+        begins = None if self._length is None else onpolicy.begins(window, self._central)
         value = self._values(obs, state, begins)  # [T + 1, B, N, K], normalised
         mean, scale = self._value_scale()
         real = value * scale + mean
-        terminated, boundary = self._ends(window)
-        reward = self._reward(window).unsqueeze(-1)
+        terminated, boundary = onpolicy.ends(window, self._central, self.team.mortal)
+        reward = onpolicy.paid(window, self._members, self.team.paid_by_group, config.team_reward).unsqueeze(-1)
         cut, stop = terminated.unsqueeze(-1), boundary.unsqueeze(-1)
         advantage = gae(reward, real[:-1], real[1:], cut, stop, config.gamma, config.gae_lambda)
         target = advantage + real[:-1]
-        live = self._live(window)
+        live = onpolicy.live(window)
         valued = window.acted[:-1, :, None].expand_as(live) if self._central else live
         spread, missed = masked_moments(target[..., 0], valued)[1], masked_moments(advantage[..., 0], valued)[1]
         if config.normalise_value:
@@ -320,49 +324,8 @@ class PPO(Algorithm):
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
-    def _reward(self, window: Window) -> Tensor:
-        """What every agent is paid [T, B, N]: its own reward and its group's."""
-        reward = window.reward
-        if self.team.paid_by_group:
-            reward = reward + window.group_reward @ self._pays
-        if self.config.team_reward:
-            reward = reward.mean(-1, keepdim=True).expand_as(reward)
-        return reward
-
-    def _payers(self) -> Tensor:
-        """[G, N]: 1 where a group of the team holds an agent."""
-        groups = list(dict.fromkeys(role.group for role in self.team.roles))
-        owners = [groups.index(role.group) for role in self.team.roles for _ in role.agents]
-        return torch.nn.functional.one_hot(torch.tensor(owners), len(groups)).T.float()
-
-    def _ends(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Where the value of the successor is cut off, and where the trace stops, [T, B, N].
-
-        An independent learner's future ends with its agent; a team's with the episode or with its last member.
-        """
-        if not self._central or not self.team.mortal:
-            terminated = window.terminated
-            return terminated, terminated | window.truncated | ~window.acted[:-1, :, None]
-        gone = window.terminated.any(-1) & ~window.alive[1:].any(-1)
-        ended = window.episode_terminated | gone
-        boundary = ended | window.episode_truncated | ~window.acted[:-1]
-        return ended[..., None].expand_as(window.terminated), boundary[..., None].expand_as(window.terminated)
-
-    def _live(self, window: Window) -> Tensor:
-        """[T, B, N]: the agent was there and acted."""
-        return window.alive[:-1] & window.acted[:-1, :, None]
-
-    def _begins(self, window: Window) -> Tensor | None:
-        """Where the critic's memory starts anew: with its agent, or with the copy if it reads for the whole team."""
-        if self._length is None:
-            return None
-        if not self._central:
-            return window.first
-        whole = (window.first == window.alive).all(-1, keepdim=True)
-        return whole & window.first.any(-1, keepdim=True)
-
     def _values(self, obs: dict[str, Tensor], state: Tensor | None, begins: Tensor | None) -> Tensor:
-        """Normalised values of T + 1 rows; notes the critic's memory before each sequence and before the next window."""
+        """Normalised values of T + 1 rows; notes the memory before each sequence and before the next window."""
         if self._length is None:
             return self.critic(obs, state, None, {})[0]
         values, self._starts, carry = [], [], self._carry
@@ -393,7 +356,7 @@ class PPO(Algorithm):
         }
         if length == self.horizon:
             return batch, carries
-        return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), batch), carries
+        return onpolicy.sequences(batch, length), carries
 
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
@@ -414,25 +377,6 @@ class PPO(Algorithm):
             return OwnCritic(team, 1, shape, config.share, self._agent_id, draw).to(self.device)
         size = team.state_sizes[self._state_name] if self._state_name else 0
         return TeamCritic(team, 1, "joint" in config.critic, size, shape, draw).to(self.device)
-
-    def _pick_state(self, team: TeamSpec) -> str:
-        """The state that the critic reads: the team's own if the environment shows one, else the global one."""
-        for name in (*dict.fromkeys(role.group for role in team.roles), "global"):
-            if name in team.state_sizes:
-                return name
-        raise UserError(
-            f"algo.critic={self.config.critic} needs an environment state, and this environment shows none: use critic=joint"
-        )
-
-    def _pick_sequence(self) -> int | None:
-        if self.config.memory == "none":
-            return None
-        length = self.config.sequence or self.horizon
-        if self.horizon % length:
-            raise UserError(
-                f"algo.sequence={length} does not divide the horizon of {self.horizon} rows: choose a divisor"
-            )
-        return length
 
     def _critic_carry(self, copies: int) -> Carry:
         carry = self.policy.start(copies)

@@ -34,7 +34,9 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
-        """Advances every copy by one step with `action`, by role [B, n, ..], and returns what it brought and the next row."""
+        """Advances every copy by one step with `action`, by role [B, n, ..], and returns what it brought and the next
+        row.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

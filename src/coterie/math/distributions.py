@@ -1,7 +1,8 @@
 """Distributions of actions: what an agent does is a few categorical choices and a few Gaussian numbers at once.
 
-`params` [.., P] holds a role's outputs in the order: logits of every discrete component (`sum A`), means (`C`). Gaussians
-have a `log_std` that broadcasts to [.., C]. Components are independent: log-probabilities and entropies are summed.
+`params` [.., P] holds a role's outputs in the order: logits of every discrete component (`sum A`), means (`C`).
+Gaussians have a `log_std` that broadcasts to [.., C]. Components are independent: log-probabilities and entropies are
+summed.
 """
 
 from __future__ import annotations

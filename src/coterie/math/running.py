@@ -30,7 +30,9 @@ def ema_update(moments: Moments, mean: Tensor, square: Tensor, beta: float) -> M
 
 
 def ema_scale(moments: Moments, least_variance: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Debiased mean and standard deviation [size], float32; the variance is at least `least_variance`. (0, 1) at first."""
+    """Debiased mean and standard deviation [size], float32; the variance is at least `least_variance`. (0, 1) at
+    first.
+    """
     weight = moments["weight"]
     seen = weight > 0
     safe = torch.where(seen, weight, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,8 @@ from coterie.nets.layers import ACTIVATIONS, GAINS, Activation, LayerNorm, Linea
 
 
 class Mlp(nn.Module):
-    """Layers of `hidden` units, each with the activation behind it: [M, in] to [M, hidden[-1]] (or [G, M, ..] with sets).
+    """Layers of `hidden` units, each with the activation behind it: [M, in] to [M, hidden[-1]] (or [G, M, ..] with
+    sets).
 
     layer_norm: normalise the input and what each activation gives.
     """
@@ -29,9 +31,7 @@ class Mlp(nn.Module):
         sizes = [inputs, *hidden]
         self.features = sizes[-1]
         self.activation = ACTIVATIONS[activation]
-        self.layers = nn.ModuleList(
-            Linear(a, b, sets, GAINS[activation], generator) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.layers = nn.ModuleList(Linear(a, b, sets, GAINS[activation], generator) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if layer_norm else None
 
     def forward(self, x: Tensor) -> Tensor:

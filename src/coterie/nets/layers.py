@@ -1,6 +1,7 @@
 """Layers that hold one set of parameters, or a stack of `G` sets that are applied in one batched product.
 
-Without sets a layer maps [M, in] to [M, out]; with `G` sets it maps [G, M, in] to [G, M, out], row by row with its own set.
+Without sets a layer maps [M, in] to [M, out]; with `G` sets it maps [G, M, in] to [G, M, out], row by row with its own
+set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Memory networks over sequences in which lives begin and end: GRU and LSTM with their own backward pass.
 
 The input's share of the gates is one product over the whole sequence; what remains for a step is one product with the
-memory and a few operations. The backward pass is written out, because autograd's bookkeeping of a hundred small steps costs
-several times what the arithmetic does.
+memory and a few operations. The backward pass is written out, because autograd's bookkeeping of a hundred small steps
+costs several times what the arithmetic does.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class _GruSequence(torch.autograd.Function):
             opened.append((rz, new))
             out.append(h)
         result = torch.stack(out)
-        ctx.save_for_backward(keep, weight, bias)
+        ctx.save_for_backward(keep, weight)
         ctx.steps = (kept, recalled, opened)
         return result
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        keep, weight, bias = ctx.saved_tensors
+        keep, weight = ctx.saved_tensors
         kept, recalled, opened = ctx.steps
         size, steps = weight.shape[-2], len(kept)
         back = weight.transpose(-1, -2)
@@ -169,7 +169,8 @@ class Memory(nn.Module):
     def forward(self, x: Tensor, first: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """Features of every step and the memory after the last one.
 
-        x: [T, .., M, in]; first: [T, .., M] bool, zeroes the memory before the step is read; carry: by name [.., M, size].
+        x: [T, .., M, in]; first: [T, .., M] bool, zeroes the memory before the step is read; carry: by name [.., M,
+        size].
         """
         if self.weight.ndim == 2:
             gates = torch.addmm(self.bias, x.flatten(0, -2), self.input_weight).unflatten(0, x.shape[:-1])
