@@ -1,0 +1,117 @@
+"""The learning benchmark's jobs: what is trained, on which scale it is read, and which level it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Job:
+    """One configuration that is trained with several seeds.
+
+    overrides: what `coterie train` is told; team: whose return is the result; scale: `agent`, the mean return of
+    one of its agents, or `sum`, that of all of them; level, source: what the result is held against, on that scale, and
+    where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
+    a plot; script: the scripted baseline of `baselines.py`, if there is one for the environment.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    team: str
+    scale: Literal["agent", "sum"]
+    picture: str
+    level: float | None = None
+    source: str = ""
+    passes: tuple[float, ...] = ()
+    script: str | None = None
+
+
+SEEDS = (0, 1, 2)
+
+COMMON = (
+    "device=cpu",
+    "threads=1",
+    "eval.every=250k",
+    "eval.episodes=512",
+    "eval.copies=128",
+    "checkpoint.every=1M",
+    "log.tensorboard=false",
+    "progress=lines",
+)
+"""What every job is told before its own overrides."""
+
+_PAPOUDAKIS = "Papoudakis et al. 2021, Table 3, 20 M steps"
+_ORIGINAL = "the best run of the code that the convention comes from, 3.2 M steps"
+_HUNT = "the code that the openai convention comes from, against a learning prey, 1 M steps"
+_SPREAD = "env=particle/simple_spread"
+_TAG = "env=particle/simple_tag"
+_TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50", "horizon=51")
+_LEVELS = (-155.0, -145.0, -135.0)
+
+JOBS = (
+    Job(
+        "spread-openai-mappo",
+        ("algo=mappo", _SPREAD, "env.variant=openai", "steps=10M"),
+        *("agent", "agent", "spread-openai", -133.5, _PAPOUDAKIS, _LEVELS, "assignment"),
+    ),
+    Job(
+        "spread-openai-ippo",
+        ("algo=ippo", _SPREAD, "env.variant=openai", "steps=10M"),
+        *("agent", "agent", "spread-openai", -133.9, _PAPOUDAKIS, _LEVELS, "assignment"),
+    ),
+    Job(
+        "spread-mpe2-mappo",
+        ("algo=mappo", _SPREAD, "steps=5M"),
+        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "assignment"),
+    ),
+    Job(
+        "spread-mpe2-ippo",
+        ("algo=ippo", _SPREAD, "steps=5M"),
+        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "assignment"),
+    ),
+    Job(
+        "spread-openai-50-mappo",
+        ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "horizon=51", "steps=16M"),
+        *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "assignment"),
+    ),
+    Job(
+        "speaker-listener-mappo",
+        ("algo=mappo", "env=particle/simple_speaker_listener", "horizon=26", "steps=5M"),
+        *("team", "sum", "speaker-listener", -15.0, "a scripted listener earns about -12.1", (-45.0, -20.0, -15.0)),
+    ),
+    Job(
+        "tag-mappo-mappo",
+        ("algo=mappo", *_TAG_OPENAI, "steps=5M"),
+        *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
+    ),
+    Job(
+        "tag-mappo-random",
+        ("algo=mappo", "teams.agent.algo=random", *_TAG_OPENAI, "steps=5M"),
+        *("adversary", "agent", "tag", None, "", (54.0,)),
+    ),
+    Job(
+        "tag-mpe2-mappo-mappo",
+        ("algo=mappo", _TAG, "env.episode_limit=50", "horizon=51", "steps=5M"),
+        *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
+    ),
+    Job(
+        "simple-ppo",
+        ("algo=ppo", "env=particle/simple", "horizon=26", "steps=1M", "eval.every=50k"),
+        *("agent", "sum", "simple", None, ""),
+    ),
+    Job(
+        "spread-continuous-ippo",
+        ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=3M"),
+        *("agent", "sum", "spread-continuous", None, "", (), "assignment"),
+    ),
+)
+
+
+def command(job: Job, seed: int, out: str, extra: tuple[str, ...] = ()) -> list[str]:
+    """The settings of one run as `coterie train` takes them; what comes later wins."""
+    settings: dict[str, str] = {}
+    for setting in (*COMMON, *job.overrides, f"seed={seed}", *extra, f"out={out}"):
+        key, _, value = setting.partition("=")
+        settings[key] = value
+    return [f"{key}={value}" for key, value in settings.items()]
