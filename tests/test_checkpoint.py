@@ -26,6 +26,12 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
 
 
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """Nothing here needs to outlive a power cut, and a busy disk takes its time to make sure that it would."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def same(a, b) -> bool:
     """Equal in structure, types and bits."""
     if isinstance(a, torch.Tensor):
@@ -142,6 +148,25 @@ def test_files_are_three_readable_and_without_pickles(path):
         assert (
             subprocess.run(["sha256sum", "-c", "--strict", "SHA256SUMS"], cwd=path, capture_output=True).returncode == 0
         )
+
+
+def test_files_and_folder_are_on_the_disk_before_the_checkpoint_gets_its_name(path, monkeypatch):
+    calls, rename, write = [], Path.rename, rundir.write_bytes
+    monkeypatch.setattr(checkpoint, "sync_folder", lambda folder: calls.append(folder.name))
+    monkeypatch.setattr(
+        checkpoint, "write_bytes", lambda file, content: (write(file, content), calls.append(file.name))
+    )
+    monkeypatch.setattr(Path, "rename", lambda self, to: (calls.append(f"rename {to.name}"), rename(self, to))[1])
+    save(path, small_state(), {})
+    there = [
+        "state.safetensors",
+        "state.json",
+        "SHA256SUMS",
+        f".writing-{path.name}",
+        f"rename {path.name}",
+        "checkpoints",
+    ]
+    assert calls == there
 
 
 def test_saving_over_a_checkpoint_replaces_it(path):
@@ -262,6 +287,19 @@ def test_last_and_the_one_before_stay_best_and_numbered_too(tmp_path):
     assert best is not None
     assert (best.steps, best.warning, best.state["weight"][0, 0].item()) == (300, None, 300.0)
     assert (tmp_path / "checkpoints" / "last").read_text() == "000000000800\n"
+
+
+def test_a_numbered_one_is_loaded_by_its_steps(tmp_path):
+    there = Checkpoints(tmp_path)
+    for steps in (10, 20, 30):
+        there.save(steps, small_state(steps), {"n": steps}, numbered=True)
+    found = there.load_steps(20)
+    assert found is not None
+    assert (found.steps, found.metadata, found.warning, found.path.name) == (20, {"n": 20}, None, "000000000020")
+    assert there.load_steps(25) is None
+    (found.path / "state.json").unlink()
+    with pytest.raises(CorruptError, match="has no readable state"):
+        there.load_steps(20)
 
 
 def test_keep_counts_the_newest_and_is_at_least_two(tmp_path):

@@ -278,6 +278,16 @@ def test_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_is_written_is_flushed_to_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
+    rundir.write_bytes(tmp_path / "file", b"12345")
+    assert flushed == [5]
+    write_text(tmp_path / "text", "123")
+    assert flushed[:2] == [5, 3]
+    assert len(flushed) == 3
+
+
 def test_the_manifest_says_where_a_run_comes_from():
     run = create()
     local = NOW.astimezone(timezone(timedelta(hours=2)))

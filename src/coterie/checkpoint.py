@@ -102,8 +102,7 @@ def load(path: Path) -> tuple[dict, dict]:
             raise CorruptError(f"the checkpoint {path} has the format number {number!r}, expected 1 to {FORMAT}")
         if number > FORMAT:
             raise UserError(
-                f"the checkpoint {path} has format {number}, this version of coterie reads up to {FORMAT}; "
-                f"update it with `pip install -U coterie`"
+                f"the checkpoint {path} has format {number}, this version of coterie reads up to {FORMAT}; update it"
             )
         tensors = safetensors.torch.load(files[_TENSORS])
         return _decode(tree["state"], tensors), _decode(tree["metadata"], tensors)
@@ -125,9 +124,8 @@ def _verified(path: Path) -> dict[str, bytes]:
         raise CorruptError(f"the checkpoint {path} has no readable {missing} ({error.strerror})") from error
     except (TypeError, ValueError):
         raise CorruptError(f"the checkpoint {path} is corrupt: {_SUMS} does not list hashes") from None
-    for name in (_TENSORS, _TREE):
-        if name not in files:
-            raise CorruptError(f"the checkpoint {path} is corrupt: {_SUMS} does not list {name}")
+    if not {_TENSORS, _TREE} <= files.keys():
+        raise CorruptError(f"the checkpoint {path} is corrupt: {_SUMS} does not list all files")
     for name, content in files.items():
         if _hash(content) != hashes[name]:
             raise CorruptError(f"the checkpoint {path} is corrupt: {name} is not what was written")
@@ -341,10 +339,7 @@ class Checkpoints:
     def load_steps(self, steps: int) -> Found | None:
         """The checkpoint of so many steps, None if there is none. CorruptError if it is not whole."""
         path = self.folder / f"{steps:012d}"
-        if not path.is_dir():
-            return None
-        state, metadata = load(path)
-        return Found(path, steps, state, metadata, None)
+        return Found(path, steps, *load(path), None) if path.is_dir() else None
 
     def _first_whole(self, pointer: str) -> Found | None:
         """The checkpoint that the pointer names, else the last one, else the newest that can be loaded."""
