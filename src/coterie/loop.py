@@ -12,7 +12,7 @@ import torch
 from coterie.algos.algorithm import Algorithm
 from coterie.checkpoint import Checkpoints, Found, compare
 from coterie.collect import Collector
-from coterie.errors import UserError
+from coterie.errors import NonFiniteError, UserError
 from coterie.evaluation import Evaluator
 from coterie.log import JsonlLogger, Logger
 from coterie.metrics import Metric, declare
@@ -21,7 +21,9 @@ from coterie.types import Action, TeamSpec, Window, tree_map
 
 declare(
     Metric("time/wall_s", "s", "wall time of the run so far, over all its stretches", None, "max"),
-    Metric("time/steps_per_s", "step/s", "environment steps a second since the last row, everything included", "up", "sum"),
+    Metric(
+        "time/steps_per_s", "step/s", "environment steps a second since the last row, everything included", "up", "sum"
+    ),
     Metric("time/collect_share", "share", "share of the time spent in environments and acting", None, "mean"),
     Metric("time/update_share", "share", "share of the time spent in updates", None, "mean"),
 )
@@ -58,16 +60,17 @@ class Trainer:
         self._rows, self._logger, self._store, self._progress = rows, logger, store, progress
         self._metadata = metadata
         self.teams: dict[str, TeamSpec] = {name: a.policy.team for name, a in algorithms.items()}
-        learners = [name for name, a in algorithms.items() if a.capabilities.learns]
-        self._judge = (learners or list(algorithms))[0]  # the team whose evaluation names the best checkpoint
-        self._chunk = min(a.horizon for a in algorithms.values())
-        for name, algorithm in algorithms.items():
+        # Who learns nothing asks for no windows; where nobody learns, all take theirs, so that rows are logged.
+        self._learners = {name: a for name, a in algorithms.items() if a.capabilities.learns} or algorithms
+        self._judge = next(iter(self._learners))  # the team whose evaluation names the best checkpoint
+        self._chunk = min(a.horizon for a in self._learners.values())
+        for name, algorithm in self._learners.items():
             if algorithm.horizon % self._chunk:
                 raise UserError(
                     f"team '{name}' wants windows of {algorithm.horizon} rows, another team of {self._chunk}: "
                     "give horizons that are multiples of the shortest one"
                 )
-        self._pending: dict[str, list[Window]] = {name: [] for name in algorithms}
+        self._pending: dict[str, list[Window]] = {name: [] for name in self._learners}
         self._unlogged: dict[str, list[float]] = {}
         self.steps, self.updates, self.best = 0, 0, -float("inf")
         self.wall = 0.0
@@ -96,23 +99,28 @@ class Trainer:
             self._save(best=schedule.eval_every > 0)
         while self.steps < schedule.steps and not self.stop:
             before = self.steps
-            row = self._advance()
+            try:
+                row = self._advance()
+            except NonFiniteError as error:
+                raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
             if row:
                 self._log(row)
             last = self.steps >= schedule.steps
             evaluates = schedule.eval_every > 0 and (last or _due(schedule.eval_every, before, self.steps))
             better = evaluates and self._evaluate()
-            if last or self.stop or (schedule.checkpoint_every and (better or _due(schedule.checkpoint_every, before, self.steps))):
-                self._save(better)
+            due = better or _due(schedule.checkpoint_every, before, self.steps)
+            if last or self.stop or (schedule.checkpoint_every and due):
+                # Without checkpoints on the way, those at the stop and at the end are the best of what is kept.
+                self._save(better or (schedule.eval_every > 0 and not schedule.checkpoint_every))
         self._logger.flush()
 
     def _advance(self) -> dict[str, float]:
-        """One chunk of collecting, and the updates that it completes; the row of metrics if one is due, else nothing."""
+        """One chunk of collecting and the updates that it completes; the row of metrics if one is due, else nothing."""
         began = time.perf_counter()
         windows, acted = self.collector.advance(self._chunk)
         collected = time.perf_counter()
         updated = False
-        for name, algorithm in self.algorithms.items():
+        for name, algorithm in self._learners.items():
             pending = self._pending[name]
             pending.append(windows[name])
             if len(pending) * self._chunk < algorithm.horizon:
@@ -184,6 +192,7 @@ class Trainer:
         return {
             "algorithms": {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()},
             "collector": self.collector.state_dict(),
+            "horizons": self._horizons(),
             "pending": {name: [_plain(w) for w in windows] for name, windows in self._pending.items()},
             "unlogged": self._unlogged,
             "steps": self.steps,
@@ -194,18 +203,29 @@ class Trainer:
             "evaluated_at": self._evaluated_at,
         }
 
+    def _horizons(self) -> dict[str, int]:
+        return {name: algorithm.horizon for name, algorithm in self._learners.items()}
+
     def load(self, found: Found) -> None:
-        """Takes up a checkpoint. UserError names what differs if it is of other networks."""
+        """Takes up a checkpoint. UserError names what differs if it does not fit."""
         state = found.state
         mine = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
-        networks = _networks(mine)
-        differences = compare(networks, _networks(state["algorithms"]))
+        differences = compare(
+            _fixed(mine, self.collector.state_dict()), _fixed(state["algorithms"], state["collector"])
+        )
+        if state["horizons"] != self._horizons():
+            differences.append(f"rows of a window: expected {self._horizons()}, found {state['horizons']}")
         if differences:
-            raise UserError(f"the checkpoint {found.path} is of other networks: {'; '.join(differences[:3])}")
+            raise UserError(
+                f"the checkpoint {found.path} does not fit the run's config.yaml: {'; '.join(differences[:3])}; "
+                "restore the config.yaml that the run was started with"
+            )
         for name, algorithm in self.algorithms.items():
             algorithm.load_state_dict(state["algorithms"][name])
         self.collector.load_state_dict(state["collector"])
-        self._pending = {name: [_window(w, self.collector.env.device) for w in windows] for name, windows in state["pending"].items()}
+        if self.collector.env.spec.exact_resume:  # else what comes now does not follow on these rows
+            device = self.collector.env.device
+            self._pending = {name: [_window(w, device) for w in windows] for name, windows in state["pending"].items()}
         self._unlogged = state["unlogged"]
         self.steps, self.updates = state["steps"], state["updates"]
         self.best, self.wall = state["best"], state["wall"]
@@ -218,9 +238,13 @@ def _due(every: int, before: int, now: int) -> bool:
     return every > 0 and before // every < now // every
 
 
-def _networks(algorithms: dict[str, Any]) -> dict[str, Any]:
-    """What has to have the same shapes for a checkpoint to fit."""
-    return {name: {key: state[key] for key in ("policy", "critic") if key in state} for name, state in algorithms.items()}
+def _fixed(algorithms: dict[str, Any], collector: dict[str, Any]) -> dict[str, Any]:
+    """What has to have the same shapes for a checkpoint to fit: networks, memories, copies and agents."""
+    teams = {
+        name: {key: state[key] for key in ("policy", "critic", "carry") if key in state}
+        for name, state in algorithms.items()
+    }
+    return {"teams": teams, "collector": {key: collector[key] for key in ("carry", "episodes")}}
 
 
 def _plain(window: Window) -> dict[str, Any]:

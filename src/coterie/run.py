@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from coterie.origins import to_yaml
 from coterie.policy import Mode, Policy, RandomPolicy
 from coterie.process import interruptible, settle
 from coterie.progress import progress
-from coterie.rundir import RunDir, describe, write_text
+from coterie.rundir import RunDir, describe, disk_error, write_text
 from coterie.schema import RunConfig
 from coterie.seeds import generator, seed_of
 from coterie.summary import Summary, summarise
@@ -74,14 +74,11 @@ def train(resolved: Resolved) -> Result:
     folder = RunDir.create(config.out, config.env.name, config.algo.name, config.seed, now)
     try:
         write_text(folder.config_path, to_yaml(resolved))
-        known = levels.known(config, parts.teams)
-        random = random_returns(config, parts)
         folder.write_manifest(
             describe(
                 config.seed, sys.argv, config.threads, now,
-                env=config.env.name, algo=config.algo.name, random=random, published=known,
-                device=str(parts.collector.env.device), exact_resume=parts.collector.env.spec.exact_resume,
-                levels=_lines(random, known),
+                env=config.env.name, algo=config.algo.name, device=str(parts.collector.env.device),
+                exact_resume=parts.collector.env.spec.exact_resume,
             )
         )  # fmt: skip
         return _run(config, folder, parts, None)
@@ -113,8 +110,17 @@ def resume(run: Path, overrides: Sequence[str]) -> Result:
         folder.close()
 
 
+def _compare_with(config: RunConfig, folder: RunDir, parts: Parts) -> None:
+    """Notes in the manifest what returns are compared with: random policies, published levels. Once a run."""
+    manifest = folder.read_manifest()
+    if "random" not in manifest:
+        random, known = random_returns(config, parts), levels.known(config, parts.teams)
+        folder.write_manifest(manifest | {"random": random, "published": known, "levels": _lines(random, known)})
+
+
 def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -> Result:
     """The loop with its logs, its display and its signals; then the curves and the summary."""
+    _compare_with(config, folder, parts)
     rows = log.JsonlLogger(folder.metrics_path)
     start = 0 if found is None else found.steps
     title = f"{config.algo.name} on {config.env.name}, seed {config.seed}"
@@ -134,43 +140,46 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
                 display.note(f"{config.env.name} cannot save its state: new episodes begin from the run's seeds")
         else:
             rows.truncate(0)
-        logger = _loggers(config, folder, rows, None if found is None else trainer.steps)
+        logger = _loggers(config, folder, rows, -1 if found is None else found.steps)
         trainer.log_to(logger)
         with interruptible(trainer.request_stop) as received, display:
             trainer.run()
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
+    except OSError as error:  # of a view such as TensorBoard's; what the run itself writes says what it was
+        raise disk_error("in the run", folder.path, error) from error
     finally:
         display.close()
         (logger or rows).close()
-    return _finish(config, folder, received)
+    return _finish(config, folder, trainer.steps, received)
 
 
-def _finish(config: RunConfig, folder: RunDir, received: list[int]) -> Result:
-    """Curves, summary, and how to go on after an interruption."""
-    manifest = folder.read_manifest()
-    summary = summarise(
-        folder.path, log.read(folder.metrics_path), config.steps, manifest.get("random"), manifest.get("published")
-    )
-    done = summary.steps >= config.steps
-    if done:
+def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) -> Result:
+    """Curves, summary, and how to go on after an interruption; steps: where the run stands."""
+    done = steps >= config.steps
+    summary = _summary(config, folder, steps)
+    if done and summary.teams:  # without a return there is nothing to draw
         from coterie.plot import plot
 
         plot([folder.path], folder.path / "curves.png")
-        summary = summarise(
-            folder.path, log.read(folder.metrics_path), config.steps, manifest.get("random"), manifest.get("published")
-        )
+        summary = _summary(config, folder, steps)
     if config.progress != "off":
         Console(stderr=True).print(summary)
     if received and not done:
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(received[0], f"signal {received[0]}")
         print(
-            f"{name}: stopped at {summary.steps:,} of {config.steps:,} steps, the checkpoint is written; "
+            f"{name}: stopped at {steps:,} of {config.steps:,} steps, the checkpoint is written; "
             f"go on with: coterie resume {shlex.quote(str(folder.path))}",
             file=sys.stderr,
         )
         return Result(folder.path, summary, _SIGNALLED + received[0])
     return Result(folder.path, summary, 0)
+
+
+def _summary(config: RunConfig, folder: RunDir, steps: int) -> Summary:
+    rows, manifest = log.read(folder.metrics_path), folder.read_manifest()
+    told = summarise(folder.path, rows, config.steps, manifest.get("random"), manifest.get("published"))
+    return replace(told, steps=steps)  # the last windows may not have made a row yet
 
 
 def _schedule(config: RunConfig) -> Schedule:
@@ -179,13 +188,13 @@ def _schedule(config: RunConfig) -> Schedule:
     )
 
 
-def _loggers(config: RunConfig, folder: RunDir, rows: log.JsonlLogger, resumed_at: int | None) -> log.Logger:
-    """Where rows go: metrics.jsonl first, then its views."""
+def _loggers(config: RunConfig, folder: RunDir, rows: log.JsonlLogger, kept: int) -> log.Logger:
+    """Where rows go: metrics.jsonl first, then its views, which hide what was written past step `kept`."""
     wanted: list[log.Logger] = [rows]
     name = folder.path.name
     if config.log.tensorboard:
-        purge = None if resumed_at is None else resumed_at + 1
-        wanted.append(log.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
+        again = folder.tensorboard_path.exists()
+        wanted.append(log.TensorBoardLogger(folder.tensorboard_path, purge_step=kept if again else None))
     if config.log.wandb:
         wanted.append(log.WandbLogger(folder.path, "coterie", name, config.tree()))
     if config.log.mlflow:
