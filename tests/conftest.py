@@ -1,0 +1,9 @@
+"""One thread a test process: small tensors gain nothing by more, and results stay the same on any machine."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch starts its threads, also in subprocesses
+
+import torch
+
+torch.set_num_threads(1)
