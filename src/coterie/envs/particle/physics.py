@@ -161,12 +161,13 @@ class Physics:
             if b < self.movers:
                 push[b, column] = -DT * CONTACT_FORCE / self.bodies[b].mass
         limits = [math.inf if body.max_speed is None else body.max_speed for body in self.bodies[: self.movers]]
+        reach = [self.bodies[a].size + self.bodies[b].size for a, b in self.contacts]
         return _Tables(
             difference=(pos[:, sources] - pos[:, targets]).reshape(2 * len(self._pairs), self.rows.size).to(like),
-            reach=torch.tensor([[self.bodies[a].size + self.bodies[b].size] for a, b in self.contacts]).to(like),
+            reach=torch.tensor(reach, dtype=torch.float64).view(-1, 1).to(like),
             push=push.to(like).expand(2, -1, -1),
             ends=(push != 0).to(like),
-            max_speed=torch.tensor(limits).unsqueeze(1).to(like),
+            max_speed=torch.tensor(limits, dtype=torch.float64).unsqueeze(1).to(like),
         )
 
     # -------------------------------------------------------------------------------------------------- motion

@@ -23,7 +23,7 @@ Actions = Literal["discrete", "continuous"]
 Looks = Mapping[str, Mapping[str, Any]]
 
 # Index order of the four moves: the signs of x, x, y, y.
-_SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
+SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
 _MOVES = 5
 
 
@@ -63,7 +63,7 @@ class Draws:
         rows = int(np.prod(shape, dtype=int))
         drawn = self._noise[self.used : self.used + rows]
         self.used += rows
-        return (low + (high - low) * drawn).view(*shape, -1)
+        return (low + (high - low) * drawn).view(*shape, drawn.shape[1])
 
     def choice(self, count: int) -> Tensor:
         """[B] int64 in 0 .. count - 1."""
@@ -186,11 +186,19 @@ class ParticleWorld(World):
 
     def restart(self, noise: Tensor) -> State:
         flat = self.physics.rows.join(self.start(Draws(noise.T.contiguous())))
-        offset, distance = self.physics.measure(flat)
-        coast = self.physics.coast(self.physics.rows.part(flat, "vel"), offset, distance)
         score = noise.new_zeros(self._count, len(noise))
         parameters = {name: noise.new_full((len(noise),), value) for name, value in self.plan.parameters.items()}
-        return {"rows": flat.T, "coast": _flat(coast).T, "score": score.T, **parameters}
+        return {"rows": flat.T, "coast": self._coast(flat), "score": score.T, **parameters}
+
+    def arranged(self, state: State, **parts: Tensor) -> State:
+        """The state with those parts, [*shape, B], in place of its own: to start where one likes."""
+        rows = self.physics.rows
+        flat = rows.join(rows.split(state["rows"].T.contiguous()) | parts)
+        return {**state, "rows": flat.T, "coast": self._coast(flat)}
+
+    def _coast(self, flat: Tensor) -> Tensor:
+        offset, distance = self.physics.measure(flat)
+        return _flat(self.physics.coast(self.physics.rows.part(flat, "vel"), offset, distance)).T
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # Both are views of [.., B] memory except after loading; the same layout gives the same bits.
@@ -240,13 +248,14 @@ class ParticleWorld(World):
         parts = self.physics.rows.split(state["rows"].T.contiguous())
         pos, vel = self.physics.positions(parts)[..., 0].tolist(), parts["vel"][..., 0].tolist()
         looks, discs = self.looks(parts), []
+        agents = {i for role in self._roles for i in role.bodies}
         for i, body in enumerate(self.plan.bodies):
             disc = Disc(
                 pos[0][i],
                 pos[1][i],
                 body.size,
                 PALETTE[body.color],
-                label=body.name if body.kind == "agent" else "",
+                label=body.name if i in agents else "",
                 kind=body.kind,
                 heading=(vel[0][i], vel[1][i]) if body.moves else None,
             )
@@ -292,10 +301,10 @@ class ParticleWorld(World):
         continuous = self._role_spec(role).action.continuous > 0
         move = speech = None
         if body.moves:
-            signs = _SIGNS[self.physics.variant]
-            move = torch.zeros(2, _MOVES)
-            move[0, 1:3] = torch.tensor(signs[:2]).float()
-            move[1, 3:5] = torch.tensor(signs[2:]).float()
+            signs = SIGNS[self.physics.variant]
+            move = torch.zeros(2, _MOVES, dtype=torch.float64)
+            move[0, 1:3] = torch.tensor(signs[:2])
+            move[1, 3:5] = torch.tensor(signs[2:])
             move = (move * (body.thrust * DT / body.mass)).repeat(1, 1 if continuous else symbols).to(like)
         if role.symbols and not continuous:
             speech = torch.eye(role.symbols).repeat_interleave(_MOVES if body.moves else 1, dim=1).to(like)

@@ -38,8 +38,8 @@ class CollectTreasure(ParticleWorld):
     """All earn 5 for every treasure picked up and 5 for every one delivered.
 
     A collector with empty hands that touches a treasure takes it; the treasure comes back elsewhere, of a new kind, on
-    the next step. Collectors pay 5 for each other collector that they overlap, and 0.1 of the distance to where they should
-    go: the nearest treasure, or the deposit of what they hold. Deposits pay 0.1 of the distance to the nearest
+    the next step. Collectors pay 5 for each other collector that they overlap, and 0.1 of the distance to where they
+    should go: the nearest treasure, or the deposit of what they hold. Deposits pay 0.1 of the distance to the nearest
     collector that holds their kind, else to the centre of all collectors. Nobody pushes anybody.
 
     Observation: own position and velocity, what is held (collectors); then all others by distance, each with offset,
