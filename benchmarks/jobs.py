@@ -13,7 +13,8 @@ class Job:
     overrides: what `coterie train` is told; team: whose return is the result; scale: `agent`, the mean return of
     one of its agents, or `sum`, that of all of them; level, source: what the result is held against, on that scale, and
     where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
-    a plot; script: the scripted baseline of `baselines.py`, if there is one for the environment.
+    a plot; script: the scripted baseline of
+    `coterie.envs.particle.scripts`, if there is one for the environment.
     """
 
     name: str
@@ -53,32 +54,40 @@ JOBS = (
     Job(
         "spread-openai-mappo",
         ("algo=mappo", _SPREAD, "env.variant=openai", "steps=10M"),
-        *("agent", "agent", "spread-openai", -133.5, _PAPOUDAKIS, _LEVELS, "assignment"),
+        *("agent", "agent", "spread-openai", -133.5, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
     ),
     Job(
         "spread-openai-ippo",
         ("algo=ippo", _SPREAD, "env.variant=openai", "steps=10M"),
-        *("agent", "agent", "spread-openai", -133.9, _PAPOUDAKIS, _LEVELS, "assignment"),
+        *("agent", "agent", "spread-openai", -133.9, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
     ),
     Job(
         "spread-mpe2-mappo",
         ("algo=mappo", _SPREAD, "steps=5M"),
-        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "assignment"),
+        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-mpe2-ippo",
         ("algo=ippo", _SPREAD, "steps=5M"),
-        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "assignment"),
+        *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-openai-50-mappo",
         ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "horizon=51", "steps=16M"),
-        *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "assignment"),
+        *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "spread_greedily"),
     ),
     Job(
         "speaker-listener-mappo",
         ("algo=mappo", "env=particle/simple_speaker_listener", "horizon=26", "steps=5M"),
-        *("team", "sum", "speaker-listener", -15.0, "a scripted listener earns about -12.1", (-45.0, -20.0, -15.0)),
+        *(
+            "team",
+            "sum",
+            "speaker-listener",
+            -15.0,
+            "a scripted listener earns about -12.1",
+            (-45.0, -20.0, -15.0),
+            "follow_speaker",
+        ),
     ),
     Job(
         "tag-mappo-mappo",
@@ -103,7 +112,7 @@ JOBS = (
     Job(
         "spread-continuous-ippo",
         ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=3M"),
-        *("agent", "sum", "spread-continuous", None, "", (), "assignment"),
+        *("agent", "sum", "spread-continuous", None, ""),
     ),
 )
 

@@ -1,0 +1,254 @@
+"""What the learning benchmark's runs reached, beside baselines: learning.json, learning.md and curves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from jobs import COMMON, JOBS, Job
+from reporting import machine, table, whole_number
+
+from coterie.build import environment, teams_of
+from coterie.checkpoint import Checkpoints
+from coterie.config import resolve
+from coterie.envs.particle import scripts
+from coterie.evaluation import evaluate
+from coterie.plot import Run, draw
+from coterie.policy import Mode, Policy, RandomPolicy
+from coterie.run import evaluate_baseline, evaluate_run
+from coterie.seeds import seed_of
+from coterie.types import Action, Row, TeamSpec, Tree
+
+BASELINE_EPISODES = 10_000
+
+
+class Scripted(Policy):
+    """Acts by a function of `coterie.envs.particle.scripts`."""
+
+    def __init__(self, team: TeamSpec, name: str, variant: str):
+        self.team, self._script, self._variant = team, getattr(scripts, name), variant
+
+    def start(self, copies: int) -> dict[str, torch.Tensor]:
+        return {}
+
+    def noise(self, steps: int, copies: int, generator: torch.Generator) -> list[Tree]:
+        return [{} for _ in range(steps)]
+
+    def act(self, row: Row, carry: Any, noise: Tree, mode: Mode) -> tuple[dict[str, Action], Any, dict[str, Any]]:
+        return self._script(row.obs, self._variant), carry, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert not state
+
+
+def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes: int) -> None:
+    """Writes what there is so far over what was written before; unfinished runs are left out, and said."""
+    results.mkdir(parents=True, exist_ok=True)
+    written = results / "learning.json"
+    found: dict[str, dict[str, Any]] = json.loads(written.read_text())["jobs"] if written.exists() else {}
+    for job in jobs:
+        seeds = {folder.name.removeprefix("seed"): folder for folder in sorted((runs / job.name).glob("seed[0-9]*/"))}
+        read = {seed: one_run(job, folder, episodes) for seed, folder in seeds.items() if finished(folder)}
+        missing = [seed for seed in seeds if seed not in read]
+        if missing or not read:
+            print(f"{job.name}: {'seeds ' + ', '.join(missing) + ' are' if missing else 'is'} not finished")
+        if read:
+            print(f"{job.name}: {len(read)} runs", flush=True)
+            found[job.name] = report(job, read, episodes)
+    for name in {job.picture for job in jobs if job.name in found}:
+        folders = [folder for job in JOBS if job.picture == name for folder in sorted((runs / job.name).glob("seed*/"))]
+        shown = [Run.load(folder) for folder in folders if finished(folder)]
+        if shown:
+            draw(shown).savefig(results / f"learning-{name}.png", dpi=150)
+    content = {
+        "machine": machine(),
+        "date": datetime.now().astimezone().date().isoformat(),
+        "command": shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]]),
+        "common": list(COMMON),
+        "final_episodes": episodes,
+        "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
+    }
+    written.write_text(json.dumps(content, indent=2) + "\n")
+    drawn = list(dict.fromkeys(job.picture for job in JOBS if job.name in found))
+    (results / "learning.md").write_text(page(content, drawn))
+    print(results / "learning.md")
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in the folder did all its steps."""
+    from coterie.config import load_resolved
+
+    if not (folder / "config.yaml").exists():
+        return False
+    last = Checkpoints(folder / "checkpoints").latest()
+    return last is not None and last.steps >= load_resolved(folder / "config.yaml").config.steps
+
+
+# ------------------------------------------------------------------------------------------------------------- one run
+
+
+def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
+    """One seed's curve in numbers, and what its best checkpoint earns in episodes that chose nothing."""
+    run = Run.load(folder)
+    curve = run.curve(job.team, "eval/return_mean") or run.curve("", "eval/return_mean")
+    assert curve is not None
+    best = evaluate_run(folder, episodes, checkpoint="best")
+    last = evaluate_run(folder, episodes, checkpoint="last")
+    n = len(best["teams"][job.team]["return_by_agent"]) if job.scale == "agent" else 1
+    value = curve.value / n
+    passed = {}
+    for level in job.passes:
+        at = (value >= level).nonzero()[0]
+        where = int(at[0]) if len(at) else None
+        passed[f"{level:g}"] = None if where is None else [int(curve.steps[where]), float(curve.wall_s[where])]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return {
+        "steps": int(run.rows[-1]["steps"]),
+        "wall_s": float(run.rows[-1]["time/wall_s"]),
+        "start": float(value[0]),
+        "last": float(value[-1]),
+        "best": float(value.max()),
+        "best_at_steps": int(best["steps"]),
+        "final": best["teams"],
+        "final_last": last["teams"],
+        "first_passes": passed,
+        "git": manifest["git"],
+        "command": shlex.join(["coterie", *manifest["command"][1:]]),
+    }
+
+
+def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str, Any]:
+    """The seeds of a job gathered, on both scales, and the baselines of its environment."""
+    n = len(next(iter(read.values()))["final"][job.team]["return_by_agent"])
+    divisor = n if job.scale == "agent" else 1
+
+    def over_seeds(kind: str, team: str) -> dict[str, Any]:
+        total = [run[kind][team]["return_mean"] for run in read.values()]
+        agents = len(next(iter(read.values()))[kind][team]["return_by_agent"])
+        return {"sum": _spread(total), "agent": _spread([value / agents for value in total])}
+
+    teams = list(next(iter(read.values()))["final"])
+    return {
+        "overrides": list(job.overrides),
+        "team": job.team,
+        "agents": n,
+        "scale": job.scale,
+        "level": job.level,
+        "level_source": job.source,
+        "final": {team: over_seeds("final", team) for team in teams},
+        "final_last": {team: over_seeds("final_last", team) for team in teams},
+        "curve_best": _spread([run["best"] for run in read.values()]),
+        "wall_s": _spread([run["wall_s"] for run in read.values()]),
+        "baselines": {name: value / divisor for name, value in baselines(job).items()},
+        "seeds": read,
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "lowest": min(values),
+        "highest": max(values),
+    }
+
+
+def baselines(job: Job) -> dict[str, float]:
+    """Mean returns of the job's team, its agents added up: if all act at random, and by a script."""
+    world = [setting for setting in job.overrides if setting.startswith("env")]
+    random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), BASELINE_EPISODES)
+    found = {"random": random["teams"][job.team]["return_mean"]}
+    if job.script is not None:
+        config = resolve(["algo=random", *world]).config
+        env = environment(config, 1000, "evaluate", torch.device("cpu"))
+        teams = teams_of(config, env.spec)
+        variant = config.env.model_dump().get("variant", "mpe2")
+        policies: dict[str, Policy] = {
+            name: Scripted(team, job.script, variant) if name == job.team else RandomPolicy(team, env.device)
+            for name, team in teams.items()
+        }
+        modes: dict[str, Mode] = dict.fromkeys(policies, "greedy")
+        played = evaluate(env, policies, BASELINE_EPISODES, modes, seed_of(0, "script"))
+        found[job.script] = played.return_mean(job.team)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def page(content: dict[str, Any], pictures: list[str]) -> str:
+    """The results as Markdown."""
+    facts = content["machine"]
+    lines = [
+        "# Learning",
+        "",
+        f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
+        f"({facts['revision']}), {content['date']}. Every run is one process with one thread.",
+        f"Made by `{content['command']}`; all jobs share `{shlex.join(content['common'])}`.",
+        "",
+        f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
+        "episodes of other seeds, actions picked as the algorithm was published; mean over training seeds, and from "
+        f"the lowest to the highest seed. Baselines are means over {BASELINE_EPISODES:,} episodes.",
+        "",
+        *table(
+            ["job", "seeds", "steps", "return of", "result", "last checkpoint", "random", "script", "level", "minutes"],
+            [_row(name, entry) for name, entry in content["jobs"].items()],
+        ),
+        "",
+    ]
+    levels = [
+        f"- {name}: level {entry['level']:g}, {entry['level_source']}"
+        for name, entry in content["jobs"].items()
+        if entry["level"] is not None
+    ]
+    lines += levels + [""] * bool(levels)
+    lines += ["When an evaluation first passed a level, by seed:", "", *_passes(content["jobs"]), ""]
+    lines += ["What each was told:", ""]
+    lines += [f"- {name}: `coterie train {shlex.join(entry['overrides'])}`" for name, entry in content["jobs"].items()]
+    lines += [""]
+    lines += [f"![{name}](learning-{name}.png)" for name in pictures]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, entry: dict[str, Any]) -> list[str]:
+    steps = max(run["steps"] for run in entry["seeds"].values())
+    final = entry["final"][entry["team"]][entry["scale"]]
+    last = entry["final_last"][entry["team"]][entry["scale"]]
+    who = f"an agent of {entry['team']}" if entry["scale"] == "agent" else f"{entry['team']}, summed"
+    script = next((value for kind, value in entry["baselines"].items() if kind != "random"), None)
+    return [
+        name,
+        str(len(entry["seeds"])),
+        whole_number(steps),
+        who,
+        f"**{final['mean']:.1f}** ({final['lowest']:.1f} to {final['highest']:.1f})",
+        f"{last['mean']:.1f}",
+        f"{entry['baselines']['random']:.1f}",
+        "" if script is None else f"{script:.1f}",
+        "" if entry["level"] is None else f"{entry['level']:g}",
+        f"{entry['wall_s']['mean'] / 60:.1f}",
+    ]
+
+
+def _passes(jobs: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for name, entry in jobs.items():
+        runs = entry["seeds"].values()
+        for level in next(iter(runs))["first_passes"]:
+            reached = [run["first_passes"][level] for run in runs]
+            words = ["never" if at is None else f"{whole_number(at[0])} ({at[1] / 60:.1f} min)" for at in reached]
+            rows.append([name, level, *words])
+    most = max((len(row) for row in rows), default=2)
+    return table(
+        ["job", "level", *(f"seed {k}" for k in range(most - 2))], [row + [""] * (most - len(row)) for row in rows]
+    )

@@ -1,0 +1,40 @@
+"""What the benchmarks' pages share: the machine's facts and Markdown tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie.rundir import describe
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, accelerators and versions."""
+    here = Path.cwd()
+    os.chdir(Path(__file__).parent)  # the revision is this repository's, wherever the benchmark was called from
+    found = describe(0, [], None, datetime.now().astimezone())
+    os.chdir(here)
+    revision = found["git"]["revision"] or "?"
+    return {
+        **found["hardware"],
+        "platform": found["platform"],
+        **found["versions"],
+        "revision": revision[:10] + (" and changes" if found["git"]["modified"] else ""),
+    }
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    cells = [list(columns), ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def whole_number(value: float) -> str:
+    """A count in few digits: 10 M, 250 k, 999."""
+    for size, unit in ((1_000_000, " M"), (1000, " k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.0f}"
