@@ -69,7 +69,7 @@ def test_names_stay_apart_where_values_look_alike():
 
 def test_out_is_the_folder_of_the_sweep():
     jobs = plan(["seed=0,1", "out='my runs'"])
-    assert [job.overrides[1] for job in jobs] == ["out='my runs/seed0'", "out='my runs/seed1'"]
+    assert [job.overrides[-1] for job in jobs] == ["out='my runs/seed0'", "out='my runs/seed1'"]
     assert plan(["out=x"])[0].overrides == ("out=x",)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-OK, FAILED, USER_ERROR, NON_FINITE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+BROKEN_PIPE, USER_ERROR, NON_FINITE, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

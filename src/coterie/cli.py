@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,15 +26,21 @@ app = typer.Typer(
 app.add_typer(list_app, name="list", help="What there is: algorithms, environments, keys.")
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version, and stop.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         from importlib import metadata
 
         print(metadata.version("coterie"))
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and stop.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 Overrides = Annotated[
@@ -226,10 +233,12 @@ def bench(
 
     Example: coterie bench algo=ippo/yardstick --seconds 30 --json
     """
-    from coterie.benchmark import bench as measure
     from coterie.config import resolve
 
-    return _print(measure(resolve(list(overrides or []), config), seconds), json)
+    resolved = resolve(list(overrides or []), config)
+    from coterie.benchmark import bench as measure
+
+    return _print(measure(resolved, seconds), json)
 
 
 @app.command()
@@ -267,9 +276,23 @@ def check_env(
 
     Example: coterie check-env my_package.my_env:make env.size=8
     """
-    from coterie.cli_check import check
+    for text in overrides or []:
+        if not text.startswith("env."):
+            raise UserError(f"'{text}': expected keys of the environment, env.KEY=VALUE")
+    from coterie.config import resolve
+    from coterie.envs.check import check
+    from coterie.envs.make import make
+    from coterie.process import settle
 
-    return check(name, list(overrides or []), json)
+    settle(threads=1)  # a few copies only: more threads would wait for each other
+    config = resolve([f"env={name}", "algo=random", *(overrides or [])]).config
+    report = check(lambda copies, seed: make(name, config.env.params, copies, seed, with_state=True))
+    if json:
+        findings = [vars(finding) for finding in report.findings]
+        print(jsonlib.dumps({"env": name, "ok": report.ok, "findings": findings, "facts": report.facts}))
+    else:
+        sys.stdout.write(report.render(max(60, min(120, shutil.get_terminal_size().columns))))
+    return 0 if report.ok else 1
 
 
 # -------------------------------------------------------------------------------------------------------------- running

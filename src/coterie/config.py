@@ -135,8 +135,8 @@ def _named(key: str, layers: Iterable[list[Setting]], default: str) -> str:
 
 def _check_names(algo: str, env: str) -> None:
     """UserError for an algorithm, a variant of it, or an environment that is not there."""
-    registry.environment(env)
-    registry.algorithm(algo)
+    registry.check_algorithm(algo)
+    registry.check_environment(env)
     if algo != registry.base_name(algo) and algo not in settings.presets("algo"):
         variants = [name for name in settings.presets("algo") if registry.base_name(name) == registry.base_name(algo)]
         raise UserError(f"there is no preset '{algo}': {nearest(algo, variants)}")
@@ -225,7 +225,8 @@ def _build(leaves: _Leaves, user: Iterable[Setting]) -> Resolved:
 
 
 def _env_model(name: str) -> type[BaseModel]:
-    return FactoryParams if registry.is_factory(name) else registry.environment(name).Config
+    world = registry.environment(name)
+    return FactoryParams if registry.is_factory(name) else world.Config
 
 
 def _team(team: str, model: type[BaseModel], leaves: _Leaves) -> TeamConfig:

@@ -46,7 +46,7 @@ class _Running:
 def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]:
     """Every combination, each checked before anything runs. UserError for the first that cannot be resolved.
 
-    With `out=FOLDER` each combination gets the folder FOLDER/<name>.
+    With `out=FOLDER`, here or in the file, each combination gets the folder FOLDER/<name>.
     """
     parsed = parse_all(list(overrides))
     varying = [override for override in parsed if override.is_sweep]
@@ -55,9 +55,10 @@ def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]
         name = _name(combination, varying)
         if any(job.name == name for job in jobs):
             name = f"{name}-{len(jobs)}"
-        own = tuple(_in_folder(text, name) if text.startswith("out=") and varying else text for text in combination)
-        resolve(own, config_file)
-        jobs.append(Job(name, own))
+        out = resolve(combination, config_file).config.out
+        if out is not None and varying and not any(override.key == "out" for override in varying):
+            combination = [*(text for text in combination if not text.startswith("out=")), _out(out / name)]
+        jobs.append(Job(name, tuple(combination)))
     return jobs
 
 
@@ -119,10 +120,10 @@ def _name(combination: Sequence[str], varying: Sequence[Override]) -> str:
     return "-".join(words) or "run"
 
 
-def _in_folder(text: str, name: str) -> str:
-    folder = str(parse(text).values[0])
-    path = str(Path(folder) / name)
-    return f"out={path}" if re.fullmatch(r"[^,'\"\[\]{}\s]+", path) else "out='" + path.replace("'", "\\'") + "'"
+def _out(folder: Path) -> str:
+    text = str(folder)
+    plain = re.fullmatch(r"[^,'\"\[\]{}\s\\]+", text)
+    return f"out={text}" if plain else "out='" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _threads(jobs: Sequence[Job], config_file: Path | None, at_once: int) -> int | None:

@@ -34,12 +34,16 @@ def base_name(algo: str) -> str:
     return algo.partition("/")[0]
 
 
+def check_algorithm(name: str) -> None:
+    """UserError for an unknown name; imports nothing."""
+    if base_name(name) not in ALGOS:
+        raise UserError(f"there is no algorithm '{name}': {nearest(base_name(name), ALGOS)}")
+
+
 def algorithm(name: str) -> Any:
     """The class of an algorithm; `name` may be a variant like `ippo/yardstick`. UserError for an unknown name."""
-    base = base_name(name)
-    if base not in ALGOS:
-        raise UserError(f"there is no algorithm '{name}': {nearest(base, ALGOS)}")
-    return load(ALGOS[base], f"algorithm '{name}'")
+    check_algorithm(name)
+    return load(ALGOS[base_name(name)], f"algorithm '{name}'")
 
 
 def is_factory(name: str) -> bool:
@@ -47,16 +51,19 @@ def is_factory(name: str) -> bool:
     return ":" in name
 
 
-def environment(name: str) -> Any:
-    """The world class of a built-in environment, or the user's own factory. UserError for an unknown name."""
-    if is_factory(name):
-        return factory(name)
+def check_environment(name: str) -> None:
+    """UserError for a name that is neither known nor a factory's; imports no environment."""
     known = environments()
-    if name not in known:
+    if name not in known and not is_factory(name):
         short = [full for full in known if full.rpartition("/")[2] == name]
         mend = f"did you mean '{short[0]}'?" if short else nearest(name, known)
         raise UserError(f"there is no environment '{name}': {mend} (your own: package.module:factory)")
-    return load(known[name], f"environment '{name}'")
+
+
+def environment(name: str) -> Any:
+    """The world class of a built-in environment, or the user's own factory. UserError for an unknown name."""
+    check_environment(name)
+    return factory(name) if is_factory(name) else load(environments()[name], f"environment '{name}'")
 
 
 def factory(name: str) -> Callable[..., Any]:

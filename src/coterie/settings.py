@@ -133,7 +133,10 @@ def from_text(text: str, name: str, origin: Callable[[int], str]) -> list[Settin
             _add(seen, Setting(canonical(key), value, origin(line)), f"{name}:{line}: {key}")
         return list(seen.values())
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        mark = error.problem_mark
+        if error.context_mark and (mark is None or "stream end" in str(error.problem)):
+            mark = error.context_mark  # something was opened there and never closed
+        line = mark.line + 1 if mark else 1
         raise UserError(f"{name}:{line}: this is not YAML: {_one_line(error.problem or error.context)}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{name}: this is not YAML: {_one_line(error)}") from error
