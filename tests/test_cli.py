@@ -101,7 +101,7 @@ MISTAKES = [
     ("train --print", "--print goes with -m"),
     ("train -m --cfg job", "leave out -m"),
     ("train -m --jobs none", "--jobs"),
-    ("train --config none.yaml", "--config none.yaml: there is no such file"),
+    ("train --config none.yaml", "none.yaml: there is no such file"),
     ("train --config bad.yaml", "bad.yaml:2: this is not YAML"),
     ("train --speed 3", "No such option"),
     ("train --cfg jobs", "--cfg"),

@@ -221,7 +221,7 @@ def test_what_is_saved_loads_back_as_it_was(tmp_path: Path):
     resolved = resolve([*given, "out='1e6'", "algo.hidden=[8]"])
     file = tmp_path / "config.yaml"
     file.write_text(to_yaml(resolved))
-    assert load_resolved(file).config == resolved.config
+    assert load_resolved(file) == resolved
     assert resolve([], file).config == resolved.config
 
 
@@ -244,6 +244,9 @@ def test_what_is_no_saved_configuration_is_refused(tmp_path: Path):
     file = tmp_path / "config.yaml"
     file.write_text("steps: 3\n")
     with pytest.raises(UserError, match="no saved configuration"):
+        load_resolved(file)
+    file.write_text("algo: mappo\nenv: particle/simple_spread\ncopies: -1  # default\n")
+    with pytest.raises(UserError, match=r"config\.yaml: copies=-1: expected a whole number"):
         load_resolved(file)
 
 

@@ -52,11 +52,14 @@ def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
 
 def load_resolved(path: Path) -> Resolved:
     """The configuration that a run saved as `config.yaml`, whatever presets say today. UserError if it is none."""
-    found = settings.from_file(path)
+    found = settings.from_file(path, saved=True)
     names = {setting.key for setting in found}
     if not {"algo.name", "env.name"} <= names:
         raise UserError(f"{path} is no saved configuration: it names no algo and env")
-    return _build({setting.key: setting for setting in found}, found)
+    try:
+        return _build({setting.key: setting for setting in found}, found)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:

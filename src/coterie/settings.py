@@ -86,15 +86,24 @@ def from_tree(tree: Mapping[str, Any], origin: str) -> list[Setting]:
     return list(seen.values())
 
 
-def from_file(path: Path) -> list[Setting]:
-    """The settings of a YAML file, each with its line. UserError where it cannot be read."""
+def from_file(path: Path, saved: bool = False) -> list[Setting]:
+    """The settings of a YAML file, each with its line; saved: with the origin from the comment behind it.
+
+    UserError where it cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise UserError(f"--config {path}: there is no such file") from error
+        raise UserError(f"{path}: there is no such file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {path}: it cannot be read: {_one_line(error)}") from error
-    return from_text(text, str(path), lambda line: f"file {path}:{line}")
+        raise UserError(f"{path}: it cannot be read: {_one_line(error)}") from error
+    lines = text.splitlines()
+
+    def origin(line: int) -> str:
+        _, comment, remembered = lines[line - 1].rpartition("  # ")
+        return remembered.strip() if saved and comment else f"file {path}:{line}"
+
+    return from_text(text, str(path), origin)
 
 
 def preset(folder: str, name: str) -> list[Setting]:
