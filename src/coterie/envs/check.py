@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from coterie.envs.findings import RULES, Broken, Finding, Notebook, Report
-from coterie.envs.rules import Watch, leaves
+from coterie.envs.rules import Watch, leaves, told
 from coterie.envs.trials import Make, Path, Trials
 from coterie.errors import UserError
 from coterie.types import EnvSpec
@@ -54,8 +54,7 @@ def _try(book: Notebook, name: str, trial: Callable[[], object]) -> None:
     except Broken:
         pass
     except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        book.note("raises", f"{name} was stopped by {type(error).__name__}: {said}", name)
+        book.note("raises", f"{name} was stopped by {told(error)}", name)
 
 
 def _facts(spec: EnvSpec, path: Path, watch: Watch, copies: int, speed: list[float]) -> dict[str, str]:

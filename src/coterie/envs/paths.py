@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.types import Action, EnvSpec, Row, Step, tree_map
+from coterie.types import Action, EnvSpec, Row, Step, tree_leaves, tree_map
 
 Actions = dict[str, Action]
 
@@ -21,6 +21,8 @@ def leaves(tree: Any, name: str = "") -> dict[str, Any]:
         return {k: v for part, value in parts for k, v in leaves(value, f"{name}.{part}" if name else part).items()}
     if isinstance(tree, Mapping):
         return {k: v for key, value in tree.items() for k, v in leaves(value, f"{name}[{key!r}]").items()}
+    if isinstance(tree, tuple | list):
+        return {k: v for i, value in enumerate(tree) for k, v in leaves(value, f"{name}[{i}]").items()}
     return {} if tree is None else {name: tree}
 
 
@@ -75,6 +77,11 @@ def other_actions(actions: Actions, spec: EnvSpec, where: Tensor) -> Actions:
 
 def difference(one: Any, other: Any, copies: Tensor | None = None) -> str | None:
     """The name of the first tensor that differs between two records, for the copies of the mask [B]; None if none."""
+    if copies is None:
+        flat, like = tree_leaves(one), tree_leaves(other)
+        same = (x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(flat, like, strict=False))
+        if len(flat) == len(like) and all(same):
+            return None  # the usual case, without names
     ours, theirs = leaves(one), leaves(other)
     if ours.keys() != theirs.keys():
         return ", ".join(sorted(ours.keys() ^ theirs.keys()))

@@ -177,7 +177,7 @@ class Watch:
             self.book.note(
                 "device", f"{self._place()}{name} is on {leaf.device}, the environment on {self.device}", name
             )
-        return tuple(leaf.shape) == shape and leaf.dtype in dtypes
+        return tuple(leaf.shape) == shape and leaf.dtype in dtypes and leaf.device.type == self.device.type
 
     # ------------------------------------------------------------------------------------------- one row, one step
 
@@ -304,11 +304,16 @@ class Watch:
         return f"{self._when}step {self._at}: "
 
 
+def told(error: Exception) -> str:
+    """An exception in one line: its type, and what it says."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
+
+
 def guarded(book: Notebook, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """What the environment's function returns. What it raises is noted, and Broken."""
     try:
         return function(*arguments)
     except Exception as error:  # an environment may raise anything
-        said = " ".join(str(error).split())[:300]
-        book.note("raises", f"{call} raised {type(error).__name__}{': ' if said else ''}{said}", call)
+        book.note("raises", f"{call} raised {told(error)}", call)
         raise Broken from error

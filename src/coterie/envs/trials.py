@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.envs.findings import Broken, Notebook
 from coterie.envs.paths import Actions, Path, difference, leaves, on_host, other_actions, random_actions
-from coterie.envs.rules import Watch, check_spec, guarded
+from coterie.envs.rules import Watch, check_spec, guarded, told
 from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
 from coterie.types import EnvSpec, Row, tree_map
@@ -52,13 +52,13 @@ class Trials:
         try:
             env.close()
         except Exception as error:
-            self._book.note("close", f"{call} raised {type(error).__name__}: {error}")
+            self._book.note("close", f"{call} raised {told(error)}")
 
     def take(self, env: VectorEnv, actions: Actions, when: str = "") -> Any:
         """What `env.step` returns on actions that are brought to its device and kept from it."""
         given = tree_map(lambda leaf: leaf.to(env.device, copy=True), actions)
         result = guarded(self._book, f"{when}step()", env.step, given)
-        if difference(on_host(given), actions):
+        if difference(tree_map(torch.Tensor.cpu, given), actions):
             self._book.note("action-modified", f"{when}step() wrote into the actions that it was given")
         return result
 
@@ -271,7 +271,7 @@ class Trials:
             self._book.note("render-missing", f"render() says: {error}")
             return False
         except Exception as error:
-            self._book.note("raises", f"render({which}, {size}) raised {type(error).__name__}: {error}", "render")
+            self._book.note("raises", f"render({which}, {size}) raised {told(error)}", "render")
             return False
         if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3):
             form = (
@@ -298,15 +298,15 @@ class Trials:
             given = [tree_map(lambda leaf: leaf.to(env.device), actions) for actions in self.path.actions]
             for actions in given[:5]:
                 env.step(actions)
-            done, start = 0, time.perf_counter()
+            done, start = 0, perf_counter()
             for actions in given[5:]:
                 env.step(actions)
                 done += 1
-                if time.perf_counter() - start > seconds:
+                if perf_counter() - start > seconds:
                     break
             if env.device.type == "cuda":
                 torch.cuda.synchronize(env.device)
-            speed = done * self._copies / (time.perf_counter() - start)
+            speed = done * self._copies / (perf_counter() - start)
         if speed < _SLOW:
             self._book.note(
                 "slow", f"{speed:,.0f} steps/s with {self._copies} copies; training wants {_SLOW:,} or more"
@@ -314,7 +314,7 @@ class Trials:
         return speed
 
 
-_AFTERWARDS = 30  # steps of the short trials
+_AFTERWARDS = 20  # steps of the short trials
 _SLOW = 1000  # steps a second
 
 
