@@ -89,6 +89,4 @@ def test_the_gaussian_is_the_one_of_torch():
     params, log_std, action, log_prob = drawn(spec, rows=5)
     reference = torch.distributions.Normal(params, log_std.exp().expand_as(params))
     torch.testing.assert_close(log_prob, reference.log_prob(action.continuous).sum(-1))
-    torch.testing.assert_close(
-        evaluate(spec, params, log_std, None, action)[1], reference.entropy().sum(-1)
-    )
+    torch.testing.assert_close(evaluate(spec, params, log_std, None, action)[1], reference.entropy().sum(-1))

@@ -16,9 +16,7 @@ from coterie.math.losses import (
 def test_the_surrogate_is_pessimistic_on_both_sides():
     ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.0])
     advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
-    torch.testing.assert_close(
-        clipped_surrogate(ratio, advantage, 0.2), torch.tensor([-1.2, 1.5, -0.5, 0.8, -2.0])
-    )
+    torch.testing.assert_close(clipped_surrogate(ratio, advantage, 0.2), torch.tensor([-1.2, 1.5, -0.5, 0.8, -2.0]))
 
 
 def test_a_clipped_ratio_has_no_gradient():

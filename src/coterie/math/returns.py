@@ -26,10 +26,9 @@ def gae(
     """
     delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
     decay = (gamma * gae_lambda * ~boundary).expand_as(delta)
-    advantage = torch.empty_like(delta)
     later = torch.zeros_like(delta[0])
-    for d, c, out in zip(
-        reversed(delta.unbind(0)), reversed(decay.unbind(0)), reversed(advantage.unbind(0)), strict=True
-    ):
-        later = torch.addcmul(d, c, later, out=out)
-    return advantage
+    advantage = []
+    for d, c in zip(reversed(delta.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        later = torch.addcmul(d, c, later)
+        advantage.append(later)
+    return torch.stack(advantage[::-1])
