@@ -289,7 +289,9 @@ def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main([*command, "--seed", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["teams"] != report["teams"]
     assert main(["evaluate", "algo=random", "threads=1", "--episodes", "10"]) == 0
-    assert "return_mean" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "return_mean" in said
+    assert "agent_0 -" in said
     assert list(tmp_path.iterdir()) == []
 
 

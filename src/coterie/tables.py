@@ -9,7 +9,7 @@ from typing import Any
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
-    """A plain table; a cell may be text, a number, a boolean, None or a list."""
+    """A plain table; a cell may be text, a number, a boolean, None, a list or a mapping."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -37,6 +37,8 @@ def cell(value: Any) -> str:
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {cell(item)}" for key, item in value.items())
     return str(value)
 
 
