@@ -20,10 +20,10 @@ def check(make: Make, steps: int = 200, copies: int = 8) -> Report:
 
     make: called as `make(copies, seed)`, a dozen times, each for an environment of its own that is closed afterwards;
     steps: how many the main trial takes with random actions, more (up to five times) where a declared episode limit
-    wants it. Whatever the environment raises is a finding too. UserError for steps or copies below 2.
+    wants it. Whatever the environment raises is a finding too. UserError for less than 10 steps or 2 copies.
     """
-    if steps < 2 or copies < 2:
-        raise UserError(f"check: steps={steps}, copies={copies}; expected at least 2 of each")
+    if steps < 10 or copies < 2:
+        raise UserError(f"check: steps={steps}, copies={copies}; expected at least 10 steps and 2 copies")
     book = Notebook(RULES)
     trials = Trials(make, copies, book)
     begun: list[tuple[EnvSpec, Watch]] = []

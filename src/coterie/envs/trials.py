@@ -64,7 +64,8 @@ class Trials:
 
     def replay(self, env: VectorEnv, start: int = 0, stop: int | None = None, when: str = "") -> Iterator[tuple]:
         """Steps through the actions of the path; yields its step number with the Step and Row of this time."""
-        for t in range(start, len(self.path.steps) if stop is None else stop):
+        end = len(self.path.steps)
+        for t in range(start, end if stop is None else min(stop, end)):
             yield t, *on_host(self.take(env, self.path.actions[t], when))
 
     # ------------------------------------------------------------------------------------------- the first batch
