@@ -85,15 +85,17 @@ class WorldEnv(VectorEnv):
         self._generator = self._seeded(seed)
         self._on_host = self.device.type == "cpu"
         self._limit = math.inf if world.spec.episode_limit is None else world.spec.episode_limit
-        n, groups = self.spec.n, len(self.spec.groups)
+        self._n = self.spec.n
+        n, groups = self._n, len(self.spec.groups)
         self._everyone = torch.ones(copies, n, dtype=torch.bool, device=self.device)
         self._nobody = torch.zeros(copies, n, dtype=torch.bool, device=self.device)
         self._no_copy = torch.zeros(copies, dtype=torch.bool, device=self.device)
         self._all_copies = ~self._no_copy
         self._no_group_reward = torch.zeros(copies, groups, device=self.device)
         self._state: State = {}
-        self._age = torch.zeros(copies, dtype=torch.int64, device=self.device)  # steps of the running episode
-        self._oldest = 0  # no copy has lived for more steps than this
+        self._clock = 0
+        self._born = torch.zeros(copies, dtype=torch.int64, device=self.device)  # the clock when the episode began
+        self._earliest = 0  # no running episode began before
         self._closing = self._no_copy  # the row shown last is a closing one
         self._restarts = not self._on_host  # the next step has to look for copies that restart
         self._no_metrics = {name: torch.zeros(copies, device=self.device) for name in self.spec.metrics}
@@ -110,7 +112,7 @@ class WorldEnv(VectorEnv):
             self._generator = self._seeded(seed)
         fresh = self.world.restart(self._noise(self.world.restart_noise))
         self._state = {**fresh, **{name: self._state[name] for name in self.world.lasting if name in self._state}}
-        self._age, self._oldest = torch.zeros_like(self._age), 0
+        self._clock, self._born, self._earliest = 0, torch.zeros_like(self._born), 0
         self._closing, self._restarts = self._no_copy, not self._on_host
         return self._row(fresh=self._all_copies)
 
@@ -118,8 +120,7 @@ class WorldEnv(VectorEnv):
         closing, restarts = self._closing, self._restarts
         noise = self._noise(self.world.step_noise) if self.world.step_noise else None
         state, outcome = self.world.step(self._state, action, noise)
-        age = self._age + 1
-        self._oldest += 1
+        self._clock += 1
         if restarts:
             fresh = self.world.restart(self._noise(self.world.restart_noise))
             lasting = self.world.lasting
@@ -127,19 +128,19 @@ class WorldEnv(VectorEnv):
                 name: value if name in lasting else _choose(closing, fresh[name], value)
                 for name, value in state.items()
             }
-            age = age.masked_fill(closing, 0)
+            self._born = self._born.masked_fill(closing, self._clock)
             if self._on_host:
-                self._oldest = int(age.max())
-        step = self._step(outcome, age, closing if restarts else None)
-        self._state, self._age = state, age
+                self._earliest = int(self._born.min())
+        self._state = state
+        step = self._step(outcome, closing if restarts else None)
         return step, self._row(fresh=closing if restarts else self._no_copy)
 
-    def _step(self, outcome: Outcome, age: Tensor, closing: Tensor | None) -> Step:
+    def _step(self, outcome: Outcome, closing: Tensor | None) -> Step:
         """The step as the contract has it: limits apart from ends, nothing for copies that restart."""
         ended = self._no_copy if outcome.ended is None else outcome.ended
         # While no copy can be old enough, there is nothing to compare.
-        limited = self._oldest >= self._limit
-        cut = age >= self._limit if limited else self._no_copy
+        limited = self._clock - self._earliest >= self._limit
+        cut = self._born <= self._clock - self._limit if limited else self._no_copy
         if limited and self.world.limit_ends:
             ended, cut = ended | cut, self._no_copy
         elif limited and outcome.ended is not None:
@@ -151,8 +152,7 @@ class WorldEnv(VectorEnv):
             if group_reward is not None:
                 group_reward = group_reward.masked_fill(closing[:, None], 0)
         self._note_ends(ended, cut)
-        terminated = ended[:, None].expand(self.copies, self.spec.n)
-        truncated = cut[:, None].expand(self.copies, self.spec.n)
+        terminated, truncated = self._by_agent(ended), self._by_agent(cut)
         if self.spec.mortal:
             if outcome.agent_ended is not None:
                 dead = outcome.agent_ended if closing is None else outcome.agent_ended & ~closing[:, None]
@@ -168,6 +168,10 @@ class WorldEnv(VectorEnv):
             episode_truncated=cut,
             metrics=self._metrics(outcome, closing),
         )
+
+    def _by_agent(self, copies: Tensor) -> Tensor:
+        """[B] as [B, N]."""
+        return self._nobody if copies is self._no_copy else copies[:, None].expand(self.copies, self._n)
 
     def _note_ends(self, ended: Tensor, cut: Tensor) -> None:
         """Keeps which copies close with this step. A host looks whether any does; an accelerator would have to wait."""
@@ -191,7 +195,7 @@ class WorldEnv(VectorEnv):
         """The row of the present state; fresh: [B] bool, copies whose episode begins here."""
         view = self.world.view(self._state)
         alive = self._everyone if view.alive is None else view.alive
-        first = self._nobody if fresh is self._no_copy else fresh[:, None].expand(self.copies, self.spec.n)
+        first = self._by_agent(fresh)
         if self.spec.mortal:
             first = alive & (first | ~self._alive)
         self._alive = alive
@@ -201,7 +205,7 @@ class WorldEnv(VectorEnv):
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": dict(self._state),
-            "age": self._age,
+            "age": self._clock - self._born,
             "closing": self._closing,
             "alive": self._alive,
             "generator": self._generator.get_state(),
@@ -209,8 +213,8 @@ class WorldEnv(VectorEnv):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
-        self._age = state["age"].to(self.device)
-        self._oldest = int(self._age.max())
+        self._clock, self._born = 0, -state["age"].to(self.device)
+        self._earliest = int(self._born.min())
         self._closing = state["closing"].to(self.device)
         self._restarts = not self._on_host or bool(self._closing.any())
         self._alive = state["alive"].to(self.device)

@@ -93,8 +93,22 @@ class _Tables:
     """[2, M, contacts]: the velocity that a unit of every contact's push gives each mover in a step."""
     ends: Tensor
     """[M, contacts]: 1 where the mover takes part in the contact."""
+    zero: Tensor
+    """[], a zero."""
     max_speed: Tensor
     """[M, 1], infinite without a limit."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Between the measured pairs, contacts first: offset [2, P, B] to the first from the second, distance [P, B].
+
+    depth: [contacts, B], how far the two of a contact reach into each other (below 0: apart); None without contacts.
+    """
+
+    offset: Tensor
+    distance: Tensor
+    depth: Tensor | None
 
 
 class Physics:
@@ -167,6 +181,7 @@ class Physics:
             reach=torch.tensor(reach, dtype=torch.float64).view(-1, 1).to(like),
             push=push.to(like).expand(2, -1, -1),
             ends=(push != 0).to(like),
+            zero=like.new_zeros(()),
             max_speed=torch.tensor(limits, dtype=torch.float64).unsqueeze(1).to(like),
         )
 
@@ -203,31 +218,38 @@ class Physics:
         before = self.rows.part(flat, "vel") if self.variant == "mpe2" else vel
         return torch.add(self.rows.part(flat, "moving"), before, alpha=DT), vel
 
-    def measure(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets [2, P, B] and distances [P, B] of the measured pairs, contacts first."""
-        offset = torch.mm(self.tables(flat).difference, flat).view(2, len(self._pairs), flat.shape[1])
-        return offset, torch.hypot(offset[0], offset[1])
+    def measure(self, flat: Tensor) -> Gaps:
+        """Offsets and distances of the measured pairs, and how deep the contacts are."""
+        tables = self.tables(flat)
+        offset = torch.mm(tables.difference, flat).view(2, len(self._pairs), flat.shape[1])
+        distance = torch.hypot(offset[0], offset[1])
+        return Gaps(offset, distance, tables.reach - distance[: len(self.contacts)] if self.contacts else None)
 
-    def coast(self, vel: Tensor, offset: Tensor, distance: Tensor) -> Tensor:
+    def coast(self, vel: Tensor, gaps: Gaps) -> Tensor:
         """The velocity [2, M, B] that damping and contact leave for the next step, before the agents' own thrust.
 
-        push = contact_force * margin * softplus((reach - d) / margin), along the line between the two
+            push = contact_force * margin * softplus((reach - d) / margin), along the line between the two
         """
-        if not self.contacts:
+        if gaps.depth is None:
             return vel * (1 - DAMPING)
-        tables = self.tables(vel)
         count = len(self.contacts)
-        distance = distance[:count].clamp_min(_NO_DISTANCE)
-        depth = functional.softplus(tables.reach - distance, beta=1 / CONTACT_MARGIN)
-        return torch.baddbmm(vel, tables.push, offset[:, :count] * (depth / distance), beta=1 - DAMPING)
+        push = functional.softplus(gaps.depth, beta=1 / CONTACT_MARGIN)
+        push /= gaps.distance[:count].clamp_min(_NO_DISTANCE)
+        return torch.baddbmm(vel, self.tables(vel).push, gaps.offset[:, :count] * push, beta=1 - DAMPING)
 
     # ------------------------------------------------------------------------------------------------ readings
 
-    def between(self, distance: Tensor, name: str) -> Tensor:
+    def between(self, gaps: Gaps, name: str) -> Tensor:
         """The measured distances of that name: [sources, targets, B]."""
         rows, shape = self._places[name]
-        return distance[rows].view(*shape, distance.shape[1])
+        return gaps.distance[rows].view(*shape, gaps.distance.shape[1])
 
-    def touching(self, distance: Tensor) -> Tensor:
-        """Which contacts touch: [contacts, B] bool."""
-        return distance[: len(self.contacts)] < self.tables(distance).reach
+    def touching(self, gaps: Gaps) -> Tensor:
+        """1 for every contact that touches, else 0: [contacts, B]."""
+        if gaps.depth is None:
+            return gaps.distance[:0]
+        return torch.heaviside(gaps.depth, self.tables(gaps.depth).zero)
+
+    def by_mover(self, contacts: Tensor) -> Tensor:
+        """For each mover the sum over its contacts: [contacts, B] to [M, B]."""
+        return torch.mm(self.tables(contacts).ends, contacts)

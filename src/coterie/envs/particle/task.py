@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.envs.particle.physics import DT, Body, Physics, Variant
+from coterie.envs.particle.physics import DT, Body, Gaps, Physics, Variant
 from coterie.envs.particle.render import PALETTE, Disc, Message, Scene, draw
 from coterie.envs.world import Outcome, State, View, World
 from coterie.types import Action, EnvSpec, RoleSpec, to_bounds
@@ -80,7 +79,7 @@ class Now:
     """A world just after a step, as a scenario's `pay` reads it; the copies stand last."""
 
     flat: Tensor
-    distance: Tensor
+    gaps: Gaps
     state: State
     physics: Physics
 
@@ -90,15 +89,15 @@ class Now:
 
     def between(self, name: str) -> Tensor:
         """Measured distances of that name: [sources, targets, B]."""
-        return self.physics.between(self.distance, name)
+        return self.physics.between(self.gaps, name)
 
     def touching(self) -> Tensor:
-        """1 for every contact that touches: [contacts, B]."""
-        return self.physics.touching(self.distance).to(self.distance.dtype)
+        """1 for every contact that touches, else 0: [contacts, B]."""
+        return self.physics.touching(self.gaps)
 
     def by_mover(self, contacts: Tensor) -> Tensor:
         """For each mover the sum over its contacts: [contacts, B] to [M, B]."""
-        return self.physics.tables(contacts).ends @ contacts
+        return self.physics.by_mover(contacts)
 
 
 @dataclass(frozen=True)
@@ -197,8 +196,7 @@ class ParticleWorld(World):
         return {**state, "rows": flat.T, "coast": self._coast(flat)}
 
     def _coast(self, flat: Tensor) -> Tensor:
-        offset, distance = self.physics.measure(flat)
-        return _flat(self.physics.coast(self.physics.rows.part(flat, "vel"), offset, distance)).T
+        return _flat(self.physics.coast(self.physics.rows.part(flat, "vel"), self.physics.measure(flat))).T
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # Both are views of [.., B] memory except after loading; the same layout gives the same bits.
@@ -212,9 +210,9 @@ class ParticleWorld(World):
         if self.plan.events is not None and noise is not None:
             parts = self.physics.rows.split(flat)
             flat = self.physics.rows.join(parts | self.plan.events(parts, noise.T))
-        offset, distance = self.physics.measure(flat)
-        pay = self.pay(Now(flat, distance, state, self.physics))
-        coast = self.physics.coast(vel, offset, distance)
+        gaps = self.physics.measure(flat)
+        pay = self.pay(Now(flat, gaps, state, self.physics))
+        coast = self.physics.coast(vel, gaps)
         score = state["score"].T + pay.reward
         return (
             {**state, "rows": flat.T, "coast": _flat(coast).T, "score": score.T},
@@ -371,7 +369,7 @@ class ParticleWorld(World):
 
 def _flat(part: Tensor) -> Tensor:
     """[.., B] as [rows, B]."""
-    return part.reshape(math.prod(part.shape[:-1]), part.shape[-1])
+    return part.flatten(0, -2)
 
 
 def _words(symbols: list[float]) -> str:
