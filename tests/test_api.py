@@ -1,0 +1,295 @@
+"""The Python API: the commands as functions, and a policy on plain numpy in an environment of another package."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
+
+import coterie
+from coterie.errors import UserError
+from coterie.player import Loaded, Player, to_native
+from coterie.policy import ActorPolicy, RandomPolicy
+from coterie.types import Action, RoleSpec, Row, TeamSpec
+
+QUICK = {
+    "copies": 4,
+    "horizon": 26,
+    "steps": 100,
+    "threads": 1,
+    "progress": "off",
+    "device": "cpu",
+    "eval.episodes": 4,
+    "log.tensorboard": False,
+    "algo.epochs": 1,
+}
+
+
+def trained(folder: Path, **settings: Any) -> coterie.Result:
+    return coterie.train(out=folder, **QUICK | settings)
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> coterie.Result:
+    return trained(tmp_path_factory.mktemp("run") / "spread", algo="mappo", env="particle/simple_spread")
+
+
+@pytest.fixture(scope="module")
+def tag(tmp_path_factory: pytest.TempPathFactory) -> coterie.Result:
+    settings = {"env": "particle/simple_tag", "teams.agent.algo": "ippo", "teams.agent.algo.memory": "gru"}
+    return trained(tmp_path_factory.mktemp("run") / "tag", algo="mappo", **settings)
+
+
+def randomised(loaded: Loaded) -> Loaded:
+    """Policies that act differently on different observations: a fresh actor's last layer hardly does."""
+    draw = torch.Generator().manual_seed(0)
+    for policy in loaded.policies.values():
+        assert isinstance(policy, ActorPolicy)
+        with torch.no_grad():
+            for weight in policy.module.parameters():
+                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.5)
+    return loaded
+
+
+# ------------------------------------------------------------------------------------------------------------ importing
+
+
+def test_importing_coterie_imports_nothing_heavy():
+    code = "import sys, coterie; print([m for m in ('torch', 'numpy', 'pydantic', 'gymnasium') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_public_name_is_there_and_no_module_bears_it():
+    for name in coterie.__all__:
+        assert getattr(coterie, name) is not None
+        assert importlib.util.find_spec(f"coterie.{name}") is None
+    assert set(coterie.__all__) <= set(dir(coterie))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        coterie.trian  # noqa: B018
+
+
+# -------------------------------------------------------------------------------------------- the commands as functions
+
+
+def test_train_evaluate_resume_and_play_are_functions(spread: coterie.Result, tmp_path: Path):
+    assert spread.exit_code == 0
+    result = trained(tmp_path / "run", algo={"name": "ippo", "lr": 1e-3}, env="particle/simple_spread")
+    report = coterie.evaluate(result, episodes=6, mode="greedy")
+    assert report["teams"]["agent"]["length_mean"] == 25
+    assert report["algo"] == "ippo"
+    assert report["steps"] <= 100
+    assert coterie.evaluate(str(result.run), episodes=6, mode="greedy") == report
+    assert coterie.evaluate(coterie.load(result), episodes=6, mode="greedy")["teams"] == report["teams"]
+    further = coterie.resume(result.run, steps=200, **{"eval.episodes": 8})
+    assert further.summary.steps >= 200
+    assert coterie.load(result, checkpoint="last").steps == further.summary.steps
+    assert coterie.play(result, video=tmp_path / "a.gif", size=64) == tmp_path / "a.gif"
+
+
+def test_baselines_need_no_run(tmp_path: Path):
+    report = coterie.evaluate(algo="random", env="particle/simple_spread", episodes=400, threads=1)
+    assert -85 < report["teams"]["agent"]["return_mean"] < -73
+    same = coterie.evaluate(algo="random", env="particle/simple_spread", episodes=400, threads=1)
+    other = coterie.evaluate(algo="random", env="particle/simple_spread", episodes=400, threads=1, seed=7)
+    assert report == same != other
+
+
+def test_make_gives_a_batch_of_copies():
+    env = coterie.make("particle/simple_spread", copies=3, agents=4)
+    assert isinstance(env, coterie.VectorEnv)
+    assert env.reset().obs["agent"].shape[:2] == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: coterie.train(algo="mapo"), "did you mean 'mappo'"),
+        (lambda run: coterie.train(**{"algo.lrr": 1}), "algo.lr"),
+        (lambda run: coterie.evaluate(), "expected a run, or algo= and env="),
+        (lambda run: coterie.evaluate(run, algo="random"), "leave out algo"),
+        (lambda run: coterie.evaluate(3), "expected a run's folder"),
+        (lambda run: coterie.load("nowhere"), "there is no run nowhere"),
+        (lambda run: coterie.load(run, checkpoint="99"), "no checkpoint '99'"),
+        (lambda run: coterie.load(run).player("agnet"), "did you mean 'agent'"),
+        (lambda run: coterie.load(run).player(mode="gredy"), "did you mean 'greedy'"),
+        (lambda run: coterie.resume(run, seed=3), "seed cannot change"),
+        (lambda run: coterie.make("particle/simple_spread", agnets=3), "agents"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_mend(spread: coterie.Result, call: Any, message: str):
+    with pytest.raises(UserError, match=message) as raised:
+        call(spread.run)
+    assert "\n" not in str(raised.value)
+
+
+# ------------------------------------------------------------------------------------ acting in another package's world
+
+
+def batched(policy: ActorPolicy, obs: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Greedy actions of a whole episode at once, by role [T, n]: rows as copies, or as a sequence with memory."""
+    stacked = {role: torch.from_numpy(np.stack(rows)) for role, rows in obs.items()}
+    steps, n = len(next(iter(stacked.values()))), policy.team.n
+    first = torch.zeros(steps, n, dtype=torch.bool)
+    first[0] = True
+    with torch.inference_mode():
+        if policy.start(1):
+            sequence = {role: x.unsqueeze(1) for role, x in stacked.items()}
+            out, _ = policy.module["net"](sequence, first.unsqueeze(1), policy.start(1))
+            return {role: out[role].squeeze(1).argmax(-1).numpy() for role in obs}
+        alive, acted = torch.ones(steps, n, dtype=torch.bool), torch.ones(steps, dtype=torch.bool)
+        actions, _, _ = policy.act(Row(stacked, {}, {}, alive, first, acted), {}, None, "greedy")
+    return {role: actions[role].discrete[..., 0].numpy() for role in obs}  # pyright: ignore[reportOptionalSubscript]
+
+
+def episode(world: Any, player: Player) -> tuple[list[dict[str, np.ndarray]], list[dict[str, Any]]]:
+    """What was seen and done in one episode of a PettingZoo parallel environment."""
+    obs, _ = world.reset(seed=3)
+    seen, done = [], []
+    while world.agents:
+        actions = player.act(obs)
+        assert all(world.action_space(agent).contains(actions[agent]) for agent in world.agents)
+        seen.append(obs)
+        done.append(actions)
+        obs, *_ = world.step(actions)
+    return seen, done
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_greedy_actions_are_those_of_the_batched_policy(tmp_path: Path, memory: str):
+    settings = {"algo.memory": memory, "algo.memory_size": 8, "algo.normalise_obs": False}
+    loaded = randomised(coterie.load(trained(tmp_path / "run", env="particle/simple_spread", **settings)))
+    player = loaded.player(mode="greedy")
+    for _ in range(2):  # memory of the first episode is gone in the second
+        player.reset()
+        seen, done = episode(simple_spread_v3.parallel_env(max_cycles=25), player)
+        assert len(done) == 25
+        agents = loaded.teams["agent"].agents
+        expected = batched(
+            loaded.policies["agent"],  # pyright: ignore[reportArgumentType]
+            {"agent": [np.stack([obs[agent] for agent in agents]) for obs in seen]},
+        )["agent"]
+        mine = np.array([[actions[agent] for agent in agents] for actions in done])
+        assert np.array_equal(mine, expected)
+        assert len(np.unique(mine)) > 2
+
+
+def test_two_teams_act_at_once_or_one_at_a_time(tag: coterie.Result):
+    loaded = randomised(coterie.load(tag))
+    seen, done = episode(simple_tag_v3.parallel_env(max_cycles=25), loaded.player(mode="greedy"))
+    for team, policy in loaded.policies.items():
+        agents = loaded.teams[team].agents
+        rows = [np.stack([obs[agent] for agent in agents]) for obs in seen]
+        expected = batched(policy, {team: rows})[team]  # pyright: ignore[reportArgumentType]
+        assert np.array_equal([[actions[agent] for agent in agents] for actions in done], expected)
+        alone = loaded.player(team, mode="greedy")
+        assert [alone.act(obs) for obs in seen] == [{agent: a[agent] for agent in agents} for a in done]
+
+
+def test_roles_of_a_team_act_on_their_own_spaces(tmp_path: Path):
+    loaded = coterie.load(trained(tmp_path / "run", env="particle/simple_speaker_listener"))
+    _, done = episode(simple_speaker_listener_v4.parallel_env(max_cycles=25), loaded.player(mode="sample"))
+    assert {actions["listener_0"] for actions in done} == set(range(5))
+    assert {actions["speaker_0"] for actions in done} == set(range(3))
+
+
+def test_continuous_actions_keep_the_bounds_of_the_space(tmp_path: Path):
+    loaded = coterie.load(
+        trained(tmp_path / "run", algo="ippo", env="particle/simple_spread", **{"env.actions": "continuous"})
+    )
+    world = simple_spread_v3.parallel_env(max_cycles=25, continuous_actions=True)
+    _, done = episode(world, loaded.player(mode="sample"))
+    actions = np.stack([a["agent_0"] for a in done])
+    assert actions.dtype == np.float32
+    assert 0 <= actions.min() < 0.2 < 0.8 < actions.max() <= 1
+
+
+# -------------------------------------------------------------------------------------------------------- input, output
+
+
+def test_actions_come_in_the_form_of_the_observations(spread: coterie.Result):
+    player = randomised(coterie.load(spread)).player(mode="greedy")
+    obs = np.random.default_rng(0).normal(size=(3, 18)).astype(np.float32)
+    by_role = player.act({"agent": obs})["agent"]
+    by_agent = player.act({f"agent_{i}": obs[i].tolist() for i in range(3)})
+    assert by_role.shape == (3,)
+    assert by_agent == {f"agent_{i}": by_role[i] for i in range(3)}
+    assert all(type(action) is int for action in by_agent.values())
+
+
+def test_one_agent_takes_and_gives_bare_arrays(tmp_path: Path):
+    loaded = coterie.load(trained(tmp_path / "run", algo="ppo", env="particle/simple"))
+    assert loaded.act(np.zeros(4)) in range(5)
+    loaded.reset(seed=1)
+    drawn = [loaded.act(np.zeros(4)) for _ in range(20)]
+    loaded.reset(seed=1)
+    assert drawn == [loaded.act(np.zeros(4)) for _ in range(20)]
+    assert len(set(drawn)) > 1
+
+
+def test_the_dead_do_not_act_and_begin_anew(tag: coterie.Result):
+    loaded = randomised(coterie.load(tag))
+    player, fresh = loaded.player("agent", "greedy"), loaded.player("agent", "greedy")
+    obs = np.random.default_rng(0).normal(size=(30, 14)).astype(np.float32)
+    for row in obs[:10]:
+        player.act({"agent_0": row})
+    assert player.act({}) == {}
+    assert player.act({"adversary_0": np.zeros(16)}) == {}
+    assert [player.act({"agent_0": row}) for row in obs[10:]] == [fresh.act({"agent_0": row}) for row in obs[10:]]
+
+
+def test_a_mask_leaves_what_it_allows(spread: coterie.Result):
+    player = coterie.load(spread).player(mode="sample")
+    obs = {f"agent_{i}": np.zeros(18) for i in range(3)}
+    drawn = [player.act(obs, action_mask={"agent_1": [0, 0, 1, 0, 0]}) for _ in range(20)]
+    assert {actions["agent_1"] for actions in drawn} == {2}
+    assert len({actions["agent_0"] for actions in drawn}) > 1
+
+
+@pytest.mark.parametrize(
+    ("obs", "mask", "message"),
+    [
+        ({"agent_0": np.zeros(17)}, None, r"obs of 'agent_0' has shape \[17\]: expected \[18\]"),
+        ({"agent": np.zeros((2, 18))}, None, r"obs of role 'agent' has shape \[2, 18\]: expected \[3, 18\]"),
+        ({"agnet_0": np.zeros(18)}, None, "no agent or role 'agnet_0' in this run: did you mean 'agent_0'"),
+        ({"agent_0": "north"}, None, "obs of 'agent_0' is a str: expected numbers"),
+        ({"agent_0": np.full(18, np.nan)}, None, r"NaN or infinite at index \[0\]"),
+        (np.zeros(18), None, "one array came for 3 agents"),
+        ({"agent_0": np.zeros(18)}, {"agent_0": [1, 1]}, r"action_mask of 'agent_0' has shape \[2\]: expected \[5\]"),
+        ({"agent_0": np.zeros(18)}, {"agent_0": [0] * 5}, "leaves nothing to choose"),
+    ],
+)
+def test_wrong_observations_are_refused(spread: coterie.Result, obs: Any, mask: Any, message: str):
+    with pytest.raises(UserError, match=message):
+        coterie.load(spread).act(obs, mask)
+
+
+def test_actions_in_every_kind_of_space():
+    box = spaces.Box(np.float32([0, -2]), np.float32([1, 2]))
+    discrete, numbers = torch.tensor([[[1, 2, 0]]]), torch.tensor([[[-1.0, 1.5]]])
+    assert to_native(Action(discrete[..., :1]), spaces.Discrete(3, start=5)) == [6]
+    (picks,) = to_native(Action(discrete), spaces.MultiDiscrete([2, 3, 2]))
+    assert picks.tolist() == [1, 2, 0]
+    (position,) = to_native(Action(None, numbers), box)
+    assert position.tolist() == [0, 2]
+    hybrid = spaces.Tuple([spaces.Discrete(2), box, spaces.MultiDiscrete([3, 2])])
+    ((first, second, third),) = to_native(Action(discrete, numbers), hybrid)
+    assert (first, second.tolist(), third.tolist()) == (1, [0, 2], [2, 0])
+    assert hybrid.contains((first, second, third))
+
+
+def test_roles_of_hybrid_actions_act_as_tuples():
+    hybrid = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+    role = RoleSpec("mover", "mover", ("a", "b"), spaces.Box(-1, 1, (3,)), hybrid)
+    team = TeamSpec("mover", (role,), 0, 2, (0,), False, False, {}, True)
+    player = Player({"mover": RandomPolicy(team, torch.device("cpu"))}, {"mover": "sample"}, 0, [])
+    by_role = player.act({"mover": np.zeros((2, 3))})["mover"]
+    assert len(by_role) == 2
+    assert all(hybrid.contains(action) for action in by_role)
