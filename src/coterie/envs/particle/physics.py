@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -99,8 +99,7 @@ class _Tables:
     """[M, 1], infinite without a limit."""
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(NamedTuple):
     """Between the measured pairs, contacts first: offset [2, P, B] to the first from the second, distance [P, B].
 
     depth: [contacts, B], how far the two of a contact reach into each other (below 0: apart); None without contacts.
@@ -222,13 +221,14 @@ class Physics:
         """Offsets and distances of the measured pairs, and how deep the contacts are."""
         tables = self.tables(flat)
         offset = torch.mm(tables.difference, flat).view(2, len(self._pairs), flat.shape[1])
-        distance = torch.hypot(offset[0], offset[1])
+        x, y = offset.unbind()
+        distance = torch.hypot(x, y)
         return Gaps(offset, distance, tables.reach - distance[: len(self.contacts)] if self.contacts else None)
 
     def coast(self, vel: Tensor, gaps: Gaps) -> Tensor:
         """The velocity [2, M, B] that damping and contact leave for the next step, before the agents' own thrust.
 
-            push = contact_force * margin * softplus((reach - d) / margin), along the line between the two
+        push = contact_force * margin * softplus((reach - d) / margin), along the line between the two
         """
         if gaps.depth is None:
             return vel * (1 - DAMPING)

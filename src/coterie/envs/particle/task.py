@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ class Draws:
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
         """[*shape, B] in [low, high)."""
-        rows = int(np.prod(shape, dtype=int))
+        rows = math.prod(shape)
         drawn = self._noise[self.used : self.used + rows]
         self.used += rows
         return (low + (high - low) * drawn).view(*shape, drawn.shape[1])
@@ -74,8 +75,7 @@ class Draws:
         return (labels[:, None] == self.choice(count)).to(self._noise.dtype)
 
 
-@dataclass(frozen=True)
-class Now:
+class Now(NamedTuple):
     """A world just after a step, as a scenario's `pay` reads it; the copies stand last."""
 
     flat: Tensor
@@ -100,8 +100,7 @@ class Now:
         return self.physics.by_mover(contacts)
 
 
-@dataclass(frozen=True)
-class Pay:
+class Pay(NamedTuple):
     """What a step earned: reward [N, B] in the order of the roles; ended [B] bool.
 
     metrics: gives them, [B] each, from the returns [N, B] of the running episode; called only when an episode ends.
@@ -162,6 +161,7 @@ class ParticleWorld(World):
         self.restart_noise, self.step_noise = draws.used, plan.step_noise
         self._state_rows = self._known_rows() if with_state else {}
         self.spec = self._make_spec(config.actions, config.episode_limit)
+        self._sizes = [(role.name, role.n, math.prod(role.observation_space.shape or ())) for role in self.spec.roles]
 
     # ------------------------------------------------------------------------------------- for the scenarios
 
@@ -196,15 +196,14 @@ class ParticleWorld(World):
         return {**state, "rows": flat.T, "coast": self._coast(flat)}
 
     def _coast(self, flat: Tensor) -> Tensor:
-        return _flat(self.physics.coast(self.physics.rows.part(flat, "vel"), self.physics.measure(flat))).T
+        vel = self.physics.rows.part(flat, "vel")
+        return self.physics.coast(vel, self.physics.measure(flat)).permute(2, 0, 1)
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # Both are views of [.., B] memory except after loading; the same layout gives the same bits.
-        flat, coast = state["rows"].T.contiguous(), state["coast"].T.contiguous()
+        flat, coast = state["rows"].T.contiguous(), state["coast"].permute(1, 2, 0).contiguous()
         thrust, comm = self._act(action, flat)
-        moving, vel = self.physics.move(
-            flat, coast.view(2, self.physics.movers, flat.shape[1]), thrust, self.physics.scale(state)
-        )
+        moving, vel = self.physics.move(flat, coast, thrust, self.physics.scale(state))
         kept = flat[self.physics.rows.slices["rest"].start :]
         flat = torch.cat((_flat(moving), _flat(vel), *comm, kept))
         if self.plan.events is not None and noise is not None:
@@ -213,10 +212,11 @@ class ParticleWorld(World):
         gaps = self.physics.measure(flat)
         pay = self.pay(Now(flat, gaps, state, self.physics))
         coast = self.physics.coast(vel, gaps)
-        score = state["score"].T + pay.reward
+        reward = pay.reward.T
+        score = state["score"] + reward
         return (
-            {**state, "rows": flat.T, "coast": _flat(coast).T, "score": score.T},
-            Outcome(reward=pay.reward.T, ended=pay.ended, metrics=lambda: pay.metrics(score)),
+            {**state, "rows": flat.T, "coast": coast.permute(2, 0, 1), "score": score},
+            Outcome(reward=reward, ended=pay.ended, metrics=lambda: pay.metrics(score.T)),
         )
 
     def view(self, state: State) -> View:
@@ -230,12 +230,13 @@ class ParticleWorld(World):
             seen = self.observe(parts, self.physics.positions(parts))
             return View({role.name: seen[role.name].permute(2, 0, 1) for role in self._roles}, state=known)
         weight, bias = self._table("observation", rows, self._observation_table)
-        seen = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
-        obs, at = {}, 0
-        for role in self.spec.roles:
-            size = role.observation_space.shape[0]  # type: ignore[index]
-            obs[role.name] = seen[:, at : at + role.n * size].view(len(seen), role.n, size)
-            at += role.n * size
+        seen = torch.mm(rows, weight) if bias is None else torch.addmm(bias, rows, weight)
+        copies = len(rows)
+        if len(self._sizes) == 1:
+            ((name, n, size),) = self._sizes
+            return View({name: seen.view(copies, n, size)}, state=known)
+        blocks = seen.split([n * size for _, n, size in self._sizes], dim=1)
+        obs = {name: block.view(copies, n, size) for (name, n, size), block in zip(self._sizes, blocks, strict=True)}
         return View(obs, state=known)
 
     def render(self, state: State, size: int) -> np.ndarray:
@@ -274,7 +275,7 @@ class ParticleWorld(World):
             move, speech = self._table(role.name, like, lambda like, role=role: self._action_tables(role, like))
             taken = action[role.name]
             if taken.discrete is not None:
-                chosen = taken.discrete[..., 0].T
+                chosen = taken.discrete.squeeze(-1).T
                 if move is not None:
                     thrust.append(move[:, chosen])
                 if speech is not None:
