@@ -1,4 +1,15 @@
-"""The particle worlds, batched: the twelve scenarios of mpe2 1.1, and the original convention of five of them."""
+"""The particle worlds, batched: the twelve scenarios of mpe2 1.1, and the original convention of five of them.
+
+Names and order of the agents are mpe2's; a group is a side, called `team` where one side has several roles. Settings
+bear mpe2's names but for `agents` (N), `good`, `adversaries`, `obstacles`, `food`, `forests`, `collectors`, `deposits`,
+`treasures` (num_...), `episode_limit` (max_cycles) and `actions` (continuous_actions). Two things differ on purpose: an
+episode that succeeds in its last step is terminated, where mpe2 calls it truncated; and the stage of a curriculum
+counts, where mpe2 1.1.1 stays at stage 0 whatever it is told.
+
+`variant="openai"` is the original convention: agents accelerate before they move, the moves are ordered +x, -x, +y, -y,
+all agents of a collaborative task receive the sum of all rewards, in simple_spread each counts a collision with itself,
+and the adversary of simple_adversary pays the square of its distance. Source: Lowe et al. 2017.
+"""
 
 from __future__ import annotations
 

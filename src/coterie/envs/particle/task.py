@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.envs.particle.physics import DT, Body, Gaps, Physics, Variant
 from coterie.envs.particle.render import PALETTE, Disc, Message, Scene, draw
 from coterie.envs.world import Outcome, State, View, World
-from coterie.types import Action, EnvSpec, RoleSpec, to_bounds
+from coterie.types import Action, EnvSpec, RoleSpec
 
 Actions = Literal["discrete", "continuous"]
 Looks = Mapping[str, Mapping[str, Any]]
@@ -67,7 +67,7 @@ class Draws:
 
     def choice(self, count: int) -> Tensor:
         """[B] int64 in 0 .. count - 1."""
-        return (self.uniform(0, count) * 1.0).long().clamp_(max=count - 1)
+        return self.uniform(0, count).long().clamp_(max=count - 1)
 
     def one_hot(self, count: int) -> Tensor:
         """[count, B], a single one in every column."""
@@ -135,7 +135,7 @@ class Plan:
 
 
 class ParticleWorld(World):
-    """Physics, actions and views of every scenario; a scenario fills in `start`, `observe`, `pay` and `scene`."""
+    """Physics, actions and views of every scenario; a scenario fills in `start`, `observe`, `pay` and `looks`."""
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class ParticleWorld(World):
         self.limit_ends = config.limit_ends
         self.lasting = frozenset(plan.parameters)
         self._rescale = config.dynamic_rescaling
+        self._continuous = config.actions == "continuous"
         self._roles = tuple(plan.roles)
         symbols = max((role.symbols for role in plan.roles), default=0)
         speakers = sum(len(role.bodies) for role in plan.roles if role.symbols)
@@ -160,7 +161,7 @@ class ParticleWorld(World):
         self.start(draws)
         self.restart_noise, self.step_noise = draws.used, plan.step_noise
         self._state_rows = self._known_rows() if with_state else {}
-        self.spec = self._make_spec(config.actions, config.episode_limit)
+        self.spec = self._make_spec(config.episode_limit)
         self._sizes = [(role.name, role.n, math.prod(role.observation_space.shape or ())) for role in self.spec.roles]
 
     # ------------------------------------------------------------------------------------- for the scenarios
@@ -222,8 +223,10 @@ class ParticleWorld(World):
     def view(self, state: State) -> View:
         rows = state["rows"]
         known = {
-            name: rows if chosen is None else rows[:, chosen.to(rows.device)]
-            for name, chosen in self._state_rows.items()
+            name: rows
+            if places is None
+            else rows[:, self._table(f"state {name}", rows, lambda like, places=places: places.to(like.device))]
+            for name, places in self._state_rows.items()
         }
         if not self.plan.linear:
             parts = self.physics.rows.split(rows.T.contiguous())
@@ -281,7 +284,8 @@ class ParticleWorld(World):
                 if speech is not None:
                     said.append(speech[:, chosen])
             elif taken.continuous is not None:
-                numbers = to_bounds(taken.continuous.to(like.dtype), self._role_spec(role).action).permute(2, 1, 0)
+                # [-1, 1] to the bounds of every continuous space here, 0 and 1.
+                numbers = ((taken.continuous.to(like.dtype).clamp(-1, 1) + 1) * 0.5).permute(2, 1, 0)
                 if move is not None:
                     thrust.append(torch.tensordot(move, numbers[:_MOVES], dims=1))
                 if speech is not None:
@@ -290,14 +294,11 @@ class ParticleWorld(World):
         spoken = torch.cat(said, dim=1) if len(said) > 1 else said[0] if said else None
         return moved, [] if spoken is None else [_flat(spoken)]
 
-    def _role_spec(self, role: Role) -> RoleSpec:
-        return next(spec for spec in self.spec.roles if spec.name == role.name)
-
     def _action_tables(self, role: Role, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """By choice: the change of velocity [2, A] and the symbol said [C, A]; a choice is move + 5 x symbol."""
         body = self.plan.bodies[role.bodies[0]]
         symbols = max(role.symbols, 1)
-        continuous = self._role_spec(role).action.continuous > 0
+        continuous = self._continuous
         move = speech = None
         if body.moves:
             signs = SIGNS[self.physics.variant]
@@ -337,14 +338,14 @@ class ParticleWorld(World):
             known[group] = torch.cat([torch.arange(self.physics.rows.size)[self.physics.rows.slices[n]] for n in names])
         return known
 
-    def _make_spec(self, actions: Actions, episode_limit: int | None) -> EnvSpec:
+    def _make_spec(self, episode_limit: int | None) -> EnvSpec:
         rows = self.physics.rows
         parts = rows.split(torch.rand(rows.size, 1, generator=torch.Generator().manual_seed(0)))
         seen = self.observe(parts, self.physics.positions(parts))
         roles = []
         for role in self._roles:
             moves = _MOVES if self._moves[role.name] else 0
-            if actions == "continuous":
+            if self._continuous:
                 action_space = spaces.Box(0.0, 1.0, (moves + role.symbols,))
             else:
                 action_space = spaces.Discrete(max(moves, 1) * max(role.symbols, 1))
@@ -361,7 +362,7 @@ class ParticleWorld(World):
             name=f"particle/{self.plan.name}",
             roles=tuple(roles),
             state_sizes={
-                name: rows.size if chosen is None else len(chosen) for name, chosen in self._state_rows.items()
+                name: rows.size if places is None else len(places) for name, places in self._state_rows.items()
             },
             metrics=self.plan.metrics,
             episode_limit=episode_limit,
