@@ -14,7 +14,8 @@ class Probe(World):
     """One role of `n` agents; what is seen and paid are functions, so that a probe is a few words where it is used.
 
     start(noise [B, 4]) -> number x [B]; see(x, age [B]) -> [B, n, D];
-    pay(x, age, discrete [B, n], continuous [B, n, C]) -> [B, n]. The task ends after `length` steps, or is cut there (`limit`).
+    pay(x, age, discrete [B, n], continuous [B, n, C]) -> [B, n]. The task
+    ends after `length` steps, or is cut there (`limit`).
     """
 
     restart_noise = 4

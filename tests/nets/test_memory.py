@@ -91,7 +91,10 @@ def test_sets_are_separate_layers_in_one_product(kind):
     for k in range(2):
         single = made(kind, None)
         single.load_state_dict(
-            {name: p[k] if p[k].shape == single.state_dict()[name].shape else p[k, 0] for name, p in memory.state_dict().items()}
+            {
+                name: p[k] if p[k].shape == single.state_dict()[name].shape else p[k, 0]
+                for name, p in memory.state_dict().items()
+            }
         )
         alone, _ = single(x[:, k], first[:, k], {name: value[k] for name, value in carry.items()})
         torch.testing.assert_close(out[:, k], alone)

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coterie.nets.layers import orthogonal
+from coterie.nets.layers import orthogonal, tanh_
 
 MemoryKind = Literal["none", "gru", "lstm"]
 Carry = dict[str, Tensor]
@@ -38,7 +38,7 @@ class _GruSequence(torch.autograd.Function):
             memory = before @ weight
             rz = (x[..., : 2 * size] + memory[..., : 2 * size]).sigmoid_()
             recall = memory[..., 2 * size :] + bias
-            new = torch.addcmul(x[..., 2 * size :], rz[..., :size], recall).tanh_()
+            new = tanh_(torch.addcmul(x[..., 2 * size :], rz[..., :size], recall))
             h = torch.lerp(new, before, rz[..., size:])
             kept.append(before)
             recalled.append(recall)
@@ -98,10 +98,10 @@ class _LstmSequence(torch.autograd.Function):
             h_before, c_before = h * k, c * k
             gate = h_before @ weight + x
             ifo = gate[..., : 3 * size].sigmoid_()
-            new = gate[..., 3 * size :].tanh_()
+            new = tanh_(gate[..., 3 * size :])
             i, f, o = ifo[..., :size], ifo[..., size : 2 * size], ifo[..., 2 * size :]
             c = torch.addcmul(f * c_before, i, new)
-            bent = c.tanh()
+            bent = tanh_(c.clone())
             h = o * bent
             kept.append((h_before, c_before))
             opened.append((gate, bent))
