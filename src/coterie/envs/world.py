@@ -98,6 +98,7 @@ class WorldEnv(VectorEnv):
         self._earliest = 0  # no running episode began before
         self._closing = self._no_copy  # the row shown last is a closing one
         self._restarts = not self._on_host  # the next step has to look for copies that restart
+        self._no_reward = torch.zeros(copies, n, device=self.device)
         self._no_metrics = {name: torch.zeros(copies, device=self.device) for name in self.spec.metrics}
         self._alive = self._everyone
 
@@ -110,30 +111,34 @@ class WorldEnv(VectorEnv):
     def reset(self, seed: int | None = None) -> Row:
         if seed is not None:
             self._generator = self._seeded(seed)
-        fresh = self.world.restart(self._noise(self.world.restart_noise))
-        self._state = {**fresh, **{name: self._state[name] for name in self.world.lasting if name in self._state}}
+        self._state = self._restarted()
         self._clock, self._born, self._earliest = 0, torch.zeros_like(self._born), 0
         self._closing, self._restarts = self._no_copy, not self._on_host
         return self._row(fresh=self._all_copies)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
+        self._clock += 1
+        if self._closing is self._all_copies:  # nothing that the world did here would be seen
+            self._state, self._earliest = self._restarted(), self._clock
+            self._born = torch.full_like(self._born, self._clock)
+            return self._step(Outcome(self._no_reward, metrics=self._no_metrics), None), self._row(self._all_copies)
         closing, restarts = self._closing, self._restarts
         noise = self._noise(self.world.step_noise) if self.world.step_noise else None
         state, outcome = self.world.step(self._state, action, noise)
-        self._clock += 1
         if restarts:
-            fresh = self.world.restart(self._noise(self.world.restart_noise))
-            lasting = self.world.lasting
-            state = {
-                name: value if name in lasting else _choose(closing, fresh[name], value)
-                for name, value in state.items()
-            }
+            fresh = self._restarted()
+            state = {name: _choose(closing, fresh[name], value) for name, value in state.items()}
             self._born = self._born.masked_fill(closing, self._clock)
             if self._on_host:
                 self._earliest = int(self._born.min())
         self._state = state
         step = self._step(outcome, closing if restarts else None)
         return step, self._row(fresh=closing if restarts else self._no_copy)
+
+    def _restarted(self) -> State:
+        """A new episode in every copy, with the parameters that it has."""
+        fresh = self.world.restart(self._noise(self.world.restart_noise))
+        return fresh | {name: self._state[name] for name in self.world.lasting if name in self._state}
 
     def _step(self, outcome: Outcome, closing: Tensor | None) -> Step:
         """The step as the contract has it: limits apart from ends, nothing for copies that restart."""
@@ -178,9 +183,12 @@ class WorldEnv(VectorEnv):
         if ended is self._no_copy and cut is self._no_copy:
             self._closing, self._restarts = self._no_copy, not self._on_host
             return
-        closing = ended | cut
-        self._restarts = not self._on_host or bool(closing.any())
-        self._closing = closing if self._restarts else self._no_copy
+        self._closing, self._restarts = ended | cut, True
+        if self._on_host:
+            closing = int(self._closing.sum())
+            self._restarts = closing > 0
+            if closing in (0, self.copies):
+                self._closing = self._all_copies if closing else self._no_copy
 
     def _metrics(self, outcome: Outcome, closing: Tensor | None) -> dict[str, Tensor]:
         if callable(outcome.metrics):
@@ -215,8 +223,7 @@ class WorldEnv(VectorEnv):
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
         self._clock, self._born = 0, -state["age"].to(self.device)
         self._earliest = int(self._born.min())
-        self._closing = state["closing"].to(self.device)
-        self._restarts = not self._on_host or bool(self._closing.any())
+        self._note_ends(state["closing"].to(self.device), self._no_copy)
         self._alive = state["alive"].to(self.device)
         self._generator.set_state(state["generator"].cpu())
 
