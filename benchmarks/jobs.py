@@ -47,38 +47,38 @@ _ORIGINAL = "the best run of the code that the convention comes from, 3.2 M step
 _HUNT = "the code that the openai convention comes from, against a learning prey, 1 M steps"
 _SPREAD = "env=particle/simple_spread"
 _TAG = "env=particle/simple_tag"
-_TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50", "horizon=51")
+_TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50")
 _LEVELS = (-155.0, -145.0, -135.0)
 
 JOBS = (
     Job(
         "spread-openai-mappo",
-        ("algo=mappo", _SPREAD, "env.variant=openai", "steps=10M"),
+        ("algo=mappo", _SPREAD, "env.variant=openai", "steps=4M"),
         *("agent", "agent", "spread-openai", -133.5, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
     ),
     Job(
         "spread-openai-ippo",
-        ("algo=ippo", _SPREAD, "env.variant=openai", "steps=10M"),
+        ("algo=ippo", _SPREAD, "env.variant=openai", "steps=4M"),
         *("agent", "agent", "spread-openai", -133.9, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
     ),
     Job(
         "spread-mpe2-mappo",
-        ("algo=mappo", _SPREAD, "steps=5M"),
+        ("algo=mappo", _SPREAD, "steps=3M"),
         *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-mpe2-ippo",
-        ("algo=ippo", _SPREAD, "steps=5M"),
+        ("algo=ippo", _SPREAD, "steps=3M"),
         *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-openai-50-mappo",
-        ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "horizon=51", "steps=16M"),
+        ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "steps=6M"),
         *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "spread_greedily"),
     ),
     Job(
         "speaker-listener-mappo",
-        ("algo=mappo", "env=particle/simple_speaker_listener", "horizon=26", "steps=5M"),
+        ("algo=mappo", "env=particle/simple_speaker_listener", "steps=3M"),
         *(
             "team",
             "sum",
@@ -91,27 +91,22 @@ JOBS = (
     ),
     Job(
         "tag-mappo-mappo",
-        ("algo=mappo", *_TAG_OPENAI, "steps=5M"),
+        ("algo=mappo", *_TAG_OPENAI, "steps=3M"),
         *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
     ),
     Job(
         "tag-mappo-random",
-        ("algo=mappo", "teams.agent.algo=random", *_TAG_OPENAI, "steps=5M"),
+        ("algo=mappo", "teams.agent.algo=random", *_TAG_OPENAI, "steps=3M"),
         *("adversary", "agent", "tag", None, "", (54.0,)),
     ),
     Job(
-        "tag-mpe2-mappo-mappo",
-        ("algo=mappo", _TAG, "env.episode_limit=50", "horizon=51", "steps=5M"),
-        *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
-    ),
-    Job(
         "simple-ppo",
-        ("algo=ppo", "env=particle/simple", "horizon=26", "steps=1M", "eval.every=50k"),
+        ("algo=ppo", "env=particle/simple", "steps=1M", "eval.every=50k"),
         *("agent", "sum", "simple", None, ""),
     ),
     Job(
         "spread-continuous-ippo",
-        ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=3M"),
+        ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=2M"),
         *("agent", "sum", "spread-continuous", None, ""),
     ),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -134,24 +136,48 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         )  # fmt: skip
         if found is not None:
             trainer.load(found)
+            note = display.note if config.progress != "off" else _say
             if found.warning:
-                display.note(found.warning)
+                note(found.warning)
             if not parts.collector.env.spec.exact_resume:
-                display.note(f"{config.env.name} cannot save its state: new episodes begin from the run's seeds")
+                note(f"{config.env.name} cannot save its state: new episodes begin from the run's seeds")
         else:
             rows.truncate(0)
         logger = _loggers(config, folder, rows, -1 if found is None else found.steps)
         trainer.log_to(logger)
-        with interruptible(trainer.request_stop) as received, display:
+        with interruptible(trainer.request_stop) as received, display, _disk_errors(folder):
             trainer.run()
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
-    except OSError as error:  # of a view such as TensorBoard's; what the run itself writes says what it was
-        raise disk_error("in the run", folder.path, error) from error
     finally:
         display.close()
-        (logger or rows).close()
+        _close(logger or rows, folder)
     return _finish(config, folder, trainer.steps, received)
+
+
+def _close(logger: log.Logger, folder: RunDir) -> None:
+    """Closes the logs; a disk that is full hides no error that is on its way already."""
+    failing = sys.exc_info()[0] is not None
+    with contextlib.suppress(UserError) if failing else contextlib.nullcontext(), _disk_errors(folder):
+        logger.close()
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: RunDir) -> Iterator[None]:
+    """One line for what views such as TensorBoard's cannot write; what the run itself writes says what it was."""
+    hook = threading.excepthook
+    # A view's thread that cannot write dies, and the next row or the end tells why; it need not tell by itself.
+    threading.excepthook = lambda died: None if issubclass(died.exc_type, OSError) else hook(died)
+    try:
+        yield
+    except OSError as error:
+        raise disk_error("in the run", folder.path, error) from error
+    finally:
+        threading.excepthook = hook
+
+
+def _say(line: str) -> None:
+    print(f"coterie: {line}", file=sys.stderr)
 
 
 def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) -> Result:
@@ -183,9 +209,9 @@ def _summary(config: RunConfig, folder: RunDir, steps: int) -> Summary:
 
 
 def _schedule(config: RunConfig) -> Schedule:
-    return Schedule(
-        config.steps, config.eval.every, config.checkpoint.every, config.log.every, numbered=config.checkpoint.keep > 0
-    )
+    twentieth = max(1, config.steps // 20)
+    every = [twentieth if given is None else given for given in (config.eval.every, config.checkpoint.every)]
+    return Schedule(config.steps, every[0], every[1], config.log.every, numbered=config.checkpoint.keep)
 
 
 def _loggers(config: RunConfig, folder: RunDir, rows: log.JsonlLogger, kept: int) -> log.Logger:

@@ -87,8 +87,8 @@ class TeamConfig(Model):
 class EvalConfig(Model):
     """Evaluation on copies of its own."""
 
-    every: Count = Field(default=500_000, ge=0, le=10**15)
-    """Environment steps between two evaluations; 0 switches them off."""
+    every: Count | None = Field(default=None, ge=0, le=10**15)
+    """Environment steps between two evaluations; by default a twentieth of the run; 0 switches them off."""
     episodes: Count = Field(default=128, ge=1, le=10**7)
     """Episodes an evaluation, rounded up to the same number in every copy."""
     mode: Literal["auto", "greedy", "sample"] = "auto"
@@ -100,8 +100,8 @@ class EvalConfig(Model):
 class CheckpointConfig(Model):
     """What is kept to go on from."""
 
-    every: Count = Field(default=500_000, ge=0, le=10**15)
-    """Environment steps between two checkpoints; 0 leaves only the one at the end."""
+    every: Count | None = Field(default=None, ge=0, le=10**15)
+    """Environment steps between two checkpoints; by default a twentieth of the run; 0 leaves only the one at the end."""
     keep: bool = False
     """Every checkpoint stays, not only `last`, the one before it, and `best`."""
 
