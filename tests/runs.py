@@ -27,15 +27,8 @@ from coterie.types import tree_leaves
 
 TINY = (
     *("copies=4", "algo.horizon=10", "algo.hidden=[8]", "algo.epochs=2", "algo.minibatches=2"),
-    *(
-        "threads=1",
-        "device=cpu",
-        "eval.every=120",
-        "eval.episodes=4",
-        "eval.copies=4",
-        "log.tensorboard=false",
-        "progress=off",
-    ),
+    *("steps=80", "threads=1", "device=cpu", "eval.every=120", "eval.episodes=4", "eval.copies=4"),
+    *("log.tensorboard=false", "progress=off"),
 )
 """Settings of a run that takes a fraction of a second."""
 

@@ -1,0 +1,101 @@
+"""Collection: windows that follow one upon the other, statistics, and environments that cannot be saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.collect import Collector, due
+from coterie.policy import RandomPolicy
+from runs import all_finite
+from worlds import Counter
+
+CPU = torch.device("cpu")
+
+
+def collector(copies: int = 3, **settings: Any) -> Collector:
+    env = Counter(copies, 0, "cpu", **settings)
+    return Collector(env, {team.name: RandomPolicy(team, CPU) for team in env.spec.default_teams()}, seed=1)
+
+
+def test_a_window_begins_with_the_row_that_the_one_before_looked_ahead_to() -> None:
+    collect = collector()
+    one, _ = collect.advance(4)
+    two, _ = collect.advance(4)
+    assert one["walkers"].horizon == 4
+    assert one["walkers"].copies == 3
+    assert torch.equal(one["walkers"].obs["walker"][-1], two["walkers"].obs["walker"][0])
+    assert torch.equal(one["walkers"].first[-1], two["walkers"].first[0])
+
+
+def test_the_true_successor_of_an_acted_row_is_the_row_after_it() -> None:
+    window = collector(limit=3).advance(9)[0]["walkers"]
+    age = window.state["global"][:, 0, 0]
+    assert age.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert window.acted[:, 0].tolist() == [True, True, True, False, True, True, True, False, True, True]
+    assert window.episode_truncated[:, 0].tolist() == [age == 2 for age in age[:-1].tolist()]
+
+
+def test_only_acted_rows_are_steps() -> None:
+    assert int(collector(limit=3).advance(8)[1]) == 3 * 6
+
+
+@pytest.mark.parametrize("fill", [float("nan"), float("inf"), 1e6])
+def test_masked_places_are_zero_in_windows_and_count_for_nothing(fill: float) -> None:
+    collect = collector(limit=6, mortal=True, fill=fill)
+    window = collect.advance(14)[0]["walkers"]
+    assert not window.alive.all()
+    assert all_finite([window.obs, window.reward, window.group_reward])
+    assert window.obs["walker"][~window.alive].abs().max() == 0
+    assert window.reward[~window.alive[:-1]].abs().max() == 0
+    assert window.reward[~window.acted[:-1]].abs().max() == 0
+    assert window.group_reward[~window.acted[:-1]].abs().max() == 0
+    finished = collect.statistics()
+    assert finished is not None
+    assert finished.returns.tolist() == [[6.0, 8.0]] * 6
+    assert finished.group_returns.tolist() == [[3.0]] * 6
+    assert collect.statistics() is None
+
+
+def test_rewards_are_due_to_those_who_live_and_act() -> None:
+    reward = torch.tensor([[[1.0, torch.nan], [torch.inf, 2.0]]])
+    acted, alive = torch.tensor([[True, False]]), torch.tensor([[[True, False], [True, True]]])
+    assert due(reward, acted, alive).tolist() == [[[1.0, 0.0], [0.0, 0.0]]]
+
+
+def test_a_collector_takes_up_where_another_was_saved() -> None:
+    whole, parts = collector(), collector()
+    whole.advance(7)
+    parts.advance(7)
+    other = collector()
+    other.load_state_dict(parts.state_dict())
+    one, two = whole.advance(7)[0]["walkers"], other.advance(7)[0]["walkers"]
+    for name in ("obs", "reward", "action", "first", "acted"):
+        assert str(getattr(one, name)) == str(getattr(two, name))
+    joined, again = whole.statistics(), other.statistics()
+    assert joined is not None
+    assert again is not None
+    assert joined.returns.tolist() == again.returns.tolist()
+
+
+def test_an_environment_that_cannot_be_saved_begins_new_episodes_from_seeds_of_their_own() -> None:
+    seeds, rows = [], []
+    for steps in (7, 14):
+        before = collector(exact=False)
+        before.advance(steps)
+        state = before.state_dict()
+        assert state["env"] == {}
+        again = collector(exact=False)
+        again.load_state_dict(state)
+        assert len(again.finished) == 1  # episodes that ended and were not told yet
+        window = again.advance(3)[0]["walkers"]
+        assert window.first[0].all()
+        assert isinstance(again.env, Counter)
+        seeds += again.env.seeds
+        rows.append(window.obs["walker"][0].tolist())
+    fresh = collector(exact=False).advance(1)[0]["walkers"].obs["walker"][0].tolist()
+    assert None not in seeds
+    assert len(set(seeds)) == 2
+    assert rows[0] != rows[1] != fresh != rows[0]
