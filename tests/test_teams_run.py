@@ -93,7 +93,7 @@ def test_another_team_of_a_run_can_be_frozen_by_name(trained: Path, tmp_path: Pa
         (("teams.agent.run={}", "teams.agent.algo.team=wolf"), "has no team 'wolf': choose from adversary, agent"),
         (
             ("teams.agent.run={}", "env.obstacles=3"),
-            r"observe \(16,\) .* the frozen run was trained with .* observe \(14,\)",
+            r"observe \(16,\) .* trained with .* observe \(14,\)",
         ),
     ],
 )
