@@ -63,17 +63,17 @@ JOBS = (
     ),
     Job(
         "spread-mpe2-mappo",
-        ("algo=mappo", _SPREAD, "steps=3M"),
+        ("algo=mappo", _SPREAD, "steps=2M"),
         *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-mpe2-ippo",
-        ("algo=ippo", _SPREAD, "steps=3M"),
+        ("algo=ippo", _SPREAD, "steps=2M"),
         *("agent", "sum", "spread-mpe2", None, "", (-42.0,), "spread_greedily"),
     ),
     Job(
         "spread-openai-50-mappo",
-        ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "steps=6M"),
+        ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "steps=4M"),
         *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "spread_greedily"),
     ),
     Job(
@@ -91,22 +91,22 @@ JOBS = (
     ),
     Job(
         "tag-mappo-mappo",
-        ("algo=mappo", *_TAG_OPENAI, "steps=3M"),
+        ("algo=mappo", *_TAG_OPENAI, "steps=2M"),
         *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
     ),
     Job(
         "tag-mappo-random",
-        ("algo=mappo", "teams.agent.algo=random", *_TAG_OPENAI, "steps=3M"),
+        ("algo=mappo", "teams.agent.algo=random", *_TAG_OPENAI, "steps=2M"),
         *("adversary", "agent", "tag", None, "", (54.0,)),
     ),
     Job(
         "simple-ppo",
-        ("algo=ppo", "env=particle/simple", "steps=1M", "eval.every=50k"),
+        ("algo=ppo", "env=particle/simple", "steps=500k", "eval.every=50k"),
         *("agent", "sum", "simple", None, ""),
     ),
     Job(
         "spread-continuous-ippo",
-        ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=2M"),
+        ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=1500k"),
         *("agent", "sum", "spread-continuous", None, ""),
     ),
 )

@@ -83,16 +83,20 @@ def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:
 def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.device) -> dict[str, Algorithm]:
     """A learner a team. UserError for spaces that an algorithm does not support."""
     built: dict[str, Algorithm] = {}
-    for name, team in teams.items():
-        choice = config.algo_of(name)
-        cls: type[Algorithm] = registry.algorithm(choice.name)
+    classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in teams}
+    for name in sorted(teams, key=lambda name: not classes[name].capabilities.learns):  # learners first
+        team, cls, choice = teams[name], classes[name], config.algo_of(name)
         cls.capabilities.require(choice.name, team)
         seed = seed_of(config.seed, "team", name)
-        learner = cls(team, choice.params, config.copies, config.horizon, seed, device)
+        # Who learns nothing goes along with the shortest window of those who do.
+        horizon = config.horizon
+        if horizon is None and not cls.capabilities.learns and built:
+            horizon = min(learner.horizon for learner in built.values())
+        learner = cls(team, choice.params, config.copies, horizon, seed, device)
         if isinstance(learner, Frozen):
             learner.adopt(frozen_policy(name, learner.config, device))
         built[name] = learner
-    return built
+    return {name: built[name] for name in teams}
 
 
 def eval_modes(asked: AskedMode, learners: dict[str, Algorithm]) -> dict[str, Mode]:

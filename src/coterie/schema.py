@@ -101,7 +101,7 @@ class CheckpointConfig(Model):
     """What is kept to go on from."""
 
     every: Count | None = Field(default=None, ge=0, le=10**15)
-    """Environment steps between two checkpoints; by default a twentieth of the run; 0 leaves only the one at the end."""
+    """Environment steps between two checkpoints; by default a twentieth of the run; 0 leaves only the last one."""
     keep: bool = False
     """Every checkpoint stays, not only `last`, the one before it, and `best`."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.errors import UserError
@@ -19,7 +19,7 @@ class FrozenConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    run: Path | None = None
+    run: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """Folder of the run that the policy comes from."""
     team: str | None = None
     """The team of that run; the one of the same name if not given."""

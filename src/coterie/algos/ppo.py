@@ -11,7 +11,7 @@ window, not over minibatches; actor and critic are clipped apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,6 +52,9 @@ METRICS = (
     Metric("policy/epochs", "", "passes over the window before the divergence stopped them", None, "mean"),
 )
 declare(*METRICS)
+
+
+Units = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class PPOConfig(BaseModel):
@@ -109,9 +112,9 @@ class PPOConfig(BaseModel):
     """Adam's epsilon."""
     weight_decay: float = Field(0.0, ge=0)
     """Adam's weight decay."""
-    hidden: tuple[int, ...] = Field((64, 64), min_length=1)
+    hidden: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the actor's hidden layers."""
-    critic_hidden: tuple[int, ...] | None = None
+    critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
     """Units of the critic's hidden layers; the actor's if not given."""
     activation: Activation = "tanh"
     """What stands behind every hidden layer."""
