@@ -238,11 +238,8 @@ def random_returns(config: RunConfig, parts: Parts) -> dict[str, float]:
 
 
 def _lines(random: dict[str, float], published: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Levels by team, as `coterie plot` draws them."""
-    lines = {team: {"random": value} for team, value in random.items()}
-    for team, value in published.items():
-        lines.setdefault(team, {})["published"] = value
-    return lines
+    """Levels by kind and team, as `coterie plot` draws them."""
+    return {"random": random} | ({"published": published} if published else {})
 
 
 # -------------------------------------------------------------------------------------------------------- evaluation
