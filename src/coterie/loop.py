@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +259,7 @@ def _window(plain: dict[str, Any], device: torch.device) -> Window:
 def joined(windows: list[Window]) -> Window:
     """Consecutive windows as one: the row to look ahead of each is the first of the next."""
     rows = {"obs", "action_mask", "state", "alive", "first", "acted"}
-    parts: dict[str, Callable[[], Any] | Any] = {}
+    parts: dict[str, Any] = {}
     for name in vars(windows[0]):
         fields = [getattr(w, name) for w in windows]
         if name == "carry":

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import optree
 import torch
@@ -21,6 +21,8 @@ Tree = Any
 """A tensor, or a nest of dicts and records of tensors."""
 
 _NAMESPACE = "coterie"
+
+C = TypeVar("C")
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
@@ -33,13 +35,14 @@ def tree_leaves(tree: Tree) -> list[Tensor]:
     return optree.tree_leaves(tree, namespace=_NAMESPACE)
 
 
-def record(cls: type) -> type:
+def record(cls: type[C]) -> type[C]:
     """Registers a frozen dataclass of tensors as a tree that `tree_map` walks."""
-    names = tuple(field.name for field in fields(cls))
+    made: Any = cls  # the type checker does not know that it is a dataclass
+    names = tuple(field.name for field in fields(made))
     optree.register_pytree_node(
-        cls,
+        made,
         lambda node: (tuple(getattr(node, name) for name in names), None, names),
-        lambda _, children: cls(*children),
+        lambda _, children: made(*children),
         namespace=_NAMESPACE,
     )
     return cls
