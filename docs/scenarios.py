@@ -39,9 +39,9 @@ SCENARIOS: dict[str, Scenario] = {
     "simple_spread": Scenario(
         "As many agents as landmarks. Together they should cover all landmarks, and they should not touch. Who goes "
         "where is for them to find out. A covered landmark turns green in pictures.",
-        "`mpe2`: -(1 - local_ratio) Σ over landmarks of the distance to the nearest agent - local_ratio × the agents "
-        "that touch this one. `openai`: every agent is paid the sum over all agents of the same distances (weight 1), "
-        "of collisions, and of one collision of each agent with itself.",
+        "With D the sum over landmarks of the distance to the nearest agent, and c the agents that touch this one: "
+        "`mpe2` -(1 - local_ratio) D - local_ratio c. `openai`: every agent gets the sum over all agents of "
+        "-D - c - 1, the 1 being each agent's collision with itself.",
         {
             "agent": (
                 *_MOVER,

@@ -28,7 +28,7 @@ import pytest
 from PIL import Image
 
 import coterie
-from coterie import metrics
+from coterie import metrics, registry
 from coterie.__main__ import main
 from coterie.config import _CHANGEABLE as CHANGEABLE
 from coterie.overrides import primitive
@@ -37,10 +37,8 @@ from runs import tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ALWAYS = {
-    **{"eval.every": "1000", "eval.episodes": "8", "eval.copies": "8", "checkpoint.every": "1000"},
-    **{"log.tensorboard": "false", "progress": "off", "device": "cpu"},
-}
+ALWAYS = dict.fromkeys(("eval.every", "checkpoint.every"), "1000")
+ALWAYS |= {"eval.episodes": "8", "eval.copies": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
 """Settings of every run here, so that it takes a fraction of a second."""
 OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--episodes": lambda words: words[0] in {"evaluate", "play"},
@@ -92,6 +90,14 @@ def generate() -> ModuleType:
     finally:
         sys.path.pop(0)
     return module
+
+
+@pytest.fixture
+def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page adds to algorithms and metrics is gone after it."""
+    generate.metrics()  # imports whatever declares some, so that these stay
+    monkeypatch.setattr(metrics, "_declared", dict(metrics._declared))
+    monkeypatch.setattr(registry, "ALGOS", dict(registry.ALGOS))
 
 
 # ---------------------------------------------------------------------------------------------------------- the pages
@@ -196,6 +202,7 @@ def run_command(line: str, block: Block, monkeypatch: pytest.MonkeyPatch) -> Non
         assert main(words) == 0, shlex.join(words)
 
 
+@pytest.mark.usefixtures("own_registries")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
 def test_the_code_on_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
