@@ -191,7 +191,7 @@ def test_a_team_that_names_the_top_algorithm_inherits_it():
 def test_a_run_makes_a_frozen_team():
     resolved = resolve([TAG, "teams.agent.run=runs/x"])
     team = resolved.config.teams["agent"].algo
-    assert (team.name, team.params.model_dump()["run"]) == ("frozen", Path("runs/x"))
+    assert (team.name, team.params.model_dump()["run"]) == ("frozen", Path("runs/x").absolute())
     again = resolve([TAG, "teams.agent.algo=frozen", "teams.agent.run=runs/x"])
     assert again.config.teams == resolved.config.teams
 

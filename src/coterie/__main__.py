@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from coterie.errors import NonFiniteError, UserError
 
-    # Before PyTorch is loaded: threads that wait for each other sleep instead of spinning. On cores that are shared with
+    # Before PyTorch is loaded: threads that wait for each other sleep instead of spinning. On cores shared with
     # other work, spinning makes two threads a hundred times slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if os.getcwd() not in sys.path:

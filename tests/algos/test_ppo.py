@@ -314,7 +314,7 @@ def test_probe_roles_that_see_the_same_are_told_apart(share, agent_id):
 @pytest.mark.parametrize("state_std", [False, True])
 def test_probe_continuous_optimum_inside_the_range(state_std):
     world = Probe(show_nothing, lambda x, age, d, c: -(c[..., 0] - 0.4).square(), actions=spaces.Box(-1.0, 1.0, (1,)))
-    _, collector, _ = train(world, 60, state_std=state_std)
+    _, collector, _ = train(world, 60, state_std=state_std, lr=2e-3)
     (window,) = collector.advance(8)[0].values()
     assert window.action["agent"].continuous.mean().item() == pytest.approx(0.4, abs=0.1)
 
