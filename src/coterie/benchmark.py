@@ -38,8 +38,8 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     env, algo, copies, horizon, threads, device: what was measured; steps_per_s: environment steps a second of the whole
     loop; steps_per_s_quiet: the same by the lower quartile of the windows' times, which a machine shared with others
     disturbs less; agent_steps_per_s; rounds: windows measured; time: for each of `PHASES` its share (they add up to 1)
-    and ms_per_round (one update of every learner); world: steps_per_s of the environment alone with the same copies and random actions; memory:
-    peak_mb of the process and of the GPU; machine: processor, cores, gpus, versions.
+    and ms_per_round (one update of every learner); world: steps_per_s of the environment alone with the same copies and
+    random actions; memory: peak_mb of the process and of the GPU; machine: processor, cores, gpus, versions.
     """
     config = resolved.config
     settle(config.threads)
