@@ -78,7 +78,7 @@ JOBS = (
     ),
     Job(
         "speaker-listener-mappo",
-        ("algo=mappo", "env=particle/simple_speaker_listener", "steps=5M"),
+        ("algo=mappo", "env=particle/simple_speaker_listener", "steps=4M"),
         *(
             "team",
             "sum",
