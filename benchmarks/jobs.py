@@ -78,16 +78,9 @@ JOBS = (
     ),
     Job(
         "speaker-listener-mappo",
-        ("algo=mappo", "env=particle/simple_speaker_listener", "steps=4M"),
-        *(
-            "team",
-            "sum",
-            "speaker-listener",
-            -15.0,
-            "a scripted listener earns about -12.1",
-            (-45.0, -20.0, -15.0),
-            "follow_speaker",
-        ),
+        ("algo=mappo", "env=particle/simple_speaker_listener", "env.variant=openai", "steps=4M"),
+        *("team", "agent", "speaker-listener", -15.0, "a scripted listener earns about -12.1", (-45.0, -20.0, -15.0)),
+        script="follow_speaker",
     ),
     Job(
         "tag-mappo-mappo",
