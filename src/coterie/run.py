@@ -190,7 +190,7 @@ def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) 
         plot([folder.path], folder.path / "curves.png")
         summary = _summary(config, folder, steps)
     if config.progress != "off":
-        Console(stderr=True).print(summary)
+        summary.print(Console(stderr=True))
     if received and not done:
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(received[0], f"signal {received[0]}")
         print(
