@@ -9,7 +9,7 @@ import torch
 
 from coterie.collect import Collector, due
 from coterie.policy import RandomPolicy
-from runs import all_finite
+from tinyruns import all_finite
 from worlds import Counter
 
 CPU = torch.device("cpu")

@@ -33,7 +33,7 @@ from coterie.__main__ import main
 from coterie.config import _CHANGEABLE as CHANGEABLE
 from coterie.overrides import primitive
 from coterie.settings import flatten
-from runs import tiny
+from tinyruns import tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -15,7 +15,7 @@ from coterie.evaluation import Evaluation, Evaluator, evaluate
 from coterie.nets.team import Shape
 from coterie.policy import ActorPolicy, Policy, RandomPolicy
 from coterie.seeds import generator
-from runs import rows_of, train
+from tinyruns import rows_of, train
 from worlds import Counter
 
 CPU = torch.device("cpu")

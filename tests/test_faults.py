@@ -18,7 +18,7 @@ from coterie.checkpoint import Checkpoints
 from coterie.errors import NonFiniteError, UserError
 from coterie.process import interruptible
 from coterie.types import Window
-from runs import Process, all_finite, assert_same, rows_of, state_of, stop_at, tiny, train
+from tinyruns import Process, all_finite, assert_same, rows_of, state_of, stop_at, tiny, train
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from coterie.collect import Collector
 from coterie.loop import joined
 from coterie.policy import RandomPolicy
 from coterie.types import tree_leaves
-from runs import rows_of, state_of, stop_at, train
+from tinyruns import rows_of, state_of, stop_at, train
 from worlds import Counter
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie import run
-from runs import Process, assert_same, is_run, rows_of, state_of, stop_at, tiny, train
+from tinyruns import Process, assert_same, is_run, rows_of, state_of, stop_at, tiny, train
 
 SPREAD = ("env=particle/simple_spread",)
 TAG = ("env=particle/simple_tag",)

@@ -10,7 +10,7 @@ import pytest
 from coterie import run
 from coterie.errors import UserError
 from coterie.metrics import undeclared
-from runs import assert_same, rows_of, state_of, tiny, train
+from tinyruns import assert_same, rows_of, state_of, tiny, train
 
 TAG = ("env=particle/simple_tag", "algo=mappo", "steps=160")
 

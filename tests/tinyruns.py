@@ -139,7 +139,7 @@ class Process:
 
 
 _count = itertools.count()
-_IMPORTED = ["runs", "coterie.cli", "coterie.run", "coterie.algos.ppo", "torch._dynamo", "torch.utils.tensorboard"]
+_IMPORTED = ["tinyruns", "coterie.cli", "coterie.run", "coterie.algos.ppo", "torch._dynamo", "torch.utils.tensorboard"]
 
 
 def _child(words: list[str], folder: str, said: str, die_at: int | None, most_bytes: int | None) -> None:
