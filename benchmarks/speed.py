@@ -32,6 +32,8 @@ from coterie.schema import available_cores
 HERE = Path(__file__).resolve().parent
 STORM = 0.5
 """Samples beside a yardstick slower than this part of its best are left out."""
+AS_COTERIE = {"GOMP_SPINCOUNT": "3000"}
+"""What the command `coterie` sets before PyTorch is loaded; the yardstick runs with PyTorch's own default."""
 
 _RECURRENT = (
     *("algo=mappo", "algo.memory=gru", "algo.memory_size=128", "algo.hidden=[128]", "algo.critic=joint"),
@@ -165,7 +167,7 @@ def measure(rows: list[Row], given: argparse.Namespace) -> dict[Row, list[dict[s
         for row in rows:
             said = _run(beside, given.threads)
             stick = said if isinstance(said, dict) else {"steps_per_s_quiet": said}
-            taken = _run([*mine, "--sample", row.name], given.threads) | {"yardstick": stick}
+            taken = _run([*mine, "--sample", row.name], given.threads, AS_COTERIE) | {"yardstick": stick}
             samples[row].append(taken)
             print(
                 f"round {number + 1} of {given.rounds}: {row.name} {whole_number(taken['steps_per_s'])} steps/s, "
@@ -176,13 +178,13 @@ def measure(rows: list[Row], given: argparse.Namespace) -> dict[Row, list[dict[s
     return samples
 
 
-def _run(words: list[str], threads: int) -> Any:
-    """What a process prints on its last line, as JSON."""
+def _run(words: list[str], threads: int, more: dict[str, str] | None = None) -> Any:
+    """What a process prints on its last line, as JSON; more: environment variables that it gets."""
     done = subprocess.run(
         words,
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | (more or {}),
     )
     if done.returncode:
         raise UserError(f"{shlex.join(words)} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
