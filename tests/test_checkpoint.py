@@ -508,7 +508,6 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(path, monkeypatch):
 
 def test_a_really_full_disk_is_one_clear_line(tmp_path):
     """The operating system refuses to let files grow past a size, which writes notice as they notice a full disk."""
-    pytest.importorskip("resource")
     program = """
         import resource, signal, sys, torch
         from coterie.checkpoint import Checkpoints

@@ -101,18 +101,17 @@ def test_what_stands_in_dead_places_changes_no_weight(critic, memory):
 
 
 def test_closing_rows_are_not_learned_from():
-    """The reward function pays a million to whoever acts on them, and nobody notices."""
+    """What was noted there, a log-probability of a million, would show in the divergence."""
     algorithm, collector = learner(Probe(see=lambda x, age: age.view(-1, 1, 1), pay=pay_nothing, length=3))
     (window,) = collector.advance(12)[0].values()
     closing = ~window.acted[:-1]
     assert closing.sum() == 16 * 3
-    poisoned = window.obs["agent"].clone()
-    before = algorithm._targets(window)[0]
-    assert before.target.abs().max() < 1
     window.record["log_prob"][closing] = 1e6
-    metrics = algorithm.update(window, 0.0)
-    assert metrics["policy/kl"] < 1
-    assert poisoned.isfinite().all()
+    assert algorithm.update(window, 0.0)["policy/kl"] < 1
+    algorithm, collector = learner(Probe(see=lambda x, age: age.view(-1, 1, 1), pay=pay_nothing, length=3))
+    (window,) = collector.advance(12)[0].values()
+    window.record["log_prob"][window.acted[:-1]] = 1e6  # the control: rows that were acted on
+    assert algorithm.update(window, 0.0)["policy/kl"] > 1
 
 
 def pay_nothing(x, age, discrete, continuous):
