@@ -22,11 +22,21 @@ DEFAULT_ALGO = "mappo"
 DEFAULT_ENV = "particle/simple_spread"
 
 
+FAMILIES: dict[str, str] = {
+    "particle": "coterie.envs.particle",
+    "matrix": "coterie.envs.matrix",
+    "probe": "coterie.envs.probe",
+}
+"""A family's name to the module whose `SCENARIOS` holds its worlds: name to `module:Class`. These import no world."""
+
+
 def environments() -> dict[str, str]:
     """The name of every environment that comes with Coterie to its class, e.g. `particle/simple_spread`."""
-    from coterie.envs.particle import SCENARIOS
-
-    return {f"particle/{name}": target for name, target in SCENARIOS.items()}
+    found = {}
+    for family, module in FAMILIES.items():
+        scenarios = importlib.import_module(module).SCENARIOS
+        found |= {f"{family}/{name}": target for name, target in scenarios.items()}
+    return found
 
 
 def base_name(algo: str) -> str:
