@@ -15,9 +15,10 @@ from gymnasium import spaces
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
 
 import coterie
+from coterie.actor import ActorPolicy
 from coterie.errors import UserError
 from coterie.player import Loaded, Player, to_native
-from coterie.policy import ActorPolicy, RandomPolicy
+from coterie.policy import RandomPolicy
 from coterie.types import Action, RoleSpec, Row, TeamSpec
 
 QUICK = {

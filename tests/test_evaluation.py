@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.actor import ActorPolicy
 from coterie.checkpoint import Checkpoints
 from coterie.errors import UserError
 from coterie.evaluation import Evaluation, Evaluator, evaluate
 from coterie.nets.team import Shape
-from coterie.policy import ActorPolicy, Policy, RandomPolicy
+from coterie.policy import Policy, RandomPolicy
 from coterie.seeds import generator
 from tinyruns import rows_of, train
 from worlds import Counter

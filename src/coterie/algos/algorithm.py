@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from gymnasium import spaces
 from pydantic import BaseModel
 
 from coterie.errors import UserError
+from coterie.nets.sensors import layout
 from coterie.policy import Mode, Policy
 from coterie.types import TeamSpec, Window
 
@@ -49,8 +49,13 @@ class Capabilities:
                     f"algo={name} does not support the {kind} actions of role '{role.name}' ({role.action_space}); "
                     f"it takes {', '.join(sorted(self.actions))}: choose another algorithm (coterie list algos)"
                 )
-            shape = getattr(role.observation_space, "shape", None)
-            if not self.images and not (isinstance(role.observation_space, spaces.Box) and shape and len(shape) == 1):
+            seen = layout(role.observation_space)
+            if seen is None:
+                raise UserError(
+                    f"role '{role.name}' observes {role.observation_space}, which no network reads: expected a Box of "
+                    "one axis, a Box [height, width, channels], or a Dict of these"
+                )
+            if not self.images and (len(seen) != 1 or not isinstance(seen[0], int)):
                 raise UserError(
                     f"algo={name} reads vectors, and role '{role.name}' observes {role.observation_space}: "
                     "flatten the observation to one axis"

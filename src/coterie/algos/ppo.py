@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.algos.optimiser import Optimiser
@@ -30,9 +31,8 @@ from coterie.metrics import Metric, declare
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
 from coterie.nets.team import OwnCritic, Shape, Share, TeamCritic, alike
-from coterie.policy import ActorPolicy
 from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Window, record, tree_map
+from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
 
 METRICS = (
     Metric("loss/policy", "", "clipped surrogate loss, mean over the update", None, "mean"),
@@ -150,7 +150,7 @@ class PPOConfig(BaseModel):
 class Batch:
     """What the loss reads: [M, ..] rows, or [L, M, ..] sequences and the memory before them [M, N, H]."""
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tree]
     action_mask: dict[str, Tensor]
     state: Tensor | None
     action: dict[str, Action]
@@ -172,7 +172,7 @@ class PPO(Algorithm):
     """See the module."""
 
     Config: ClassVar = PPOConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True)
 
     def __init__(
         self, team: TeamSpec, config: PPOConfig, copies: int, horizon: int | None, seed: int, device: torch.device
@@ -242,13 +242,13 @@ class PPO(Algorithm):
             epochs = epoch + 1
             if config.target_kl is not None and float(reports[-1][3]) > config.target_kl:
                 break
-        self.policy.observe({name: x[:-1] for name, x in window.obs.items()}, onpolicy.live(window))
+        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
         return self._report(torch.stack(reports), float(explained), lr, entropy_coef, epochs)
 
     def _targets(self, window: Window) -> tuple[Batch, Tensor]:
         """Advantages and lambda-returns from one pass of the critic over T + 1 rows."""
         config = self.config
-        obs = self.policy.normalised(window.obs)
+        obs = self.policy.scale(window.obs)
         state = None if self._state_name is None else window.state[self._state_name]
         begins = None if self._length is None else onpolicy.begins(window, self._central)
         value = self._values(obs, state, begins)  # [T + 1, B, N, K], normalised
@@ -271,7 +271,7 @@ class PPO(Algorithm):
         # Rows where nobody acts are left out of minibatches, sequences keep them: these need the masks.
         masked = self.team.mortal or self._length is not None
         batch = Batch(
-            obs={name: x[:-1] for name, x in obs.items()},
+            obs=tree_map(lambda x: x[:-1], obs),
             action_mask={name: x[:-1] for name, x in window.action_mask.items()},
             state=None if state is None else state[:-1],
             action=window.action,
@@ -327,7 +327,7 @@ class PPO(Algorithm):
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
-    def _values(self, obs: dict[str, Tensor], state: Tensor | None, begins: Tensor | None) -> Tensor:
+    def _values(self, obs: dict[str, Tree], state: Tensor | None, begins: Tensor | None) -> Tensor:
         """Normalised values of T + 1 rows; notes the memory before each sequence and before the next window."""
         if self._length is None:
             return self.critic(obs, state, None, {})[0]
@@ -338,7 +338,7 @@ class PPO(Algorithm):
                 self._carry = carry
             else:
                 self._starts.append(carry)
-            seen = {name: x[part] for name, x in obs.items()}
+            seen = tree_map(lambda x, part=part: x[part], obs)
             value, carry = self.critic(seen, None if state is None else state[part], begins[part], carry)  # pyright: ignore[reportOptionalSubscript]
             values.append(value)
         return torch.cat(values)
@@ -351,7 +351,7 @@ class PPO(Algorithm):
         for at in range(0, self.horizon, length):
             actor.append(carry)
             if at + length < self.horizon:
-                seen = {name: x[at : at + length] for name, x in batch.obs.items()}
+                seen = tree_map(lambda x, at=at: x[at : at + length], batch.obs)
                 carry = self.policy.unroll(seen, window.first[at : at + length], carry)
         carries = {
             "actor": tree_map(lambda *x: torch.cat(x), *actor),

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from coterie.nets.bodies import Mlp
 from coterie.nets.layers import Activation, Linear
 from coterie.nets.memory import Carry, Memory, MemoryKind
-from coterie.types import RoleSpec, TeamSpec
+from coterie.nets.sensors import Sensors, layout, together
+from coterie.types import Action, RoleSpec, TeamSpec, Tree, tree_map
 
 Share = Literal["role", "all", "none"]
 
@@ -46,40 +46,55 @@ class Block:
         return self.stop - self.start
 
     @property
-    def features(self) -> int:
-        """D of one agent's observation."""
-        space = self.roles[0].observation_space
-        assert isinstance(space, spaces.Box)
-        return space.shape[0]
+    def vector(self) -> bool:
+        """Whether agents observe one vector."""
+        return len(self.roles[0].observation_space.shape or ()) == 1
 
-    def gather(self, by_role: dict[str, Tensor], dim: int = -2) -> Tensor:
-        """The roles' tensors [.., n, D] side by side along the agent axis."""
-        if len(self.roles) == 1:
-            return by_role[self.roles[0].name]
-        return torch.cat([by_role[role.name] for role in self.roles], dim)
+    @property
+    def features(self) -> int:
+        """D of one agent's observation, where that is a vector."""
+        assert self.vector
+        return self.roles[0].observation_space.shape[0]  # pyright: ignore[reportOptionalSubscript]
+
+    def gather(self, obs: dict[str, Tree]) -> Tree:
+        """The roles' observations [.., n, ..] side by side along the agent axis."""
+        return together([obs[role.name] for role in self.roles], self.roles[0].observation_space)
 
     def mask(self, by_role: dict[str, Tensor]) -> Tensor | None:
         """The roles' action masks [.., n, sum A], None if no role has one; a role without one has all choices."""
         given = next((by_role[role.name] for role in self.roles if role.name in by_role), None)
-        if given is None:
-            return None
+        if given is None or len(self.roles) == 1:
+            return given
         full = {
             r.name: given.new_ones(*given.shape[:-2], r.n, given.shape[-1]) for r in self.roles if r.name not in by_role
         }
-        return self.gather(by_role | full)
+        by_role = by_role | full
+        return torch.cat([by_role[role.name] for role in self.roles], -2)
 
-    def scatter(self, x: Tensor) -> dict[str, Tensor]:
-        """[.., n, D] cut back into roles."""
+    def split(self, action: Action) -> dict[str, Action]:
+        """The block's action cut back into roles."""
         if len(self.roles) == 1:
-            return {self.roles[0].name: x}
-        parts = x.split([role.n for role in self.roles], -2)
-        return {role.name: part for role, part in zip(self.roles, parts, strict=True)}
+            return {self.roles[0].name: action}
+        sizes = [role.n for role in self.roles]
+        discrete = [None] * len(sizes) if action.discrete is None else action.discrete.split(sizes, -2)
+        continuous = [None] * len(sizes) if action.continuous is None else action.continuous.split(sizes, -2)
+        return {r.name: Action(d, c) for r, d, c in zip(self.roles, discrete, continuous, strict=True)}
+
+    def action(self, by_role: dict[str, Action]) -> Action:
+        """The roles' actions side by side."""
+        if len(self.roles) == 1:
+            return by_role[self.roles[0].name]
+        parts = [by_role[role.name] for role in self.roles]
+        discrete = [part.discrete for part in parts if part.discrete is not None]
+        continuous = [part.continuous for part in parts if part.continuous is not None]
+        return Action(torch.cat(discrete, -2) if discrete else None, torch.cat(continuous, -2) if continuous else None)
 
 
 def alike(roles: Sequence[RoleSpec]) -> bool:
     """Whether one network can read all roles: observations of one shape, actions of one kind."""
     first = roles[0]
-    return all(r.observation_space.shape == first.observation_space.shape and r.action == first.action for r in roles)
+    seen = layout(first.observation_space)
+    return all(layout(r.observation_space) == seen and r.action == first.action for r in roles)
 
 
 def blocks(team: TeamSpec, share: Share) -> tuple[Block, ...]:
@@ -96,7 +111,7 @@ def blocks(team: TeamSpec, share: Share) -> tuple[Block, ...]:
 
 
 class BlockNet(nn.Module):
-    """Body, optional memory and a linear head for the agents of one block: [.., n, D] to [.., n, out]."""
+    """Sensors, body, optional memory and a linear head for the agents of one block: [.., n, ..] to [.., n, out]."""
 
     def __init__(
         self,
@@ -112,14 +127,16 @@ class BlockNet(nn.Module):
         self.sets = block.n if share == "none" else None
         ids = torch.eye(block.n) if agent_id and block.n > 1 else None
         self.register_buffer("ids", ids, persistent=False)
-        inputs = block.features + (block.n if ids is not None else 0)
+        self.sensors = Sensors(block.roles[0].observation_space, self.sets, generator)
+        inputs = self.sensors.features + (block.n if ids is not None else 0)
         self.core = Core(inputs, outputs, head_gain, shape, self.sets, generator)
 
-    def forward(self, obs: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
-        """obs: [.., n, D]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory."""
+    def forward(self, obs: Tree, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
+        """obs: [.., n, ..]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory."""
+        x = self.sensors(obs)
         if self.ids is not None:
-            obs = torch.cat([obs, self.ids.expand(*obs.shape[:-1], -1)], -1)  # pyright: ignore[reportCallIssue]
-        return self.core(obs, first, carry)
+            x = torch.cat([x, self.ids.expand(*x.shape[:-1], -1)], -1)  # pyright: ignore[reportCallIssue]
+        return self.core(x, first, carry)
 
 
 class Core(nn.Module):
@@ -181,11 +198,26 @@ class TeamNet(nn.Module):
     ):
         super().__init__()
         self.blocks = blocks(team, share)
+        self.shape, self.agents = shape, team.n
         self.nets = nn.ModuleDict(
             {b.name: BlockNet(b, outputs[b.name], head_gain, shape, share, agent_id, generator) for b in self.blocks}
         )
 
-    def forward(self, obs: dict[str, Tensor], first: Tensor | None, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+    def start(self, copies: int, device: torch.device) -> Carry:
+        """Empty memories of `copies` copies, by name [B, N, H]; {} without memory."""
+        if self.shape.memory == "none":
+            return {}
+        names = ("h",) if self.shape.memory == "gru" else ("h", "c")
+        return {name: torch.zeros(copies, self.agents, self.shape.memory_size, device=device) for name in names}
+
+    def row(self, obs: dict[str, Tree], first: Tensor, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+        """One row [B, n, ..] instead of sequences."""
+        if not carry:
+            return self(obs, None, carry)
+        out, carry = self(tree_map(lambda x: x.unsqueeze(0), obs), first.unsqueeze(0), carry)
+        return {name: x.squeeze(0) for name, x in out.items()}, carry
+
+    def forward(self, obs: dict[str, Tree], first: Tensor | None, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
         out, carries = {}, []
         for block in self.blocks:
             agents = slice(block.start, block.stop)
@@ -218,7 +250,7 @@ class OwnCritic(nn.Module):
         self.agents = team.n
 
     def forward(
-        self, obs: dict[str, Tensor], state: Tensor | None, first: Tensor | None, carry: Carry
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, carry: Carry
     ) -> tuple[Tensor, Carry]:
         out, carry = self.net(obs, first, carry)
         return join(out, self.net.blocks, -2), carry
@@ -235,15 +267,16 @@ class TeamCritic(nn.Module):
         self, team: TeamSpec, signals: int, joint: bool, state_size: int, shape: Shape, generator: torch.Generator
     ):
         super().__init__()
-        self.roles = tuple(role.name for role in team.roles) if joint else ()
-        inputs = state_size + sum(b.features * b.n for b in blocks(team, "role")) * joint
+        seen = team.roles if joint else ()
+        self.sensors = nn.ModuleDict({r.name: Sensors(r.observation_space, None, generator) for r in seen})
+        inputs = state_size + sum(int(self.sensors[role.name].features) * role.n for role in seen)  # pyright: ignore
         self.core = Core(inputs, team.n * signals, 1.0, shape, None, generator)
         self.agents = team.n
 
     def forward(
-        self, obs: dict[str, Tensor], state: Tensor | None, first: Tensor | None, carry: Carry
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, carry: Carry
     ) -> tuple[Tensor, Carry]:
-        parts = [obs[role].flatten(-2) for role in self.roles]
+        parts = [sensors(obs[role]).flatten(-2) for role, sensors in self.sensors.items()]
         if state is not None:
             parts.append(state)
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
