@@ -1,9 +1,9 @@
-"""Generalised advantages against literal numbers."""
+"""Advantages and returns against literal numbers."""
 
 import pytest
 import torch
 
-from coterie.math.returns import gae
+from coterie.math.returns import gae, lambda_return, n_step_return
 
 NO, YES = False, True
 
@@ -89,3 +89,92 @@ def test_every_reward_signal_has_its_own_discount():
     flags = column(NO, NO, YES).unsqueeze(-1)
     found = gae(reward, value, value, flags, flags, torch.tensor([0.5, 1.0]), 1.0)
     torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.75, 3.0]))
+
+
+# ------------------------------------------------------------------------------------ lambda-returns, n-step returns
+
+
+def returns(function, reward, following, terminated, boundary, gamma, last):
+    """Returns [T] of one stream by `lambda_return` or `n_step_return`; following: V of the successors."""
+    reward, following = (column(*[float(x) for x in values]) for values in (reward, following))
+    return function(reward, following, column(*terminated), column(*boundary), gamma, last).flatten()
+
+
+THREE = [NO, NO, NO]
+THIRD = [NO, NO, YES]
+
+
+@pytest.mark.parametrize("padding", [9.0, float("nan")])
+def test_a_lambda_return_of_a_terminated_episode_reads_no_value_behind_its_end(padding):
+    found = returns(lambda_return, [0, 0, 1], [0.6, 0.7, padding], THIRD, THIRD, 0.99, 0.95)
+    expect(found, [0.946829, 0.97515, 1.0])
+
+
+def test_a_lambda_return_bootstraps_at_a_time_limit_and_in_the_last_row():
+    limit = returns(lambda_return, [0, 0, 1], [0.6, 0.7, 0.8], THREE, THIRD, 0.99, 0.95)
+    expect(limit, [1.647384, 1.720026, 1.792])
+    expect(returns(lambda_return, [0, 0, 1], [0.6, 0.7, 0.8], THREE, THREE, 0.99, 0.95), limit.tolist())
+
+
+def test_every_step_of_a_lambda_return_may_have_its_own_discount():
+    gamma = column(0.5, 0.9, 1.0, 0.5, 0.8)
+    no = [NO] * 5
+    found = returns(lambda_return, [1, 0, -1, 0, 1], [3, 1, 5, -5, 3], no, no, gamma, 0.75)
+    expect(found, [1.6460547, 0.72281253, 0.7375001, 0.6500001, 3.4])
+
+
+def test_a_lambda_return_over_a_limit_does_not_run_into_padding():
+    """The control forgets the limit: what stands in the row behind it shows."""
+    rows = [1, 1, 1, 77], [2, 3, 4, 66], [NO] * 4
+    found = returns(lambda_return, *rows, [NO, NO, YES, YES], 0.9, 0.8)
+    expect(found[:3], [4.85344, 4.852, 4.6])
+    assert returns(lambda_return, *rows, [NO] * 4, 0.9, 0.8)[0] > 10
+
+
+def test_lambda_returns_are_generalised_advantages_plus_values():
+    draw = torch.Generator().manual_seed(3)
+    reward, value = torch.rand(9, 4, 2, generator=draw), torch.rand(10, 4, 2, generator=draw)
+    terminated = torch.rand(9, 4, 2, generator=draw) < 0.2
+    boundary = terminated | (torch.rand(9, 4, 2, generator=draw) < 0.2)
+    found = lambda_return(reward, value[1:], terminated, boundary, 0.9, 0.8)
+    torch.testing.assert_close(found, gae(reward, value[:-1], value[1:], terminated, boundary, 0.9, 0.8) + value[:-1])
+
+
+def test_an_n_step_return_never_reads_behind_an_end():
+    found = returns(n_step_return, [1, 1, 1], [5, 6, 10], THIRD, THIRD, 0.9, 5)
+    expect(found, [2.71, 1.9, 1.0])
+    flags = [*THIRD, NO, NO]
+    found = returns(n_step_return, [1, 1, 1, 9, 9], [5, 6, 10, 3, 3], flags, flags, 0.9, 5)
+    expect(found[:3], [2.71, 1.9, 1.0])
+
+
+def test_an_n_step_return_bootstraps_n_steps_on_or_at_the_limit_before_that():
+    rows = [1, 2, 3, 4], [10, 20, 30, 40], [NO] * 4
+    expect(returns(n_step_return, *rows, [NO] * 4, 0.5, 1), [6.0, 12, 18, 24])
+    expect(returns(n_step_return, *rows, [NO] * 4, 0.5, 2), [1 + 1 + 5, 2 + 1.5 + 7.5, 3 + 2 + 10, 24])
+    expect(returns(n_step_return, *rows, [NO, YES, NO, NO], 0.5, 3), [1 + 1 + 5.0, 12, 3 + 2 + 10, 24])
+
+
+def test_n_steps_of_a_whole_window_are_lambda_one_are_monte_carlo():
+    draw = torch.Generator().manual_seed(1)
+    reward, value = torch.rand(6, 2, 3, generator=draw), torch.rand(6, 2, 3, generator=draw)
+    no = torch.zeros(6, 2, 3, dtype=torch.bool)
+    discounts = 0.9 ** torch.arange(7.0).view(7, 1, 1)
+    monte_carlo = (reward * discounts[:6]).sum(0) + discounts[6] * value[5]
+    for found in (n_step_return(reward, value, no, no, 0.9, 6), lambda_return(reward, value, no, no, 0.9, 1.0)):
+        torch.testing.assert_close(found[0], monte_carlo)
+    terminated = torch.rand(6, 2, 3, generator=draw) < 0.2
+    boundary = terminated | (torch.rand(6, 2, 3, generator=draw) < 0.2)
+    torch.testing.assert_close(
+        n_step_return(reward, value, terminated, boundary, 0.9, 6),
+        lambda_return(reward, value, terminated, boundary, 0.9, 1.0),
+    )
+
+
+def test_every_reward_signal_has_its_own_discount_in_a_lambda_return():
+    reward, flags = torch.ones(3, 1, 1, 2), column(NO, NO, YES).unsqueeze(-1)
+    for found in (
+        lambda_return(reward, torch.zeros_like(reward), flags, flags, torch.tensor([0.5, 1.0]), 1.0),
+        n_step_return(reward, torch.zeros_like(reward), flags, flags, torch.tensor([0.5, 1.0]), 3),
+    ):
+        torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.75, 3.0]))

@@ -32,3 +32,60 @@ def gae(
         later = torch.addcmul(d, c, later)
         advantage.append(later)
     return torch.stack(advantage[::-1])
+
+
+def lambda_return(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    boundary: Tensor,
+    gamma: float | Tensor,
+    trace_decay: float,
+) -> Tensor:
+    """Lambda-return of every step, TD(lambda)'s target.
+
+        G_t = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda X_t)
+        X_t = V(s'_t) where boundary_t and in the last row, else G_{t+1}
+
+    reward, next_value: [T, B, N] or with axes behind, such as reward signals [T, B, N, K] (gamma then may be [K]);
+    next_value: V of the true successor, read nowhere behind `terminated`; terminated, boundary: bool, broadcast to
+    that shape; gamma: a number, or a tensor that broadcasts to that shape, such as one discount a step.
+    Returns the shape and dtype of next_value. Source: Sutton and Barto 2018, eq. 12.18.
+    """
+    discount = (gamma * ~terminated).expand_as(next_value)
+    trace = (trace_decay * ~boundary).expand_as(next_value).to(next_value.dtype)
+    trace = torch.cat([trace[:-1], torch.zeros_like(trace[:1])])
+    now = reward + discount * (1 - trace) * next_value.masked_fill(terminated, 0)
+    decay = discount * trace
+    later = torch.zeros_like(now[0])
+    returns = []
+    for x, c in zip(reversed(now.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        later = torch.addcmul(x, c, later)
+        returns.append(later)
+    return torch.stack(returns[::-1])
+
+
+def n_step_return(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    boundary: Tensor,
+    gamma: float | Tensor,
+    n: int,
+) -> Tensor:
+    """Return of every step over the next `n` rewards, or fewer where a boundary or the last row comes first.
+
+        G^1_t = r_t + gamma (1 - terminated_t) V(s'_t)
+        G^n_t = r_t + gamma (1 - terminated_t) (V(s'_t) where boundary_t and in the last row, else G^{n-1}_{t+1})
+
+    Arguments as in `lambda_return`; n: at least 1. With n = T it is the lambda-return of lambda 1.
+    Source: Sutton and Barto 2018, eq. 7.1.
+    """
+    discount = (gamma * ~terminated).expand_as(next_value)
+    successor = next_value.masked_fill(terminated, 0)
+    stop = boundary.expand_as(next_value)[:-1]
+    returns = torch.addcmul(reward, discount, successor)
+    for _ in range(min(n, len(reward)) - 1):
+        later = torch.cat([torch.where(stop, successor[:-1], returns[1:]), successor[-1:]])
+        returns = torch.addcmul(reward, discount, later.masked_fill(terminated, 0))
+    return returns
