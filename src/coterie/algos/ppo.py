@@ -28,9 +28,10 @@ from coterie.math.running import Moments, ema_scale, ema_start, ema_update
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.math.schedules import scheduled
 from coterie.metrics import Metric, declare
+from coterie.nets.critics import OwnCritic, TeamCritic
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
-from coterie.nets.team import OwnCritic, Shape, Share, TeamCritic, alike
+from coterie.nets.team import Shape, Share, alike
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
 

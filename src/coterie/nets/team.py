@@ -238,47 +238,11 @@ def join(parts: dict[str, Tensor], order: Sequence[Block], dim: int) -> Tensor:
     return torch.cat([parts[block.name] for block in order], dim)
 
 
-class OwnCritic(nn.Module):
-    """Values from every agent's own observation: [.., N, K]."""
-
-    def __init__(
-        self, team: TeamSpec, signals: int, shape: Shape, share: Share, agent_id: bool, generator: torch.Generator
-    ):
-        super().__init__()
-        outputs = {block.name: signals for block in blocks(team, share)}
-        self.net = TeamNet(team, outputs, 1.0, shape, share, agent_id, generator)
-        self.agents = team.n
-
-    def forward(
-        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, carry: Carry
-    ) -> tuple[Tensor, Carry]:
-        out, carry = self.net(obs, first, carry)
-        return join(out, self.net.blocks, -2), carry
-
-
-class TeamCritic(nn.Module):
-    """Values from what the whole team sees, an environment state, or both; read once a copy: [.., N, K].
-
-    The input is the same for all agents, so the network runs once and has an output an agent. With memory, first is
-    [T, M, 1] and the carry [M, 1, H].
-    """
-
-    def __init__(
-        self, team: TeamSpec, signals: int, joint: bool, state_size: int, shape: Shape, generator: torch.Generator
-    ):
-        super().__init__()
-        seen = team.roles if joint else ()
-        self.sensors = nn.ModuleDict({r.name: Sensors(r.observation_space, None, generator) for r in seen})
-        inputs = state_size + sum(int(self.sensors[role.name].features) * role.n for role in seen)  # pyright: ignore
-        self.core = Core(inputs, team.n * signals, 1.0, shape, None, generator)
-        self.agents = team.n
-
-    def forward(
-        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, carry: Carry
-    ) -> tuple[Tensor, Carry]:
-        parts = [sensors(obs[role]).flatten(-2) for role, sensors in self.sensors.items()]
-        if state is not None:
-            parts.append(state)
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        value, carry = self.core(x.unsqueeze(-2), first, carry)
-        return value.squeeze(-2).unflatten(-1, (self.agents, -1)), carry
+def join_choices(parts: dict[str, Tensor], order: Sequence[Block], fill: float) -> Tensor:
+    """Blocks' numbers by choice [.., n, A of the block] as one tensor [.., N, A], surplus choices set to `fill`."""
+    width = max(part.shape[-1] for part in parts.values())
+    padded = {
+        name: part if part.shape[-1] == width else nn.functional.pad(part, (0, width - part.shape[-1]), value=fill)
+        for name, part in parts.items()
+    }
+    return join(padded, order, -2)

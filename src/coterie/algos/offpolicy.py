@@ -1,0 +1,178 @@
+"""What learners from replay have in common: their settings, when they learn, and target networks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from coterie.math.schedules import Shape as ScheduleShape
+from coterie.metrics import Metric, declare
+from coterie.nets.layers import Activation
+from coterie.nets.memory import MemoryKind
+from coterie.nets.team import Shape, Share
+from coterie.replay import Replay
+from coterie.types import TeamSpec
+
+declare(
+    Metric("replay/steps", "step", "environment steps held in the replay memory", None, "sum"),
+    Metric("replay/updates", "", "gradient steps so far", None, "max"),
+)
+
+Units = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class OffPolicyConfig(BaseModel):
+    """Settings that learners from replay share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    horizon: int = Field(26, ge=1, le=100_000)
+    """Rows of a window: environment steps of every copy between two rounds of updates, restarts counted."""
+    updates: int = Field(1, ge=1, le=100_000)
+    """Gradient steps after every window."""
+    batch: int = Field(32, ge=1, le=1_000_000)
+    """Sequences in a gradient step; single transitions are sequences of length one."""
+    replay: int = Field(100_000, ge=1)
+    """Environment steps that the replay memory holds."""
+    replay_store: Literal["device", "cpu", "disk"] = "device"
+    """Where the replay memory lies: beside the networks, in the host's memory, or in memory-mapped files."""
+    learning_starts: int = Field(1_000, ge=0)
+    """Environment steps before the first update."""
+    priority_exponent: float = Field(0.0, ge=0, le=1)
+    """How strongly sequences with large errors are preferred; 0 draws uniformly."""
+    importance_exponent: float = Field(0.4, ge=0, le=1)
+    """How far the preference is corrected in the loss, at the start; it rises linearly to 1 over the run."""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount a step."""
+    lr: float = Field(5e-4, gt=0, lt=1)
+    """Adam's learning rate."""
+    lr_schedule: ScheduleShape = "constant"
+    """How the learning rates go from the start to `lr_end` times their value."""
+    lr_end: float = Field(0.01, gt=0, le=1)
+    """Share of the learning rates left at the end of their schedule."""
+    tau: float = Field(0.01, gt=0, le=1)
+    """Share of the online network that target networks take over with every soft copy."""
+    target_every: int | None = Field(None, ge=1)
+    """Gradient steps between two hard copies to the target networks; null: a soft copy after each."""
+    max_grad_norm: float | None = Field(10.0, gt=0)
+    """Norm to which gradients are clipped, each network for itself; null: no clip."""
+    adam_eps: float = Field(1e-5, gt=0)
+    """Adam's epsilon."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Adam's weight decay."""
+    hidden: tuple[Units, ...] = Field((64, 64), min_length=1)
+    """Units of the hidden layers of what acts."""
+    activation: Activation = "relu"
+    """What stands behind every hidden layer."""
+    layer_norm: bool = False
+    """Normalise inputs and hidden layers by their features."""
+    memory: MemoryKind = "none"
+    """Recurrent layer."""
+    memory_size: int = Field(64, ge=1)
+    """Units of the recurrent layer."""
+    sequence: int | None = Field(None, ge=1)
+    """Rows of a sequence that a recurrent network learns from; the whole window if not given."""
+    burn_in: int = Field(0, ge=0)
+    """Rows at the begin of a sequence that only warm up a recurrent network's memory."""
+    sequence_start: Literal["episode", "window"] = "episode"
+    """Where sequences for recurrent networks begin: with an episode and an empty memory, or with a window of
+    collecting and the memory that the acting network had there.
+    """
+    share: Share = "role"
+    """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
+    agent_id: bool | None = None
+    """Whether networks read who the agent is; by default where agents share parameters."""
+    normalise_obs: bool = False
+    """Observations are shifted and scaled by their running mean and spread."""
+    team_reward: bool = False
+    """Every agent is paid the mean of its team's rewards."""
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether networks have a memory."""
+        return self.memory != "none"
+
+    @property
+    def body(self) -> Shape:
+        """How networks are built."""
+        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+
+    def reads_id(self, team: TeamSpec) -> bool:
+        """Whether networks read who the agent is: as asked, or where several agents share one network."""
+        return (self.share != "none" and team.n > 1) if self.agent_id is None else self.agent_id
+
+
+def build_replay(
+    config: OffPolicyConfig,
+    team: TeamSpec,
+    copies: int,
+    horizon: int,
+    steps_ahead: int,
+    states: tuple[str, ...],
+    seed: int,
+    device: torch.device,
+) -> Replay:
+    """The memory that the settings ask for: transitions of `steps_ahead` steps, or sequences for recurrent networks."""
+    length = burn_in_and_sequence(config, horizon) if config.recurrent else steps_ahead
+    return Replay(
+        team,
+        copies,
+        horizon,
+        capacity=config.replay,
+        length=length,
+        starts=config.sequence_start if config.recurrent else "row",
+        states=states,
+        seed=seed,
+        device=device,
+        store=config.replay_store,
+        priority_exponent=config.priority_exponent,
+        importance_exponent=config.importance_exponent,
+    )
+
+
+def burn_in_and_sequence(config: OffPolicyConfig, horizon: int) -> int:
+    """Steps of a sequence for recurrent networks, the rows that warm up the memory included."""
+    return config.burn_in + (config.sequence or horizon)
+
+
+class Target:
+    """A copy of a network that follows it: softly with every call, or as a whole every so many calls.
+
+    `module` is the copy; `online`'s must not be moved afterwards (make the
+    optimiser, which flattens them, first).
+    """
+
+    def __init__(self, online: nn.Module, tau: float, every: int | None):
+        self.module = copy.deepcopy(online).requires_grad_(False)
+        self.module.zero_grad(set_to_none=True)
+        self._online: list[Tensor] = list(online.parameters())
+        self._own: list[Tensor] = list(self.module.parameters())
+        self._tau, self._every = tau, every
+        self._calls = 0
+
+    def follow(self) -> None:
+        """To be called after every step of the online network."""
+        self._calls += 1
+        if self._every is None:
+            self._mix(self._tau)
+        elif self._calls % self._every == 0:
+            self._mix(1.0)
+
+    @torch.no_grad()
+    def _mix(self, share: float) -> None:
+        online = [p.detach() for p in self._online]
+        if share == 1.0:
+            torch._foreach_copy_(self._own, online)
+        else:
+            torch._foreach_lerp_(self._own, online, share)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"module": self.module.state_dict(), "calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["module"])
+        self._calls = state["calls"]

@@ -1,0 +1,59 @@
+"""What all agents of a team do at once as one vector, and whose part of it is whose."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coterie.types import Action, ActionSpec, TeamSpec
+
+
+def action_size(spec: ActionSpec) -> int:
+    """P: the length of an action as a vector."""
+    return spec.mask_size + spec.continuous
+
+
+def encoded(spec: ActionSpec, action: Action) -> Tensor:
+    """Actions of a role as vectors [.., n, P]: every choice one-hot, then the continuous numbers."""
+    parts = []
+    if action.discrete is not None:
+        for k, choices in enumerate(spec.choices):
+            parts.append(functional.one_hot(action.discrete[..., k], choices).float())
+    if action.continuous is not None:
+        parts.append(action.continuous)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class JointAction:
+    """The actions of a team's agents side by side, J numbers; agents may have actions of different lengths.
+
+    own: [N, J] bool, True in the block of numbers that is the agent's own.
+    """
+
+    def __init__(self, team: TeamSpec, device: torch.device):
+        sizes = [action_size(role.action) for role in team.roles for _ in role.agents]
+        owner = torch.repeat_interleave(torch.arange(team.n), torch.tensor(sizes))
+        self.size = len(owner)
+        self.own = (owner == torch.arange(team.n)[:, None]).to(device)
+        self._team = team
+
+    def vectors(self, action: dict[str, Action]) -> dict[str, Tensor]:
+        """Hard actions by role as vectors [.., n, P]."""
+        return {role.name: encoded(role.action, action[role.name]) for role in self._team.roles}
+
+    def join(self, vectors: dict[str, Tensor]) -> Tensor:
+        """Vectors by role [.., n, P] as one [.., J]."""
+        parts = [vectors[role.name].flatten(-2) for role in self._team.roles]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def others(self, joint: Tensor) -> Tensor:
+        """[.., J] as every agent's view of the others [.., N, J]: its own block is zero."""
+        return joint.unsqueeze(-2).masked_fill(self.own, 0)
+
+    def replaced(self, joint: Tensor, fresh: Tensor) -> Tensor:
+        """[.., N, J]: for every agent the joint action with its own block taken from `fresh`; both are [.., J].
+
+        The gradient of entry i reaches the actions of agent i alone.
+        """
+        return torch.where(self.own, fresh.unsqueeze(-2), joint.unsqueeze(-2))
