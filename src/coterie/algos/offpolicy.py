@@ -166,9 +166,9 @@ class Target:
     def _mix(self, share: float) -> None:
         online = [p.detach() for p in self._online]
         if share == 1.0:
-            torch._foreach_copy_(self._own, online)
+            torch._foreach_copy_(self._own, online)  # pyright: ignore[reportPrivateImportUsage]
         else:
-            torch._foreach_lerp_(self._own, online, share)
+            torch._foreach_lerp_(self._own, online, share)  # pyright: ignore[reportPrivateImportUsage]
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "calls": self._calls}

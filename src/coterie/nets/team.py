@@ -122,18 +122,25 @@ class BlockNet(nn.Module):
         share: Share,
         agent_id: bool,
         generator: torch.Generator,
+        extra: int = 0,
     ):
         super().__init__()
         self.sets = block.n if share == "none" else None
         ids = torch.eye(block.n) if agent_id and block.n > 1 else None
         self.register_buffer("ids", ids, persistent=False)
         self.sensors = Sensors(block.roles[0].observation_space, self.sets, generator)
-        inputs = self.sensors.features + (block.n if ids is not None else 0)
+        inputs = self.sensors.features + extra + (block.n if ids is not None else 0)
         self.core = Core(inputs, outputs, head_gain, shape, self.sets, generator)
 
-    def forward(self, obs: Tree, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
-        """obs: [.., n, ..]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory."""
+    def forward(
+        self, obs: Tree, first: Tensor | None, carry: Carry, extra: Tensor | None = None
+    ) -> tuple[Tensor, Carry]:
+        """obs: [.., n, ..]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory; extra:
+        [.., n, E], what the network reads besides, such as the agents' last actions.
+        """
         x = self.sensors(obs)
+        if extra is not None:
+            x = torch.cat([x, extra], -1)
         if self.ids is not None:
             x = torch.cat([x, self.ids.expand(*x.shape[:-1], -1)], -1)  # pyright: ignore[reportCallIssue]
         return self.core(x, first, carry)
@@ -182,7 +189,8 @@ class Core(nn.Module):
 class TeamNet(nn.Module):
     """A network for every agent of a team: role tensors [.., n, D] in, one tensor [.., n, out] a block out.
 
-    outputs: width of each block's head; head_gain: gain of the head's orthogonal initialisation.
+    outputs: width of each block's head; head_gain: gain of the head's orthogonal initialisation; extra: how many
+    numbers a block's network reads besides observations.
     With memory, inputs are sequences [T, M, n, D] and the carry is [M, N, H] by name.
     """
 
@@ -195,12 +203,17 @@ class TeamNet(nn.Module):
         share: Share,
         agent_id: bool,
         generator: torch.Generator,
+        extra: dict[str, int] | None = None,
     ):
         super().__init__()
         self.blocks = blocks(team, share)
         self.shape, self.agents = shape, team.n
+        more = extra or {}
         self.nets = nn.ModuleDict(
-            {b.name: BlockNet(b, outputs[b.name], head_gain, shape, share, agent_id, generator) for b in self.blocks}
+            {
+                b.name: BlockNet(b, outputs[b.name], head_gain, shape, share, agent_id, generator, more.get(b.name, 0))
+                for b in self.blocks
+            }
         )
 
     def start(self, copies: int, device: torch.device) -> Carry:
@@ -210,21 +223,29 @@ class TeamNet(nn.Module):
         names = ("h",) if self.shape.memory == "gru" else ("h", "c")
         return {name: torch.zeros(copies, self.agents, self.shape.memory_size, device=device) for name in names}
 
-    def row(self, obs: dict[str, Tree], first: Tensor, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+    def row(
+        self, obs: dict[str, Tree], first: Tensor, carry: Carry, extra: dict[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], Carry]:
         """One row [B, n, ..] instead of sequences."""
         if not carry:
-            return self(obs, None, carry)
-        out, carry = self(tree_map(lambda x: x.unsqueeze(0), obs), first.unsqueeze(0), carry)
+            return self(obs, None, carry, extra)
+        obs, more = tree_map(lambda x: x.unsqueeze(0), (obs, extra))
+        out, carry = self(obs, first.unsqueeze(0), carry, more)
         return {name: x.squeeze(0) for name, x in out.items()}, carry
 
-    def forward(self, obs: dict[str, Tree], first: Tensor | None, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+    def forward(
+        self, obs: dict[str, Tree], first: Tensor | None, carry: Carry, extra: dict[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], Carry]:
+        """A block's outputs [.., n, out] and the memory; extra: by block [.., n, E]."""
         out, carries = {}, []
         for block in self.blocks:
             agents = slice(block.start, block.stop)
             one = len(self.blocks) == 1
             part = None if first is None else first if one else first[..., agents]
             inner = carry if one else {name: value[:, agents] for name, value in carry.items()}
-            out[block.name], inner = self.nets[block.name](block.gather(obs), part, inner)
+            out[block.name], inner = self.nets[block.name](
+                block.gather(obs), part, inner, None if extra is None else extra[block.name]
+            )
             carries.append(inner)
         if len(carries) == 1:
             return out, carries[0]
