@@ -25,6 +25,39 @@ def encoded(spec: ActionSpec, action: Action) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+def last_actions(vectors: dict[str, Tensor], first: Tensor, before: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What every agent did in the row before, by role [R, B, n, P]; zero where a life begins.
+
+        last_0 = before;  last_t = vectors_{t-1};  last_t = 0 where first_t
+
+    vectors: by role, in the team's order [T, B, n, P]; first: [R, B, N] bool, R = T rows or T + 1 with the row to look
+    ahead; before: by role [B, n, P], what was done before the first row.
+    """
+    rows = len(first)
+    found, at = {}, 0
+    for role, vector in vectors.items():
+        agents = slice(at, at + vector.shape[-2])
+        at = agents.stop
+        last = torch.cat([before[role].unsqueeze(0), vector[: rows - 1]])
+        found[role] = last.masked_fill(first[..., agents].unsqueeze(-1), 0)
+    return found
+
+
+def beside(vectors: dict[str, Tensor]) -> Tensor:
+    """Vectors by role [.., n, P] as one tensor over the team's agents [.., N, longest P], filled with zeros; a policy
+    that reads last actions carries them so.
+    """
+    width = max(vector.shape[-1] for vector in vectors.values())
+    parts = [functional.pad(vector, (0, width - vector.shape[-1])) for vector in vectors.values()]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+
+
+def by_role(team: TeamSpec, carried: Tensor) -> dict[str, Tensor]:
+    """Vectors by role [.., n, P] from what `beside` made of them [.., N, longest P]."""
+    parts = carried.split([role.n for role in team.roles], -2)
+    return {role.name: part[..., : action_size(role.action)] for role, part in zip(team.roles, parts, strict=True)}
+
+
 class JointAction:
     """The actions of a team's agents side by side, J numbers; agents may have actions of different lengths.
 
