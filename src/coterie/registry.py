@@ -26,13 +26,25 @@ FAMILIES: dict[str, str] = {
     "particle": "coterie.envs.particle",
     "matrix": "coterie.envs.matrix",
     "probe": "coterie.envs.probe",
+    "coop": "coterie.envs.coop",
 }
 """A family's name to the module whose `SCENARIOS` holds its worlds: name to `module:Class`. These import no world."""
 
 
+ADAPTERS: dict[str, str] = {
+    "gym": "coterie.envs.adapters.gymnasium:Gymnasium",
+}
+"""A family of an outside library to its adapter, which is made with the library's own name: any that it has."""
+
+
 def environments() -> dict[str, str]:
-    """The name of every environment that comes with Coterie to its class, e.g. `particle/simple_spread`."""
-    found = {}
+    """The name of every environment that comes with Coterie to its class, e.g. `particle/simple_spread`.
+
+    Of outside libraries those with a preset, to their adapter.
+    """
+    from coterie.envs.adapters import SCENARIOS
+
+    found = {f"{family}/{name}": ADAPTERS[family] for family, names in SCENARIOS.items() for name in names}
     for family, module in FAMILIES.items():
         scenarios = importlib.import_module(module).SCENARIOS
         found |= {f"{family}/{name}": target for name, target in scenarios.items()}
@@ -58,21 +70,32 @@ def algorithm(name: str) -> Any:
 
 def is_factory(name: str) -> bool:
     """Whether an environment is named as the user's own `package.module:factory`."""
-    return ":" in name
+    return ":" in name and not is_adapted(name)
+
+
+def is_adapted(name: str) -> bool:
+    """Whether an environment is one of an outside library, which alone knows its names."""
+    family, slash, _ = name.partition("/")
+    return bool(slash) and family in ADAPTERS
 
 
 def check_environment(name: str) -> None:
-    """UserError for a name that is neither known nor a factory's; imports no environment."""
+    """UserError for a name that is neither known, nor a factory's, nor an outside library's; imports no environment."""
     known = environments()
-    if name not in known and not is_factory(name):
+    if name not in known and not is_factory(name) and not is_adapted(name):
         short = [full for full in known if full.rpartition("/")[2] == name]
         mend = f"did you mean '{short[0]}'?" if short else nearest(name, known)
         raise UserError(f"there is no environment '{name}': {mend} (your own: package.module:factory)")
 
 
 def environment(name: str) -> Any:
-    """The world class of a built-in environment, or the user's own factory. UserError for an unknown name."""
+    """The world class of a built-in environment, an adapter, or the user's own factory. UserError for an unknown
+    name.
+    """
     check_environment(name)
+    if is_adapted(name):
+        family, _, own = name.partition("/")
+        return load(ADAPTERS[family], f"environment '{name}'")(own)
     return factory(name) if is_factory(name) else load(environments()[name], f"environment '{name}'")
 
 
