@@ -295,6 +295,8 @@ def _check_key(setting: Setting, models: Mapping[str, type[BaseModel]], teams: I
     if key.startswith("env.") and models["env."] is FactoryParams:
         _check_factory_key(setting, str(leaves["env.name"].value))
         return
+    if key.startswith("env.") and models["env."].model_config.get("extra") == "allow":
+        return
     section = max((prefix for prefix in models if key.startswith(prefix)), key=len, default="")
     where = _where(setting)
     if section.endswith("algo."):

@@ -1,14 +1,15 @@
-"""Environments by name: built-in worlds, and a user's own `package.module:factory`."""
+"""Environments by name: built-in worlds, those of outside libraries, and a user's own `package.module:factory`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ValidationError
 
 from coterie import messages, registry
+from coterie.envs.adapters.adapter import Adapter
 from coterie.envs.vector import VectorEnv
 from coterie.envs.world import World, WorldEnv
 from coterie.errors import UserError
@@ -34,25 +35,33 @@ def make(
         raise UserError(f"copies={copies}: expected at least 1")
     if registry.is_factory(name):
         return _from_factory(name, params, copies, seed, device)
-    return WorldEnv(_world(name, params, with_state), copies, seed, device)
+    kind = registry.environment(name)
+    config = _typed(name, kind.Config, params)
+    if isinstance(kind, Adapter):
+        return kind.make(config, copies, seed, device)
+    return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
 
 
 def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:
-    """The spec of a world that comes with Coterie, without running it. UserError as in `make`."""
-    return _world(name, params, with_state=False).spec
+    """The spec of any environment but a user's own, without running it. UserError as in `make`."""
+    kind = registry.environment(name)
+    config = _typed(name, kind.Config, params)
+    return kind.spec(config) if isinstance(kind, Adapter) else _world(name, kind, config, with_state=False).spec
 
 
-def _world(name: str, params: Mapping[str, Any] | BaseModel | None, with_state: bool) -> World:
-    world = registry.environment(name)
+def _typed(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseModel | None) -> BaseModel:
     try:
-        config = params if isinstance(params, BaseModel) else world.Config.model_validate(dict(params or {}))
+        return params if isinstance(params, BaseModel) else model.model_validate(dict(params or {}))
     except ValidationError as error:
-        fields = messages.leaf_fields(world.Config, "env.")
+        fields = messages.leaf_fields(model, "env.")
         for detail in error.errors():
             if detail["type"] == "extra_forbidden":
                 key = "env." + ".".join(str(part) for part in detail["loc"])
                 raise UserError(f"{name} has no key '{key}': {messages.nearest_keys(key, fields)}") from error
         raise UserError(f"{name}: {messages.mistakes(error, fields, 'env.')[0][1]}") from error
+
+
+def _world(name: str, world: Callable[..., World], config: BaseModel, with_state: bool) -> World:
     try:
         return world(config, with_state=with_state)
     except ValueError as error:

@@ -1,0 +1,12 @@
+"""Environments of outside libraries, behind the contract of `coterie.envs.vector`.
+
+A family's name goes before the library's own: `gym/CartPole-v1`. The library knows what there is, so a family has far
+more names than stand here; these are the ones that come with a preset, `coterie list envs` and the tests.
+"""
+
+from __future__ import annotations
+
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "gym": ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+}
+"""By family, names that have a preset. This module imports no library."""

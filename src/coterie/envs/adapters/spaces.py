@@ -1,0 +1,195 @@
+"""Native observations to arrays of fixed shape, and actions of the contract to native ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from coterie.types import Action, ActionSpec, Tree, to_bounds
+
+Arrays = dict[str, np.ndarray]
+"""What a batch of agents sees: by sensor [B, 1, ...]; the only sensor bears the empty name."""
+
+_Write = Callable[[np.ndarray, Any], None]
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """One array that an agent sees: the Box that it is shown as, and what writes a native value into its place."""
+
+    name: str
+    space: spaces.Box
+    write: _Write
+
+
+class Observer:
+    """Native observations of one agent as arrays of float32 [D], or uint8 [H, W, C] for pictures.
+
+    Discrete values are one-hot, numbers of several axes are flattened, the parts of a Tuple stand side by side where
+    none is a picture; each part of a Dict (or of a Tuple with pictures) is a sensor of its own, `outer.inner` where
+    they are nested. TypeError for spaces without a fixed shape.
+    """
+
+    def __init__(self, space: spaces.Space):
+        self.sensors = tuple(_sensors(space))
+        self.space: spaces.Space = (
+            spaces.Dict({sensor.name: sensor.space for sensor in self.sensors})
+            if self.sensors[0].name
+            else self.sensors[0].space
+        )
+
+    def empty(self, copies: int) -> Arrays:
+        """New arrays for a batch, to be written to."""
+        return {s.name: np.empty((copies, 1, *s.space.shape), s.space.dtype) for s in self.sensors}
+
+    def write(self, arrays: Arrays, copy: int, observation: Any) -> None:
+        """Writes what the agent of one copy sees."""
+        for sensor in self.sensors:
+            sensor.write(arrays[sensor.name][copy, 0], observation)
+
+    def tree(self, arrays: Arrays, device: torch.device) -> Tree:
+        """The arrays as a row holds them: one tensor [B, 1, ...], or a dict of them by sensor."""
+        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        return tensors if self.sensors[0].name else tensors[""]
+
+
+def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | None = None) -> list[Sensor]:
+    """The leaves of a space; `get` takes the part of `name` out of an observation of the whole."""
+    parts: Mapping[Any, spaces.Space] = {}
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces
+    elif isinstance(space, spaces.Tuple) and any(_shown_apart(part) for part in space.spaces):
+        parts = dict(enumerate(space.spaces))
+    if not parts:
+        shown, write = _leaf(space)
+        if get is not None:
+            write = _within(write, get)
+        return [Sensor(name, shown, write)]
+    found = []
+    for key, part in parts.items():
+        inner = (lambda value, key=key: value[key]) if get is None else lambda value, key=key: get(value)[key]
+        found += _sensors(part, f"{name}.{key}" if name else str(key), inner)
+    return found
+
+
+def _within(write: _Write, get: Callable[[Any], Any]) -> _Write:
+    return lambda place, value: write(place, get(value))
+
+
+def _shown_apart(space: spaces.Space) -> bool:
+    return (
+        isinstance(space, spaces.Dict)
+        or _picture(space)
+        or (isinstance(space, spaces.Tuple) and any(_shown_apart(part) for part in space.spaces))
+    )
+
+
+def _picture(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
+    """The Box that a space without named parts is shown as, and what writes its values."""
+    if isinstance(space, spaces.Box) and _picture(space):
+        shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
+        shown = spaces.Box(space.low.reshape(shape), space.high.reshape(shape), dtype=np.uint8)
+        return shown, _copy if len(space.shape) == 3 else lambda place, value: _copy(place[..., 0], value)
+    if isinstance(space, spaces.Box):
+        with np.errstate(over="ignore"):  # bounds beyond float32 are infinite
+            low, high = (bound.astype(np.float32).reshape(-1) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=np.float32), _copy if len(space.shape) == 1 else _flat
+    if isinstance(space, spaces.Discrete):
+        return _zero_one(int(space.n)), _one_hot(int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = space.nvec.reshape(-1)
+        return _zero_one(int(sizes.sum())), _one_hots(np.cumsum(sizes) - sizes - space.start.reshape(-1))
+    if isinstance(space, spaces.MultiBinary):
+        return _zero_one(int(np.prod(space.shape))), _flat
+    if isinstance(space, spaces.Tuple) and space.spaces:
+        leaves = [_leaf(part) for part in space.spaces]
+        low, high = (np.concatenate([getattr(box, side) for box, _ in leaves]) for side in ("low", "high"))
+        return spaces.Box(low, high, dtype=np.float32), _side_by_side(leaves)
+    raise TypeError(
+        f"the observation space {space} has no fixed shape; Box, Discrete, MultiDiscrete, MultiBinary, and Dict or "
+        "Tuple of these have"
+    )
+
+
+def _zero_one(size: int) -> spaces.Box:
+    return spaces.Box(0, 1, (size,), np.float32)
+
+
+def _copy(place: np.ndarray, value: Any) -> None:
+    place[...] = value
+
+
+def _flat(place: np.ndarray, value: Any) -> None:
+    place[...] = np.ravel(value)
+
+
+def _one_hot(start: int) -> _Write:
+    def write(place: np.ndarray, value: Any) -> None:
+        place[...] = 0
+        place[int(value) - start] = 1
+
+    return write
+
+
+def _one_hots(offsets: np.ndarray) -> _Write:
+    def write(place: np.ndarray, value: Any) -> None:
+        place[...] = 0
+        place[np.ravel(value) + offsets] = 1
+
+    return write
+
+
+def _side_by_side(leaves: list[tuple[spaces.Box, _Write]]) -> _Write:
+    stops = np.cumsum([box.shape[0] for box, _ in leaves]).tolist()
+    places = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+
+    def write(place: np.ndarray, value: Any) -> None:
+        for (_, one), where, part in zip(leaves, places, value, strict=True):
+            one(place[where], part)
+
+    return write
+
+
+class Actuator:
+    """Actions of the contract as an agent's own space has them. TypeError for spaces that the contract has not."""
+
+    def __init__(self, space: spaces.Space):
+        self.space, self.spec = space, ActionSpec.of(space)
+
+    def __call__(self, action: Action) -> list[Any]:
+        """One native action a row of `action`: discrete [n, K], continuous [n, C].
+
+        An int (Discrete), an array within the bounds (MultiDiscrete, Box), or a tuple of these.
+        """
+        discrete = None if action.discrete is None else action.discrete.cpu().numpy()
+        continuous = None if action.continuous is None else to_bounds(action.continuous.cpu(), self.spec).numpy()
+        return _native(self.space, discrete, continuous)
+
+
+def _native(space: spaces.Space, discrete: np.ndarray | None, continuous: np.ndarray | None) -> list[Any]:
+    if isinstance(space, spaces.Tuple):
+        parts, k, c = [], 0, 0
+        for part in space.spaces:
+            spec = ActionSpec.of(part)
+            own = None if discrete is None else discrete[:, k : k + len(spec.choices)]
+            numbers = None if continuous is None else continuous[:, c : c + spec.continuous]
+            parts.append(_native(part, own, numbers))
+            k, c = k + len(spec.choices), c + spec.continuous
+        return list(zip(*parts, strict=True))
+    if isinstance(space, spaces.Box):
+        assert continuous is not None
+        return list(continuous.astype(space.dtype).clip(space.low, space.high))  # rounding may have left the bounds
+    assert discrete is not None
+    if isinstance(space, spaces.Discrete):
+        return (discrete[:, 0] + int(space.start)).tolist()
+    assert isinstance(space, spaces.MultiDiscrete)
+    return list(space.start + discrete.astype(space.dtype))
