@@ -18,7 +18,7 @@ def _font(pixels: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 @lru_cache(maxsize=4096)
-def _text(text: str, pixels: int, color: Color, halo: Color | None = None) -> Image.Image:
+def written(text: str, pixels: int, color: Color, halo: Color | None = None) -> Image.Image:
     """Written words on a transparent ground, with a halo that keeps them legible on anything."""
     font, stroke = _font(pixels), 0 if halo is None else max(1, round(pixels / 9))
     x0, _, x1, _ = font.getbbox(text, stroke_width=stroke)
@@ -55,7 +55,7 @@ def words_of(scene: Scene, spots: list[Spot], view: View) -> Words:
     for i, spot in sorted(enumerate(spots), key=lambda s: (s[1].disc.kind != "agent", s[1].radius)):
         if not spot.disc.label:
             continue
-        text = _text(spot.disc.label, pixels, INK, WHITE)
+        text = written(spot.disc.label, pixels, INK, WHITE)
         fits = spot.away is None and spot.disc.kind != "goal" and math.hypot(*text.size) < 2 * spot.radius
         around = ((0, 0), *_AROUND) if fits else _AROUND
         others = taken[:i] + taken[i + 1 :] if fits else taken
@@ -65,7 +65,7 @@ def words_of(scene: Scene, spots: list[Spot], view: View) -> Words:
         taken.append((x, y, x + text.width, y + text.height, _WRITTEN))
         within = fits and math.hypot(x + text.width / 2 - spot.x, y + text.height / 2 - spot.y) < 1
         if within and spot.disc.kind in ("agent", "obstacle") and sum(spot.disc.color) < 480:
-            text = _text(spot.disc.label, pixels, WHITE, mix(spot.disc.color, INK, 0.45))
+            text = written(spot.disc.label, pixels, WHITE, mix(spot.disc.color, INK, 0.45))
         words.texts.append((text, x, y))
     return words
 
@@ -76,7 +76,7 @@ def _speech(scene: Scene, spots: list[Spot], view: View, words: Words, taken: li
     for message in scene.messages:
         spot = speakers.get(message.speaker)
         said = message.text if spot else f"{message.speaker}: {message.text}"
-        text = _text(said, pixels, INK)
+        text = written(said, pixels, INK)
         width, height = text.width + 2 * pad, text.height + 1.1 * pad
         if spot:
             (x, y), _ = _best((width, height), spot, taken, view, 0.9 * pixels, _ABOVE)
@@ -150,9 +150,9 @@ def header_of(scene: Scene, size: int) -> Header:
     large, small = max(10, round(size / 30)), max(8, round(size / 44))
     pad = max(4, round(size / 60))
     line = round(1.15 * large + 1.25 * small)
-    title = _text(scene.title, round(1.1 * large), INK)
-    widest = _text("-888.88", large, INK).width
-    names = [_text(name, small, MUTED) for name in scene.score]
+    title = written(scene.title, round(1.1 * large), INK)
+    widest = written("-888.88", large, INK).width
+    names = [written(name, small, MUTED) for name in scene.score]
     cells = [max(name.width, widest) + pad for name in names]
     lines: list[list[int]] = [[]]
     room = size - 2 * pad - title.width - pad
@@ -162,7 +162,7 @@ def header_of(scene: Scene, size: int) -> Header:
             room = size - 2 * pad
         lines[-1].append(i)
         room -= cell
-    values = [_text(_number(value), large, INK) for value in scene.score.values()]
+    values = [written(_number(value), large, INK) for value in scene.score.values()]
     texts: list[tuple[Image.Image, float, float]] = [(title, pad, pad + (line - title.height) / 2)]
     for at, members in enumerate(lines):
         x, y = size - pad - sum(cells[i] for i in members), pad + at * (line + pad)
