@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from coterie.errors import UserError
+from coterie.actor import ActorPolicy
+from coterie.errors import NonFiniteError, UserError
+from coterie.metrics import Metric, declare
+from coterie.nets.memory import Carry
 from coterie.types import TeamSpec, Tree, Window, tree_map
+
+METRICS = (
+    Metric("loss/policy", "", "clipped surrogate loss, mean over the update", None, "mean"),
+    Metric("loss/value", "", "value loss on the normalised scale, mean over the update", "down", "mean"),
+    Metric("policy/entropy", "nat", "entropy of an agent's action distribution", None, "mean"),
+    Metric(
+        "policy/kl", "nat", "estimated divergence from the policy that collected, mean over the update", None, "mean"
+    ),
+    Metric("policy/clip_fraction", "share", "samples whose ratio lies outside the clip", None, "mean"),
+    Metric("policy/grad_norm", "", "norm of the actor's gradient before the clip", None, "mean"),
+    Metric("value/grad_norm", "", "norm of the critic's gradient before the clip", None, "mean"),
+    Metric(
+        "value/explained_variance", "share", "variance of the returns that the values explain; 1 is all", "up", "mean"
+    ),
+    Metric("policy/lr", "", "learning rate of the actor", None, "last"),
+    Metric("policy/entropy_coef", "", "weight of the entropy bonus", None, "last"),
+    Metric("policy/epochs", "", "passes over the window before the divergence stopped them", None, "mean"),
+)
+declare(*METRICS)
 
 
 def live(window: Window) -> Tensor:
@@ -57,6 +82,49 @@ def begins(window: Window, as_team: bool) -> Tensor:
 def sequences(tree: Tree, length: int) -> Tree:
     """Tensors [T, B, ..] cut into sequences [length, S, ..], S = T / length x B, pieces of one time side by side."""
     return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), tree)
+
+
+def actor_starts(policy: ActorPolicy, obs: dict[str, Tree], window: Window, length: int) -> Carry:
+    """The actor's memory before each of `sequences` [S, N, H], computed anew; obs: the window's, as networks read
+    them.
+    """
+    carry, starts = window.carry, []
+    for at in range(0, window.horizon, length):
+        starts.append(carry)
+        if at + length < window.horizon:
+            seen = tree_map(lambda x, at=at: x[at : at + length], obs)
+            carry = policy.unroll(seen, window.first[at : at + length], carry)
+    return tree_map(lambda *x: torch.cat(x), *starts)
+
+
+def minibatches(
+    batch: Any, carries: Tree | None, rows: Tensor, parts: int, shuffle: torch.Generator
+) -> Iterator[tuple[Any, Tree | None]]:
+    """`parts` parts of a batch in a new random order, each with the memories before it.
+
+    batch: rows [M, ..], or sequences [L, M, ..] with carries [M, ..]; rows: places along M that are drawn from.
+    """
+    axis = 0 if carries is None else 1
+    order = rows[torch.randperm(len(rows), generator=shuffle).to(rows.device)]
+    for part in order.chunk(parts):
+        minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
+        yield minibatch, carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
+
+
+def means(reports: Tensor, names: tuple[str, ...], team: str) -> dict[str, float]:
+    """What an update reports: reports [R, names], a row a minibatch, averaged. The one read by the host.
+
+    NonFiniteError names what is not a number, and the first minibatch where.
+    """
+    metrics = dict(zip(names, reports.mean(0).tolist(), strict=True))
+    bad = [name for name, value in metrics.items() if not abs(value) < float("inf")]
+    if bad:
+        part = int((~reports.isfinite().all(1)).nonzero()[0])
+        raise NonFiniteError(
+            f"team {team}: {', '.join(bad)} became NaN or infinite in minibatch {part} of the update; "
+            "a smaller algo.lr or algo.max_grad_norm often mends this"
+        )
+    return metrics
 
 
 def sequence_length(wanted: int | None, horizon: int) -> int:

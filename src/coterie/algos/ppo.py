@@ -21,39 +21,18 @@ from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.algos.optimiser import Optimiser
-from coterie.errors import NonFiniteError, UserError
+from coterie.errors import UserError
 from coterie.math.losses import clipped_surrogate, clipped_value_error, masked_mean, masked_moments, standardise
 from coterie.math.returns import gae
 from coterie.math.running import Moments, ema_scale, ema_start, ema_update
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.math.schedules import scheduled
-from coterie.metrics import Metric, declare
 from coterie.nets.critics import OwnCritic, TeamCritic
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
 from coterie.nets.team import Shape, Share, alike
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
-
-METRICS = (
-    Metric("loss/policy", "", "clipped surrogate loss, mean over the update", None, "mean"),
-    Metric("loss/value", "", "value loss on the normalised scale, mean over the update", "down", "mean"),
-    Metric("policy/entropy", "nat", "entropy of an agent's action distribution", None, "mean"),
-    Metric(
-        "policy/kl", "nat", "estimated divergence from the policy that collected, mean over the update", None, "mean"
-    ),
-    Metric("policy/clip_fraction", "share", "samples whose ratio lies outside the clip", None, "mean"),
-    Metric("policy/grad_norm", "", "norm of the actor's gradient before the clip", None, "mean"),
-    Metric("value/grad_norm", "", "norm of the critic's gradient before the clip", None, "mean"),
-    Metric(
-        "value/explained_variance", "share", "variance of the returns that the values explain; 1 is all", "up", "mean"
-    ),
-    Metric("policy/lr", "", "learning rate of the actor", None, "last"),
-    Metric("policy/entropy_coef", "", "weight of the entropy bonus", None, "last"),
-    Metric("policy/epochs", "", "passes over the window before the divergence stopped them", None, "mean"),
-)
-declare(*METRICS)
-
 
 Units = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -225,18 +204,15 @@ class PPO(Algorithm):
             batch, explained = self._targets(window)
         if self._length is None:
             rows = window.acted[:-1].flatten().nonzero().squeeze(-1)
-            batch, axis, carries = tree_map(lambda x: x.flatten(0, 1), batch), 0, None
+            batch, carries = tree_map(lambda x: x.flatten(0, 1), batch), None
         else:
             with torch.no_grad():
                 batch, carries = self._sequences(batch, window)
-            rows, axis = torch.arange(batch.log_prob.shape[1], device=self.device), 1
+            rows = torch.arange(batch.log_prob.shape[1], device=self.device)
         reports: list[Tensor] = []
         epochs = 0
         for epoch in range(config.epochs):
-            order = rows[torch.randperm(len(rows), generator=self._shuffle).to(self.device)]
-            for part in order.chunk(config.minibatches):
-                minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
-                starts = carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
+            for minibatch, starts in onpolicy.minibatches(batch, carries, rows, config.minibatches, self._shuffle):
                 loss, report = self._loss(minibatch, starts, entropy_coef)
                 norms = self._optimiser.step(loss, rates)
                 reports.append(torch.cat([report, norms.detach()]))
@@ -314,15 +290,7 @@ class PPO(Algorithm):
         """Metrics of an update; NonFiniteError names what is not a number. The one read by the host."""
         names = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction")
         names += ("policy/grad_norm", "value/grad_norm")
-        mean = reports.mean(0).tolist()
-        metrics = dict(zip(names, mean, strict=True))
-        bad = [name for name, value in metrics.items() if not abs(value) < float("inf")]
-        if bad:
-            part = int((~reports.isfinite().all(1)).nonzero()[0])
-            raise NonFiniteError(
-                f"team {self.team.name}: {', '.join(bad)} became NaN or infinite in minibatch {part} of the update; "
-                "a smaller algo.lr or algo.max_grad_norm often mends this"
-            )
+        metrics = onpolicy.means(reports, names, self.team.name)
         metrics |= {"value/explained_variance": explained, "policy/lr": lr}
         return metrics | {"policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
 
@@ -348,14 +316,8 @@ class PPO(Algorithm):
         """The window cut into sequences [L, S, ..], S = T / L x B, and both networks' memory before each [S, N, H]."""
         length = self._length
         assert length is not None
-        carry, actor = window.carry, []
-        for at in range(0, self.horizon, length):
-            actor.append(carry)
-            if at + length < self.horizon:
-                seen = tree_map(lambda x, at=at: x[at : at + length], batch.obs)
-                carry = self.policy.unroll(seen, window.first[at : at + length], carry)
         carries = {
-            "actor": tree_map(lambda *x: torch.cat(x), *actor),
+            "actor": onpolicy.actor_starts(self.policy, batch.obs, window, length),
             "critic": tree_map(lambda *x: torch.cat(x), *self._starts),
         }
         if length == self.horizon:
