@@ -1,0 +1,84 @@
+"""Priorities: numbers that are drawn in proportion to their size, kept in a tree of sums.
+
+Source: Schaul et al. 2016, Prioritized Experience Replay, section 3.3 and appendix B.2.1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BRANCHES = 64
+"""Children of a node: a hundred thousand leaves are three reads deep, and a node is one cumulative sum."""
+
+
+class SumTree:
+    """`size` numbers >= 0 and the sums above them; every operation is vectorised over what is asked for.
+
+    Sums are computed from the numbers each time, never by adding differences, so that they do not drift and a node is
+    zero exactly where all below it are.
+    """
+
+    def __init__(self, size: int, device: torch.device):
+        self.size = size
+        self._levels: list[Tensor] = []  # leaves first, the single root last; padded to whole nodes
+        count = size
+        while not self._levels or count > 1:
+            padded = -(-count // _BRANCHES) * _BRANCHES
+            self._levels.append(torch.zeros(padded, dtype=torch.float64, device=device))
+            count = padded // _BRANCHES
+        self._levels.append(torch.zeros(1, dtype=torch.float64, device=device))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(level.nbytes for level in self._levels)
+
+    @property
+    def leaves(self) -> Tensor:
+        """All numbers, float64 [size]."""
+        return self._levels[0][: self.size]
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of all, []."""
+        return self._levels[-1][0]
+
+    def fill(self, start: int, values: Tensor) -> None:
+        """Sets the numbers `start`, `start + 1`, ... to `values` [n]."""
+        begin, end = start, start + len(values)
+        self._levels[0][begin:end] = values
+        for below, above in zip(self._levels, self._levels[1:], strict=False):
+            begin, end = begin // _BRANCHES, (end - 1) // _BRANCHES + 1
+            above[begin:end] = below.view(-1, _BRANCHES)[begin:end].sum(-1)
+
+    def put(self, index: Tensor, values: Tensor, where: Tensor) -> None:
+        """Sets the numbers at `index` [S] to `values` [S] where `where` [S]; of a place named twice the largest counts,
+        whatever the order of writing.
+        """
+        leaves = self._levels[0]
+        values = torch.where(where, values.to(leaves.dtype), leaves[index])
+        leaves[index] = 0.0
+        leaves.scatter_reduce_(0, index, values, "amax")
+        at = index
+        for below, above in zip(self._levels, self._levels[1:], strict=False):
+            at = at // _BRANCHES
+            above[at] = below.view(-1, _BRANCHES)[at].sum(-1)
+
+    def find(self, target: Tensor) -> Tensor:
+        """The places [S] whose share of the running sum holds `target` [S], in [0, total); never one that is zero."""
+        at = torch.zeros_like(target, dtype=torch.int64)
+        for level in reversed(self._levels[:-1]):
+            sums = level.view(-1, _BRANCHES)[at].cumsum(-1)
+            whole = sums[:, -1]
+            target = torch.minimum(target, torch.nextafter(whole, torch.zeros_like(whole)))  # rounding may pass the end
+            child = (sums <= target.unsqueeze(1)).sum(-1)
+            before = sums.gather(1, (child - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+            target = target - torch.where(child > 0, before, 0.0)
+            at = at * _BRANCHES + child
+        return at
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` places, one from each of as many equal parts of the sum, in proportion to the numbers: [count]."""
+        root = self._levels[-1]
+        noise = torch.rand(count, dtype=root.dtype, device=root.device, generator=generator)
+        return self.find((noise + torch.arange(count, device=root.device)) / count * root)
