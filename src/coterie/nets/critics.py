@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -111,6 +113,30 @@ def _carried(parts: list[Carry]) -> Carry:
     return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
 
+class _Judge(nn.Module):
+    """Q of actions after what was seen, for agents [.., n, ..] with one set of parameters or `sets` of them.
+
+    A memory reads what is seen alone: one pass over a sequence, and any action can be judged in any of its rows.
+    """
+
+    def __init__(
+        self, seen: int, actions: int, outputs: int, shape: Shape, sets: int | None, generator: torch.Generator
+    ):
+        super().__init__()
+        self.trace = None
+        if shape.memory != "none":
+            self.trace = Core(seen, shape.memory_size, 1.0, shape, sets, generator)
+            seen = shape.memory_size
+        self.core = Core(seen + actions, outputs, 1.0, replace(shape, memory="none"), sets, generator)
+
+    def read(self, seen: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
+        """What is remembered of `seen` [.., n, D] in every row, and the memory; without one `seen` itself."""
+        return (seen, carry) if self.trace is None else self.trace(seen, first, carry)
+
+    def forward(self, seen: Tensor, action: Tensor) -> Tensor:
+        return self.core(torch.cat([seen, action], -1), None, {})[0]
+
+
 class OwnActionCritic(nn.Module):
     """Q of what every agent sees and does itself: [.., N, K].
 
@@ -121,28 +147,55 @@ class OwnActionCritic(nn.Module):
         self, team: TeamSpec, signals: int, shape: Shape, share: Share, agent_id: bool, generator: torch.Generator
     ):
         super().__init__()
-        found = blocks(team, share)
-        sizes = {block.name: action_size(block.roles[0].action) for block in found}
-        outputs = {block.name: signals for block in found}
-        self.net = _AgentInputs(team, outputs, sizes, shape, share, agent_id, generator)
+        self.blocks = blocks(team, share)
+        self.agent_id = agent_id
+        self.sensors, self.judges = nn.ModuleDict(), nn.ModuleDict()
+        for block in self.blocks:
+            sets = block.n if share == "none" else None
+            role = block.roles[0]
+            sensors = Sensors(role.observation_space, sets, generator)
+            seen = sensors.features + (block.n if self._named(block) else 0)
+            self.sensors[block.name] = sensors
+            self.judges[block.name] = _Judge(seen, action_size(role.action), signals, shape, sets, generator)
+
+    def _named(self, block: Block) -> bool:
+        return self.agent_id and block.n > 1
+
+    def read(self, obs: dict[str, Tree], first: Tensor | None, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+        """What every agent has seen, by block [.., n, F], and the memory."""
+        seen, carries = {}, []
+        for block in self.blocks:
+            x = self.sensors[block.name](block.gather(obs))
+            if self._named(block):
+                x = torch.cat([x, torch.eye(block.n, device=x.device).expand(*x.shape[:-1], block.n)], -1)
+            agents = slice(block.start, block.stop)
+            inner = {name: value[:, agents] for name, value in carry.items()}
+            judge = self.judges[block.name]
+            seen[block.name], inner = judge.read(x, None if first is None else first[..., agents], inner)  # pyright: ignore
+            carries.append(inner)
+        return seen, _carried(carries)
+
+    def judge(self, seen: dict[str, Tensor], action: dict[str, Tensor]) -> Tensor:
+        """Q [.., N, K] of actions, vectors by role [.., n, P], hard or relaxed, after what `read` gave."""
+        out = {}
+        for block in self.blocks:
+            own = [action[role.name] for role in block.roles]
+            out[block.name] = self.judges[block.name](seen[block.name], own[0] if len(own) == 1 else torch.cat(own, -2))
+        return join(out, self.blocks, -2)
 
     def forward(
         self, obs: dict[str, Tree], action: dict[str, Tensor], first: Tensor | None, carry: Carry
     ) -> tuple[Tensor, Carry]:
         """action: vectors by role [.., n, P], hard or relaxed."""
-        out, carries = {}, []
-        for block in self.net.blocks:
-            own = torch.cat([action[role.name] for role in block.roles], -2)
-            out[block.name], inner = self.net.one(block, obs, [own], first, carry)
-            carries.append(inner)
-        return join(out, self.net.blocks, -2), _carried(carries)
+        seen, carry = self.read(obs, first, carry)
+        return self.judge(seen, action), carry
 
 
 class TeamActionCritic(nn.Module):
     """Q of what the team sees and does: [.., N, K], an output an agent from one network (share other than none), or a
     network an agent.
 
-    With memory, first is [T, M, 1] and the carry [M, 1 or N, H] by name.
+    With memory, first is [T, M, 1] and the carry [M, 1, H] by name, or [M, N, H] for a network an agent.
     """
 
     def __init__(
@@ -159,26 +212,38 @@ class TeamActionCritic(nn.Module):
         self.view = TeamView(team, joint, state_size, generator)
         actions = sum(action_size(role.action) * role.n for role in team.roles)
         self.agents, self.apart = team.n, share == "none"
-        outputs = signals if self.apart else team.n * signals
-        sets = team.n if self.apart else None
-        self.core = Core(self.view.features + actions, outputs, 1.0, shape, sets, generator)
+        outputs, sets = (signals, team.n) if self.apart else (team.n * signals, None)
+        self.judges = _Judge(self.view.features, actions, outputs, shape, sets, generator)
+
+    def read(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, carry: Carry
+    ) -> tuple[Tensor, Carry]:
+        """What the team has seen, [.., 1, F] or for a network an agent [.., N, F], and the memory."""
+        seen = self.view(obs, state).unsqueeze(-2)
+        if self.apart:
+            seen = seen.expand(*seen.shape[:-2], self.agents, -1)
+        return self.judges.read(seen, None if first is None else first.expand(seen.shape[:-1]), carry)
+
+    def judge(self, seen: Tensor, joint: Tensor) -> Tensor:
+        """Q [.., N, K] of what all do, after what `read` gave.
+
+        joint: the same for every agent [.., J], or as every agent is to judge it [.., N, J], hard or relaxed.
+        """
+        by_agent = joint.ndim == seen.ndim
+        joint = joint if by_agent else joint.unsqueeze(-2)
+        count = self.agents if by_agent or self.apart else 1
+        out = self.judges(seen.expand(*seen.shape[:-2], count, -1), joint.expand(*joint.shape[:-2], count, -1))
+        if self.apart:
+            return out
+        values = out.unflatten(-1, (self.agents, -1))  # [.., 1 or N, N, K]
+        return values.diagonal(dim1=-3, dim2=-2).movedim(-1, -2) if by_agent else values.squeeze(-3)
 
     def forward(
         self, obs: dict[str, Tree], state: Tensor | None, joint: Tensor, first: Tensor | None, carry: Carry
     ) -> tuple[Tensor, Carry]:
         """joint: what all do [.., J], the same for every agent; or [.., N, J], as every agent is to judge it."""
-        seen = self.view(obs, state).unsqueeze(-2)
-        by_agent = joint.ndim == seen.ndim
-        joint = joint if by_agent else joint.unsqueeze(-2)
-        count = self.agents if by_agent or self.apart else 1
-        x = torch.cat([seen.expand(*seen.shape[:-2], count, -1), joint.expand(*joint.shape[:-2], count, -1)], -1)
-        out, carry = self.core(x, None if first is None else first.expand(*x.shape[:-1]), carry)
-        if self.apart:
-            return out, carry
-        values = out.unflatten(-1, (self.agents, -1))  # [.., 1 or N, N, K]
-        if not by_agent:
-            return values.squeeze(-3), carry
-        return values.diagonal(dim1=-3, dim2=-2).movedim(-1, -2), carry
+        seen, carry = self.read(obs, state, first, carry)
+        return self.judge(seen, joint), carry
 
 
 class ChoiceCritic(nn.Module):
