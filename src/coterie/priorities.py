@@ -45,6 +45,8 @@ class SumTree:
 
     def fill(self, start: int, values: Tensor) -> None:
         """Sets the numbers `start`, `start + 1`, ... to `values` [n]."""
+        if len(values) == 0:
+            return
         begin, end = start, start + len(values)
         self._levels[0][begin:end] = values
         for below, above in zip(self._levels, self._levels[1:], strict=False):

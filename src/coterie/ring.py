@@ -10,11 +10,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from coterie.rundir import disk_error
-from coterie.types import Action, Tree, Window, tree_leaves, tree_map
+from coterie.types import Action, TeamSpec, Tree, Window, tree_leaves, tree_map
 
 Store = Literal["device", "cpu", "disk"]
 
@@ -141,3 +143,40 @@ def record_of(steps: dict[str, Any]) -> Tree:
     return steps | {
         "action": {r: Action(**{k: v for k, v in a.items() if k in names}) for r, a in steps["action"].items()}
     }
+
+
+def likeness(team: TeamSpec, copies: int, states: tuple[str, ...], small: torch.dtype) -> tuple[Tree, Tree]:
+    """Rows and steps [1, B, ..] as windows of the team will have them, without memory; every choice has a mask."""
+
+    def like(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty((1, copies, *shape), dtype=dtype, device="meta")
+
+    def seen(space: spaces.Space, n: int) -> Tree:
+        if isinstance(space, spaces.Dict):
+            return {name: seen(part, n) for name, part in space.spaces.items()}
+        kind = np.dtype(space.dtype or np.float32)
+        dtype = torch.float32 if kind.kind == "f" else getattr(torch, kind.name, torch.int64)
+        return like(n, *(space.shape or ()), dtype=dtype)
+
+    def flag(*shape: int) -> Tensor:
+        return like(*shape, dtype=torch.bool)
+
+    n = team.n
+    rows = {
+        "obs": {role.name: seen(role.observation_space, role.n) for role in team.roles},
+        "action_mask": {r.name: flag(r.n, r.action.mask_size) for r in team.roles if r.action.mask_size},
+        "state": {name: like(team.state_sizes[name]) for name in states},
+        "alive": flag(n), "first": flag(n), "acted": flag(),
+    }  # fmt: skip
+    steps = {
+        "action": {
+            role.name: Action(
+                like(role.n, len(role.action.choices), dtype=small) if role.action.choices else None,
+                like(role.n, role.action.continuous) if role.action.continuous else None,
+            )
+            for role in team.roles
+        },
+        "reward": like(n), "group_reward": like(len(team.groups)), "terminated": flag(n), "truncated": flag(n),
+        "episode_terminated": flag(), "episode_truncated": flag(),
+    }  # fmt: skip
+    return rows, steps
