@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from coterie.build import AskedMode, eval_modes, find_checkpoint, load_learners
+from coterie.envs.adapters.spaces import Actuator
 from coterie.errors import UserError, nearest
 from coterie.nets.memory import Carry
 from coterie.policy import Mode, Policy
 from coterie.rundir import RunDir
 from coterie.schema import RunConfig
 from coterie.seeds import generator
-from coterie.types import Action, ActionSpec, RoleSpec, Row, TeamSpec, to_bounds, tree_map
+from coterie.types import Action, RoleSpec, Row, TeamSpec, tree_map
 
 Obs = Mapping[str, Any] | ArrayLike
 
@@ -188,31 +189,7 @@ class Player:
 
 def to_native(action: Action, space: spaces.Space) -> list[Any]:
     """Actions of a role [1, n, ..] as its n agents' own space has them."""
-    discrete = None if action.discrete is None else action.discrete[0].cpu()
-    continuous = None if action.continuous is None else action.continuous[0].cpu()
-    return _native(space, discrete, continuous)
-
-
-def _native(space: spaces.Space, discrete: Tensor | None, continuous: Tensor | None) -> list[Any]:
-    """Components [n, K] and [n, C] in the terms of `space`, one entry an agent."""
-    if isinstance(space, spaces.Tuple):
-        parts, k, c = [], 0, 0
-        for part in space.spaces:
-            spec = ActionSpec.of(part)
-            own = None if discrete is None else discrete[:, k : k + len(spec.choices)]
-            numbers = None if continuous is None else continuous[:, c : c + spec.continuous]
-            parts.append(_native(part, own, numbers))
-            k, c = k + len(spec.choices), c + spec.continuous
-        return list(zip(*parts, strict=True))
-    if isinstance(space, spaces.Box):
-        assert continuous is not None
-        numbers = to_bounds(continuous, ActionSpec.of(space)).numpy().astype(space.dtype)
-        return list(numbers.clip(space.low, space.high))  # rounding may have left the bounds
-    assert discrete is not None
-    if isinstance(space, spaces.Discrete):
-        return [int(space.start) + int(pick) for pick in discrete[:, 0]]
-    assert isinstance(space, spaces.MultiDiscrete)
-    return list(space.start + discrete.numpy().astype(space.dtype))
+    return Actuator(space)(tree_map(lambda leaf: leaf[0], action))
 
 
 def _shape(role: RoleSpec, what: str) -> tuple[int, ...]:

@@ -54,13 +54,19 @@ class GymConfig(BaseModel):
     """Steps after which an episode is cut; by default what the environment was registered with."""
 
 
+_CONFIGS: dict[str, tuple[GymSpec, type[BaseModel]]] = {}
+
+
 class Gymnasium(Adapter):
     """The environments of one id that gymnasium's registry holds; `package:ID` imports the package first."""
 
     def __init__(self, env_id: str):
         self.name, self._id = f"gym/{env_id}", env_id
         self._registered = _registered(env_id)
-        self.Config = _config(self._registered, self.name)
+        known = _CONFIGS.get(env_id)
+        if known is None or known[0] is not self._registered:  # equal configurations have to be of one class
+            known = _CONFIGS[env_id] = (self._registered, _config(self._registered, self.name))
+        self.Config = known[1]
 
     def spec(self, config: BaseModel) -> EnvSpec:
         env = self._one(config)
