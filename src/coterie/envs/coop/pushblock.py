@@ -75,9 +75,9 @@ class PushBlock(CoopWorld):
         self.config = config
         self.restart_noise = config.agents + config.size + len(config.weights)
         self.lasting = frozenset({"step_cost"})
+        self._weights = torch.tensor(config.weights)
         # [K, K]: block j stands before block k in their order
         self._earlier = torch.ones(len(config.weights), len(config.weights), dtype=torch.bool).tril(-1)
-        self._steps = torch.tensor([dx + dy * config.size for dx, dy in MOVES])
 
     def restart(self, noise: Tensor) -> State:
         n, size, k = self.config.agents, self.config.size, len(self.config.weights)
@@ -86,7 +86,7 @@ class PushBlock(CoopWorld):
         row = rows.argsort(1)[:, :k]
         return {
             "agents": at // 2 * size + at % 2,  # the two columns on the left
-            "blocks": row * size + 2 + scaled(columns, size - 4),
+            "blocks": row * size + 2 + scaled(columns, size - 3),  # one push from the goal at the nearest
             "there": torch.ones_like(row, dtype=torch.bool),
             "step_cost": noise.new_full((len(noise),), self.config.step_cost),
         }
@@ -94,11 +94,11 @@ class PushBlock(CoopWorld):
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         room, size = self.grid(state["agents"]), self.config.size
         move, agents, there = self.moves(action), state["agents"], state["there"]
-        weight = self._on(agents, self.config.weights)
+        weight = self._weights.to(agents.device)
         target = room.moved(agents, move)
         blocks = torch.where(there, state["blocks"], -1)
         at_block = (target[:, :, None] == blocks[:, None]) & (target != agents)[:, :, None]  # [B, N, K]
-        moved = self._pushed(room, move, at_block, blocks, agents, weight)
+        moved = self._pushed(move, at_block, blocks, agents)
         stopped = (target[:, :, None] == moved[:, None]).any(2)  # also where a block has just come
         agents = torch.where(stopped, agents, target)
         home = there & (moved % size == size - 1)
@@ -118,8 +118,12 @@ class PushBlock(CoopWorld):
             },
         )
 
-    def _pushed(self, room, move: Tensor, at_block: Tensor, blocks: Tensor, agents: Tensor, weight: Tensor) -> Tensor:
-        """[B, K]: where the blocks are after the agents' `move` [B, N]; -1 for one that is not there."""
+    def _pushed(self, move: Tensor, at_block: Tensor, blocks: Tensor, agents: Tensor) -> Tensor:
+        """[B, K]: where the blocks are after the agents' `move` [B, N]; -1 for one that is not there.
+
+        at_block: [B, N, K], the agent walks towards that block; blocks: [B, K], -1 likewise; agents: [B, N].
+        """
+        room, weight = self.grid(agents), self._weights.to(agents.device)
         sides = torch.arange(1, len(MOVES), device=move.device)
         pushing = (move[:, :, None] == sides).float()  # [B, N, 4]
         force = torch.bmm(at_block.float().transpose(1, 2), pushing)  # [B, K, 4]
@@ -133,9 +137,6 @@ class PushBlock(CoopWorld):
         # Two blocks to one square: the earlier one has it.
         same = (ahead[:, :, None] == ahead[:, None]) & goes[:, None] & self._earlier.to(move.device)
         return torch.where(goes & ~same.any(2), ahead, blocks)
-
-    def _on(self, like: Tensor, numbers: tuple[int, ...]) -> Tensor:
-        return torch.tensor(numbers, device=like.device)
 
     def view(self, state: State) -> View:
         return self.show(state["agents"], state["blocks"], state["there"])

@@ -1,0 +1,125 @@
+"""baton: taking, handing over, leaving and entering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from coopplay import env_of, episodes, placed, state_of, step
+
+from coterie.envs.coop.scripts import baton_by_turns
+from coterie.types import Row
+
+# Squares of the room of 5 x 5: the bell is at the right end of the lowest row, the gate at its left end.
+BELL, GATE, BATON = 4, 0, 12
+
+
+def scene(env: Any, **entries: Any) -> Row:
+    n = env.spec.n
+    begin = {"agents": [[11, 23] + [0] * (n - 2)], "baton": BATON, "bell": BELL, "gate": GATE}
+    return placed(env, **(begin | entries))
+
+
+def test_taking_a_baton_pays_the_group_and_the_next_one_lies_elsewhere():
+    env = env_of("baton")
+    row = scene(env)
+    assert row.alive.tolist() == [[True, True, False]]
+    result, row = step(env, "right", "stay", "stay")
+    assert result.group_reward.tolist() == [[1]]
+    assert (result.reward == 0).all()
+    assert state_of(env)["carries"].tolist() == [[True, False, False]]
+    assert state_of(env)["baton"] != BATON
+    assert row.obs["agent"][0, 0, 2] == 1
+    assert row.obs["agent"][0, 1, 2] == 0
+
+
+def test_a_runner_takes_only_one_in_its_life():
+    env = env_of("baton")
+    scene(env, carries=[[True, False, False]])
+    result, _ = step(env, "right", "stay", "stay")
+    assert result.group_reward == 0
+    assert state_of(env)["baton"] == BATON
+
+
+def test_two_on_the_square_take_one_baton():
+    env = env_of("baton")
+    scene(env, agents=[[11, 13, 0]])
+    result, _ = step(env, "right", "left", "stay")
+    assert result.group_reward == 1
+    assert state_of(env)["carries"].tolist() == [[True, False, False]]
+
+
+def test_who_brings_a_baton_to_the_bell_leaves_and_another_slot_begins_a_life_at_the_gate():
+    env = env_of("baton")
+    scene(env, agents=[[3, 23, 0]], carries=[[True, False, False]])
+    result, row = step(env, "right", "stay", "stay")
+    assert result.terminated.tolist() == [[True, False, False]]
+    assert result.group_reward == 0
+    assert not result.episode_terminated.any()
+    assert row.alive.tolist() == [[False, True, True]]
+    assert row.first.tolist() == [[False, False, True]]
+    assert state_of(env)["agents"][0, 2] == GATE
+    assert state_of(env)["carries"].tolist() == [[False, False, False]]
+    assert (row.obs["agent"][0, 0] == 0).all()
+
+
+def test_without_a_baton_the_bell_does_nothing():
+    env = env_of("baton")
+    scene(env, agents=[[3, 23, 0]])
+    result, row = step(env, "right", "stay", "stay")
+    assert not result.terminated.any()
+    assert row.alive.tolist() == [[True, True, False]]
+
+
+def test_a_slot_that_ended_stays_empty_for_a_row_though_others_wait():
+    env = env_of("baton")
+    scene(env, agents=[[3, 9, 0]], carries=[[True, True, False]])
+    result, row = step(env, "right", "down", "stay")
+    assert result.terminated.tolist() == [[True, True, False]]
+    assert row.alive.tolist() == [[False, False, True]]
+    assert state_of(env)["waiting"].tolist() == [1]
+    result, row = step(env, "stay", "stay", "stay")
+    assert not result.terminated.any()
+    assert row.alive.tolist() == [[True, False, True]]
+    assert row.first.tolist() == [[True, False, False]]
+    assert state_of(env)["waiting"].tolist() == [0]
+
+
+def test_the_last_baton_ends_the_task():
+    env = env_of("baton", batons=1)
+    scene(env)
+    result, row = step(env, "right", "stay", "stay")
+    assert result.episode_terminated.all()
+    assert result.terminated.tolist() == [[True, True, False]]
+    assert {name: float(value) for name, value in result.metrics.items()} == {"taken": 1, "passed": 0, "done": 1}
+    assert not row.acted.any()
+
+
+def test_there_are_always_as_many_runners_as_slots_allow():
+    env = env_of("baton", 64, agents=5, runners=3)
+    row = env.reset(0)
+    world = env.world
+    for _ in range(80):
+        _, row = env.step(baton_by_turns(world, state_of(env)))  # pyright: ignore[reportArgumentType]
+        assert (row.alive.sum(1) + state_of(env)["waiting"] == 3).all()
+    assert env.spec.n == 5
+
+
+def test_random_play_takes_one_or_two():
+    total, metrics = episodes("baton", 4096)
+    assert float(total.mean()) == pytest.approx(1.54, abs=0.05)
+    assert metrics["passed"] == pytest.approx(0.54, abs=0.05)
+
+
+def test_the_script_takes_nearly_all_and_without_leaving_only_two_are_taken():
+    total, metrics = episodes("baton", 512, baton_by_turns)
+    assert float(total.mean()) == pytest.approx(10, abs=0.03)
+    assert metrics["done"] > 0.98
+
+    def stay_on(world: Any, state: Any) -> Any:
+        action = baton_by_turns(world, state)
+        return {"agent": type(action["agent"])(action["agent"].discrete.masked_fill(state["carries"][..., None], 0))}
+
+    total, metrics = episodes("baton", 512, stay_on)
+    assert float(total.mean()) == pytest.approx(2, abs=0.02)
+    assert metrics["passed"] == 0

@@ -1,0 +1,148 @@
+"""pushblock: what weight wants, where blocks can go, and what delivering pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from coopplay import env_of, episodes, placed, state_of, step
+
+from coterie.envs.coop.scripts import pushblock_heaviest_first
+from coterie.types import Row
+
+# Squares of the room of 6 x 6: y * 6 + x. Blocks of weight 1, 2 and 3 stand in the column x = 3, in rows 0, 2 and 4.
+ONE, TWO, THREE = 3, 15, 27
+
+
+def scene(env: Any, *agents: int, **entries: Any) -> Row:
+    return placed(env, **({"agents": [list(agents)], "blocks": [[ONE, TWO, THREE]]} | entries))
+
+
+def blocks(env: Any) -> list[int]:
+    return state_of(env)["blocks"][0].tolist()
+
+
+def agents(env: Any) -> list[int]:
+    return state_of(env)["agents"][0].tolist()
+
+
+def test_one_agent_moves_a_block_of_weight_one_and_follows_it():
+    env = env_of("pushblock")
+    scene(env, ONE - 1, 30, 30)
+    step(env, "right", "stay", "stay")
+    assert blocks(env) == [ONE + 1, TWO, THREE]
+    assert agents(env) == [ONE, 30, 30]
+
+
+@pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, True), (3, True)])
+def test_a_block_of_weight_two_wants_two(pushers: int, moves: bool):
+    env = env_of("pushblock")
+    scene(env, *[TWO - 1] * 3)
+    step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
+    assert blocks(env)[1] == TWO + moves
+    assert agents(env)[0] == TWO - 1 + moves
+
+
+@pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, False), (3, True)])
+def test_a_block_of_weight_three_wants_three(pushers: int, moves: bool):
+    env = env_of("pushblock")
+    scene(env, *[THREE - 1] * 3)
+    step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
+    assert blocks(env)[2] == THREE + moves
+
+
+def test_agents_push_together_only_from_one_side():
+    env = env_of("pushblock")
+    scene(env, TWO - 1, TWO + 6, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[1] == TWO
+    # From two sides with strength enough each, nothing moves either.
+    scene(env, ONE - 1, ONE + 6, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[0] == ONE
+    assert agents(env)[:2] == [ONE - 1, ONE + 6]
+
+
+def test_blocks_stop_at_walls_at_blocks_at_agents_and_before_the_leftmost_column():
+    env = env_of("pushblock")
+    scene(env, 33 - 6, 30, 30, blocks=[[33, TWO, 0]], there=[[True, True, False]])
+    step(env, "up", "stay", "stay")
+    assert blocks(env)[0] == 33
+    scene(env, TWO - 2, 30, 30, blocks=[[TWO - 1, TWO, THREE]])
+    step(env, "right", "stay", "stay")
+    assert blocks(env)[0] == TWO - 1
+    scene(env, ONE - 1, ONE + 1, 30)
+    step(env, "right", "stay", "stay")
+    assert blocks(env)[0] == ONE
+    scene(env, 2, 30, 30, blocks=[[1, TWO, THREE]])
+    step(env, "left", "stay", "stay")
+    assert blocks(env)[0] == 1
+    assert agents(env)[0] == 2
+    # The control: with nothing behind it, the same push moves it.
+    scene(env, 3, 30, 30, blocks=[[2, TWO, THREE]])
+    step(env, "left", "stay", "stay")
+    assert blocks(env)[0] == 1
+
+
+def test_two_blocks_cannot_come_to_one_square():
+    env = env_of("pushblock", weights=[1, 1])
+    scene(env, 13, 17, 30, blocks=[[14, 16]])
+    step(env, "right", "left", "stay")
+    assert blocks(env) == [15, 16]
+    assert agents(env) == [14, 17, 30]
+
+
+def test_nobody_stands_where_a_block_is_or_comes():
+    env = env_of("pushblock")
+    scene(env, ONE - 1, ONE + 7, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[0] == ONE + 1
+    assert agents(env) == [ONE, ONE + 7, 30]
+
+
+def test_a_delivered_block_pays_its_weight_less_the_step_and_is_gone():
+    env = env_of("pushblock", step_cost=0.25)
+    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]])
+    result, row = step(env, "right", "right", "stay")
+    assert result.group_reward.tolist() == [[1.75]]
+    assert (result.reward == 0).all()
+    assert state_of(env)["there"].tolist() == [[True, False, True]]
+    assert row.obs["agent"][0, 0, 5:8].tolist() == [0, 0, 0]
+    result, _ = step(env, "right", "stay", "stay")
+    assert result.group_reward == -0.25
+    assert agents(env)[0] == 17
+
+
+def test_the_last_block_ends_the_episode():
+    env = env_of("pushblock", step_cost=0)
+    scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], there=[[True, False, False]])
+    result, row = step(env, "right", "stay", "stay")
+    assert result.group_reward == 1
+    assert result.episode_terminated.all()
+    assert {name: float(value) for name, value in result.metrics.items()} == {"delivered": 3, "value": 6, "done": 1}
+    assert not row.acted.any()
+
+
+def test_blocks_begin_in_rows_of_their_own_and_never_where_they_cannot_be_pushed():
+    env = env_of("pushblock", 512)
+    env.reset(0)
+    state = state_of(env)
+    rows = (state["blocks"] // 6).sort(1).values
+    assert (rows.diff(dim=1) > 0).all()
+    assert set((state["blocks"] % 6).unique().tolist()) == {2, 3, 4}
+    assert set((state["agents"] % 6).unique().tolist()) == {0, 1}
+
+
+def test_random_play_delivers_a_light_block_now_and_then():
+    total, metrics = episodes("pushblock", 4096)
+    assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
+    assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
+
+
+def test_the_script_delivers_everything_soon():
+    total, metrics = episodes("pushblock", 512, pushblock_heaviest_first)
+    assert metrics["done"] == 1
+    assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
+
+
+RANDOM_VALUE, SCRIPTED = 0.313, 5.85
