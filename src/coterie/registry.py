@@ -21,7 +21,13 @@ ALGOS: dict[str, str] = {
     "qmix": "coterie.algos.qlearning:QLearning",
     "qplex": "coterie.algos.qlearning:QLearning",
     "wqmix": "coterie.algos.qlearning:QLearning",
+    "ddpg": "coterie.algos.ddpg:DDPG",
+    "maddpg": "coterie.algos.ddpg:DDPG",
+    "td3": "coterie.algos.ddpg:DDPG",
+    "matd3": "coterie.algos.ddpg:DDPG",
     "random": "coterie.algos.random:Random",
+    "sac": "coterie.algos.sac:SAC",
+    "masac": "coterie.algos.sac:SAC",
     "frozen": "coterie.algos.frozen:Frozen",
 }
 """An algorithm's name to its class. Names that share a class differ by their preset in `conf/algo`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,10 +16,10 @@ from coterie.nets.layers import Activation
 from coterie.nets.memory import MemoryKind
 from coterie.nets.team import Shape, Share
 from coterie.replay import Replay
-from coterie.types import TeamSpec
+from coterie.types import TeamSpec, Window, tree_map
 
 declare(
-    Metric("replay/steps", "step", "environment steps held in the replay memory", None, "sum"),
+    Metric("replay/sequences", "", "sequences that the replay memory holds to draw from", None, "sum"),
     Metric("replay/updates", "", "gradient steps so far", None, "max"),
 )
 
@@ -137,6 +138,30 @@ def build_replay(
 def burn_in_and_sequence(config: OffPolicyConfig, horizon: int) -> int:
     """Steps of a sequence for recurrent networks, the rows that warm up the memory included."""
     return config.burn_in + (config.sequence or horizon)
+
+
+def rows_of(window: Window, rows: slice) -> Window:
+    """The rows of a window that networks read: observations, masks, states and flags; steps stay whole."""
+    names = ("obs", "action_mask", "state", "alive", "first", "acted")
+    return replace(window, **{name: tree_map(lambda x: x[rows], getattr(window, name)) for name in names})
+
+
+def cut(window: Window, at: int) -> tuple[Window, Window]:
+    """The first `at` rows, which warm up a memory, and what comes from there on as a window."""
+    names = ("action", "reward", "group_reward", "terminated", "truncated", "episode_terminated", "episode_truncated")
+    rest = {name: tree_map(lambda x: x[at:], getattr(window, name)) for name in names}
+    warm = {"action": tree_map(lambda x: x[:at], window.action)}
+    return replace(rows_of(window, slice(0, at)), **warm), replace(rows_of(window, slice(at, None)), **rest)
+
+
+def sequence_error(error: Tensor, live: Tensor) -> Tensor:
+    """One error [S] a sequence from errors [T, S, ..]: 0.9 of the largest and 0.1 of the mean over live entries.
+
+    Source: Kapturowski et al. 2019, section 2.3.
+    """
+    error, live = (x.flatten(2).transpose(0, 1).flatten(1) if x.ndim > 2 else x.T for x in (error, live))
+    error = torch.where(live, error, 0.0)
+    return 0.9 * error.amax(1) + 0.1 * error.sum(1) / live.sum(1).clamp(min=1)
 
 
 class Target:

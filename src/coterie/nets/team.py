@@ -46,6 +46,11 @@ class Block:
         return self.stop - self.start
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        """A of each discrete component of an action."""
+        return self.roles[0].action.choices
+
+    @property
     def vector(self) -> bool:
         """Whether agents observe one vector."""
         return len(self.roles[0].observation_space.shape or ()) == 1
