@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import checkpoint, rundir
+from coterie import checkpoint, nest, rundir
 from coterie.checkpoint import Checkpoints, CorruptError, compare, load, save
 from coterie.errors import UserError
 
@@ -61,7 +61,7 @@ def rich_state() -> dict:
         "scalar": torch.tensor(3.5),
         "generator": torch.Generator().manual_seed(1).get_state(),
         "nan": torch.tensor([math.nan, math.inf, -math.inf, -0.0]),
-        "types": [torch.zeros(3, dtype=t) for t in checkpoint._NATIVE],
+        "types": [torch.zeros(3, dtype=t) for t in nest.NATIVE],
         "odd types": [
             torch.tensor([1, 2], dtype=t) for t in (torch.uint16, torch.uint32, torch.uint64, torch.complex64)
         ],

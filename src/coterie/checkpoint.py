@@ -6,7 +6,11 @@ A checkpoint is a folder of three files:
     state.json          format number, metadata, and the nest with a tag where JSON has no type of its own
     SHA256SUMS          the hashes of the two; `sha256sum -c SHA256SUMS` checks them as well
 
-It is written in a hidden folder beside its place, flushed to the disk and renamed, so that a folder that bears a
+Large parts of a state that never change, `Segment`s, lie beside all checkpoints in the folder `segments`, written once;
+a checkpoint names them by their hashes. Those that the newest checkpoints name are kept: the best and the numbered
+ones, which are there for their policies, do not keep segments.
+
+A checkpoint is written in a hidden folder beside its place, flushed to the disk and renamed, so that a folder that bears a
 checkpoint's name is complete whenever the process or the machine stops.
 """
 
@@ -15,37 +19,29 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from coterie import segments as pieces
 from coterie.errors import UserError
+from coterie.nest import Parts, compare, decode, encode
 from coterie.rundir import disk_error, sync_folder, write_bytes, write_text
+from coterie.segments import CorruptError
+
+__all__ = ["FORMAT", "Checkpoints", "CorruptError", "Found", "compare", "load", "save"]
 
 FORMAT = 1
 """Number of the format written; later numbers are refused, earlier ones are read."""
 
 _TENSORS, _TREE, _SUMS = "state.safetensors", "state.json", "SHA256SUMS"
-
-_NATIVE = {
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-}
-"""Types that every release of safetensors stores; others go in as their bytes."""
-
-
-class CorruptError(UserError):
-    """A checkpoint that is incomplete or was changed since it was written."""
-
+_SEGMENTS = "segments"
 
 # ------------------------------------------------------------------------------------------------------ one checkpoint
 
@@ -53,21 +49,25 @@ class CorruptError(UserError):
 def save(path: Path, state: dict, metadata: dict) -> None:
     """Writes the checkpoint folder `path`, in the place of one that is there.
 
-    state, metadata: nests of dict, list, tuple, tensors, numpy arrays and numbers, str, int, float, bool, None; tensors
-    may be of any type, device and layout in memory. TypeError, with the place, for anything else; UserError, one line,
+    state, metadata: nests of dict, list, tuple, tensors, numpy arrays and numbers, str, int, float, bool, None and
+    segments; tensors may be of any type, device and layout in memory. Segments that are not on the disk yet are written
+    into the folder `segments` beside `path`. TypeError, with the place, for anything else; UserError, one line,
     if it cannot be written. Whatever happens, the content of `path` is the old one or the new one, whole.
     """
     path = Path(path)
     beside, aside = path.with_name(f".writing-{path.name}"), path.with_name(f".replaced-{path.name}")
-    tensors: dict[str, Tensor] = {}
-    tree = {"format": FORMAT, "metadata": _encode(metadata, "metadata", tensors), "state": _encode(state, "", tensors)}
-    contents = {
-        _TENSORS: safetensors.torch.save(_apart(tensors)),
-        _TREE: json.dumps(tree, allow_nan=False).encode(),
-    }
-    contents[_SUMS] = "".join(f"{_hash(content)}  {name}\n" for name, content in contents.items()).encode()
+    parts = Parts()
+    tree = {"format": FORMAT, "metadata": encode(metadata, "metadata", parts), "state": encode(state, "", parts)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        pieces.write(path.parent / _SEGMENTS, parts.segments.values())
+        if parts.segments:
+            tree["segments"] = {name: segment.written.digest for name, segment in parts.segments.items()}
+        contents = {
+            _TENSORS: safetensors.torch.save(_apart(parts.tensors)),
+            _TREE: json.dumps(tree, allow_nan=False).encode(),
+        }
+        contents[_SUMS] = "".join(f"{_hash(content)}  {name}\n" for name, content in contents.items()).encode()
         _recover(path)
         _remove(beside)
         beside.mkdir()
@@ -88,9 +88,10 @@ def save(path: Path, state: dict, metadata: dict) -> None:
         raise
 
 
-def load(path: Path) -> tuple[dict, dict]:
+def load(path: Path, *, segments: bool = True) -> tuple[dict, dict]:
     """State and metadata of a checkpoint, its tensors on the CPU; `save` of them would write the same bytes.
 
+    segments: False leaves the segments that it names unread and unchecked, which loading a policy does not need.
     CorruptError if a file is missing, cut or changed; UserError if a newer version of coterie wrote it.
     """
     path = Path(path)
@@ -104,8 +105,15 @@ def load(path: Path) -> tuple[dict, dict]:
             raise UserError(
                 f"the checkpoint {path} has format {number}, this version of coterie reads up to {FORMAT}; update it"
             )
-        tensors = safetensors.torch.load(files[_TENSORS])
-        return _decode(tree["state"], tensors), _decode(tree["metadata"], tensors)
+        folder = path.parent / _SEGMENTS
+        named = tree.get("segments", {})
+        if segments:
+            _verify_segments(path, folder, named.values())
+        parts = Parts(
+            safetensors.torch.load(files[_TENSORS]),
+            {name: pieces.stored(folder, digest) for name, digest in named.items()},
+        )
+        return decode(tree["state"], parts), decode(tree["metadata"], parts)
     except (KeyError, ValueError, TypeError, SafetensorError) as error:
         raise CorruptError(
             f"the checkpoint {path} cannot be understood: {error!r}; choose another checkpoint"
@@ -132,6 +140,15 @@ def _verified(path: Path) -> dict[str, bytes]:
     if lines[-1]:
         raise CorruptError(f"the checkpoint {path} is corrupt: {_SUMS} is cut")
     return files
+
+
+def _verify_segments(path: Path, folder: Path, digests: Iterable[str]) -> None:
+    """CorruptError if a segment that the checkpoint `path` names is not in `folder` as it was written."""
+    for digest in digests:
+        try:
+            pieces.verify(folder, digest)
+        except CorruptError as error:
+            raise CorruptError(f"the checkpoint {path} is not whole: {error}") from error
 
 
 def _hash(content: bytes) -> str:
@@ -164,108 +181,6 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         apart[name] = tensor.clone() if shared else tensor
         seen.add(place)
     return apart
-
-
-# ------------------------------------------------------------------------------------------------------------ the nest
-
-
-def _encode(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON, its tensors put into `tensors`. A JSON object is always a tag with its content."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, np.generic):
-        return _encode(value.item(), place, tensors)
-    if isinstance(value, int):
-        # Decimal digits of longer ones are slow to make, and Python refuses them past a few thousand.
-        return int(value) if abs(value) < 1 << 63 else {"int": hex(value)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
-    if isinstance(value, Tensor):
-        return _encode_tensor(value, place, tensors)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"array": _encode_tensor(torch.from_numpy(np.array(value)), place, tensors)}
-    if isinstance(value, dict):
-        if all(type(key) is str for key in value):
-            return {"dict": {key: _encode(part, f"{place}/{key}", tensors) for key, part in value.items()}}
-        keys = [_encode(key, f"{place}, key {key!r}", {}) for key in value]
-        return {
-            "items": [[k, _encode(value[key], f"{place}/{key}", tensors)] for k, key in zip(keys, value, strict=True)]
-        }
-    if isinstance(value, (list, tuple)):
-        parts = [_encode(part, f"{place}/{i}", tensors) for i, part in enumerate(value)]
-        return parts if isinstance(value, list) else {"tuple": parts}
-    raise TypeError(f"a checkpoint cannot hold {type(value).__name__} at {place.lstrip('/') or 'its root'}")
-
-
-def _encode_tensor(tensor: Tensor, place: str, tensors: dict[str, Tensor]) -> dict:
-    """The tag of a tensor that is put into `tensors` under a name of its own."""
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise TypeError(f"a checkpoint holds dense tensors, but {place.lstrip('/')} is {tensor.layout}")
-    base = name = place.lstrip("/") or "tensor"
-    count = 1
-    while name in tensors or name == "__metadata__":  # two places can read alike: {"a/b": x, "a": {"b": y}}
-        count += 1
-        name = f"{base}#{count}"
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.dtype in _NATIVE:
-        tensors[name] = tensor
-        return {"tensor": name}
-    tensors[name] = tensor.reshape(-1).view(torch.uint8)
-    return {"tensor": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-
-
-def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """What `_encode` made JSON of. KeyError or ValueError if it did not."""
-    if isinstance(value, list):
-        return [_decode(part, tensors) for part in value]
-    if not isinstance(value, dict):
-        return value
-    tag = next(iter(value), "")
-    content = value[tag]
-    if tag == "tensor":
-        # Cloned into memory that PyTorch aligns: results of vector code can depend on where its operands lie.
-        tensor = tensors[content].clone()
-        return tensor.view(getattr(torch, value["dtype"])).reshape(value["shape"]) if "dtype" in value else tensor
-    if tag == "array":
-        return _decode(content, tensors).numpy()
-    if tag == "dict":
-        return {key: _decode(part, tensors) for key, part in content.items()}
-    if tag == "items":
-        return {_decode(key, tensors): _decode(part, tensors) for key, part in content}
-    if tag == "tuple":
-        return tuple(_decode(part, tensors) for part in content)
-    if tag == "int":
-        return int(content, 16)
-    if tag == "float":
-        return float(content)
-    raise ValueError(f"unknown tag '{tag}'")
-
-
-def compare(expected: dict, found: dict) -> list[str]:
-    """How two nests differ in shape: a line for every leaf that is missing, surplus, or of another shape or type.
-
-    Numbers and strings are compared by type alone. Empty where `found` can be loaded in the place of `expected`.
-    """
-    here, there = _leaves(expected, ""), _leaves(found, "")
-    return [
-        f"{place}: expected {here.get(place, 'nothing')}, found {there.get(place, 'nothing')}"
-        for place in dict.fromkeys([*here, *there])
-        if here.get(place) != there.get(place)
-    ]
-
-
-def _leaves(value: Any, place: str) -> dict[str, str]:
-    """Every leaf's place and what it is: type and shape of a tensor, the type's name of others."""
-    if isinstance(value, (dict, list, tuple)) and value:
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        return {at: what for key, part in parts for at, what in _leaves(part, f"{place}/{key}").items()}
-    if isinstance(value, (Tensor, np.ndarray)):
-        what = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    elif isinstance(value, (dict, list, tuple)):
-        what = f"empty {type(value).__name__}"
-    else:
-        what = "nothing" if value is None else type(value).__name__
-    return {place.lstrip("/"): what}
 
 
 # ----------------------------------------------------------------------------------------------- checkpoints of a run
@@ -325,23 +240,25 @@ class Checkpoints:
             return []
         return sorted(names, key=lambda path: int(path.name))
 
-    def latest(self) -> Found | None:
+    def latest(self, *, segments: bool = True) -> Found | None:
         """The last checkpoint, or the newest before it that is whole, with a warning; None if there never was one.
+
+        segments: see `load`; going on with a run needs them, its policies do not.
 
         CorruptError if none is whole; UserError if a newer version of coterie wrote the last one.
         """
-        return self._first_whole("last")
+        return self._first_whole("last", segments)
 
     def load_best(self) -> Found | None:
-        """The best checkpoint; the latest, with a warning, if there is no best one or it is corrupt."""
-        return self._first_whole("best")
+        """The best checkpoint, for its policies; the latest, with a warning, if there is none or it is corrupt."""
+        return self._first_whole("best", segments=False)
 
     def load_steps(self, steps: int) -> Found | None:
-        """The checkpoint of so many steps, None if there is none. CorruptError if it is not whole."""
+        """The checkpoint of so many steps, for its policies; None if there is none. CorruptError if it is not whole."""
         path = self.folder / f"{steps:012d}"
-        return Found(path, steps, *load(path), None) if path.is_dir() else None
+        return Found(path, steps, *load(path, segments=False), None) if path.is_dir() else None
 
-    def _first_whole(self, pointer: str) -> Found | None:
+    def _first_whole(self, pointer: str, segments: bool) -> Found | None:
         """The checkpoint that the pointer names, else the last one, else the newest that can be loaded."""
         there = {path.name: path for path in reversed(self.all())}
         for path in self.folder.glob(".replaced-*"):  # a replacement was interrupted: the old one is still whole
@@ -350,7 +267,7 @@ class Checkpoints:
         wrong: list[str] = [] if self._pointer(pointer) in there else [f"no checkpoint is marked as the {pointer} one"]
         for name in dict.fromkeys([*named, *there]):
             try:
-                state, metadata = load(there[name])
+                state, metadata = load(there[name], segments=segments)
             except CorruptError as error:
                 wrong.append(str(error))
                 continue
@@ -397,3 +314,13 @@ class Checkpoints:
                 # Renamed first, so that a folder with a checkpoint's name is never a half of one.
                 doomed = (self.folder / name).rename(self.folder / f".removing-{name}")
                 shutil.rmtree(doomed)
+        newest = [name for name in names if name in kept and int(name) <= int(last)][-self.keep :]
+        with contextlib.suppress(ValueError):  # what cannot be read may name any of them
+            pieces.prune(self.folder / _SEGMENTS, {digest for name in newest for digest in self._named(name)})
+
+    def _named(self, name: str) -> list[str]:
+        """Hashes of the segments that a checkpoint names. ValueError if it cannot be read."""
+        try:
+            return list(json.loads((self.folder / name / _TREE).read_bytes()).get("segments", {}).values())
+        except OSError as error:
+            raise ValueError(str(error)) from error
