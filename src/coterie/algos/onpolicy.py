@@ -15,8 +15,8 @@ from coterie.nets.memory import Carry
 from coterie.types import TeamSpec, Tree, Window, tree_map
 
 METRICS = (
-    Metric("loss/policy", "", "clipped surrogate loss, mean over the update", None, "mean"),
-    Metric("loss/value", "", "value loss on the normalised scale, mean over the update", "down", "mean"),
+    Metric("loss/policy", "", "loss of the policy, mean over the update", None, "mean"),
+    Metric("loss/value", "", "loss of the values on the scale that is learned, mean over the update", "down", "mean"),
     Metric("policy/entropy", "nat", "entropy of an agent's action distribution", None, "mean"),
     Metric(
         "policy/kl", "nat", "estimated divergence from the policy that collected, mean over the update", None, "mean"

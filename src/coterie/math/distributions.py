@@ -30,6 +30,39 @@ def _components(spec: ActionSpec, params: Tensor, mask: Tensor | None) -> list[T
     return [part.log_softmax(-1) for part in parts]
 
 
+def log_choices(spec: ActionSpec, params: Tensor, mask: Tensor | None) -> Tensor:
+    """Log-probabilities of every choice [.., sum A], component by component; the lowest finite number where masked."""
+    parts = _components(spec, params, mask)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def floored(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+    """`params` of the policy that is mixed with uniform draws from the available choices, in every component.
+
+        pi'(a) = (1 - eps) pi(a) + eps / |available|;  0 where masked
+
+    epsilon: in [0, 1]; other arguments as in `sample`. Returns the shape of params: log pi' in the place of logits.
+    Source: Foerster et al. 2018, section 5.
+    """
+    if epsilon == 0 or not spec.choices:
+        return params
+    parts, at = [], 0
+    for log_p in _components(spec, params, mask):
+        width = log_p.shape[-1]
+        if mask is None:
+            mixed = ((1 - epsilon) * log_p.exp() + epsilon / width).log()
+        else:
+            free = mask[..., at : at + width]
+            mixed = (1 - epsilon) * log_p.exp() + epsilon / free.sum(-1, keepdim=True)
+            # log(0) would have an infinite gradient, which 0 x inf turns into NaN.
+            mixed = mask_logits(torch.where(free, mixed, 1.0).log(), free)
+        parts.append(mixed)
+        at += width
+    if spec.continuous:
+        parts.append(params[..., at:])
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
 def _gaussian_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """log N(x; mean, exp(log_std)) summed over the last axis."""
     z = (x - mean) * torch.exp(-log_std)
