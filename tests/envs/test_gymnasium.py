@@ -1,0 +1,481 @@
+"""Gymnasium's environments behind the contract: its own loop to the letter, any space, saved states, errors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import coterie
+from coterie import checkpoint, registry
+from coterie.__main__ import main
+from coterie.config import load_resolved, resolve
+from coterie.envs.adapters import SCENARIOS
+from coterie.envs.adapters.spaces import Actuator, Observer
+from coterie.envs.check import check
+from coterie.envs.make import make, spec_of
+from coterie.envs.paths import difference, random_actions
+from coterie.envs.vector import VectorEnv
+from coterie.errors import UserError
+from coterie.origins import to_yaml
+from coterie.seeds import seed_of
+from coterie.types import Action, Row, Step
+from tinyruns import assert_same, state_of, stop_at, train
+
+CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
+
+
+# ------------------------------------------------------------------------------------------------ environments of ours
+
+SEEN: list[Any] = []
+"""Native actions that an `Own` was given."""
+
+
+class Own(gymnasium.Env):
+    """Counts its steps; shows a sample of `sees` that its generator drew; ends by itself after `ends` steps."""
+
+    def __init__(self, sees: spaces.Space, does: spaces.Space, ends: int = 0, size: int = 1, render_mode: str = ""):
+        self.observation_space, self.action_space = copy.deepcopy(sees), does
+        self.ends, self.size = ends, size
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.age = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        SEEN.append(action)
+        self.age += 1
+        return self.observation_space.sample(), self.age, self.age == self.ends, False, {}
+
+
+PICTURE = spaces.Box(0, 255, (6, 5, 3), np.uint8)
+GREY = spaces.Box(0, 255, (6, 5), np.uint8)
+NESTED = spaces.Dict(
+    {"eye": PICTURE, "arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2,)), "grip": spaces.Discrete(3)})}
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_ids() -> Iterator[None]:
+    """`Own-v0` and its kind, for one test."""
+    before = dict(gymnasium.registry)
+    SEEN.clear()
+
+    def add(name: str, sees: spaces.Space, does: spaces.Space, limit: int | None = 7, **kwargs: Any) -> None:
+        gymnasium.register(name, Own, max_episode_steps=limit, kwargs={"sees": sees, "does": does, **kwargs})
+
+    two = spaces.Discrete(2)
+    add("Picture-v0", PICTURE, two)
+    add("Grey-v0", GREY, two)
+    add("Nested-v0", NESTED, two)
+    add("Discrete-v0", spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
+    add("Multi-v0", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 4]))
+    add("Tuple-v0", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), _hybrid())
+    add("Wide-v0", spaces.Box(-np.inf, np.inf, (2, 2), np.float64), _uneven())
+    add("Both-v0", spaces.Box(-1, 1, (1,)), two, ends=7)
+    add("Endless-v0", spaces.Box(-1, 1, (1,)), two, limit=None, ends=5)
+    add("Text-v0", spaces.Text(3), two)
+    add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
+    gymnasium.register("Gone-v0", "no_such_library.worlds:World")
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def _uneven() -> spaces.Box:
+    return spaces.Box(np.array([0, -3.0]), np.array([1, 5.0]), dtype=np.float64)
+
+
+def _hybrid() -> spaces.Space:
+    return spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(0, 10, (2,)), spaces.MultiDiscrete([2, 2])])
+
+
+def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Step, Row]]:
+    """Random actions with what they bring; the environment has been reset or loaded."""
+    generator = torch.Generator().manual_seed(seed)
+    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
+    for _ in range(steps):
+        action = random_actions(env.spec, row, generator)
+        step, row = env.step(action)
+        yield action, step, row
+
+
+# ------------------------------------------------------------------------------------------------- gymnasium's own loop
+
+
+def gymnasium_s_own(
+    name: str, limit: int, seed: int, b: int, actions: list[Any]
+) -> list[tuple[Any, float, bool, bool]]:
+    """What gymnasium's environment with all its wrappers brings for the b-th copy; a reset takes a step of its own."""
+    env = gymnasium.make(name.removeprefix("gym/"), max_episode_steps=limit)
+    found = [(env.reset(seed=seed_of(seed, "env", name, b) >> 32)[0], 0.0, False, False)]
+    for action in actions:
+        _, _, terminated, truncated = found[-1]
+        if terminated or truncated:
+            found.append((env.reset()[0], 0.0, False, False))
+        else:
+            observation, reward, terminated, truncated, _ = env.step(action)
+            found.append((np.array(observation), float(reward), terminated, truncated))
+    return found
+
+
+def natives(env: VectorEnv, action: Action, b: int) -> Any:
+    """The b-th copy's action in gymnasium's terms, written anew."""
+    if action.discrete is not None:
+        return int(action.discrete[b, 0, 0])
+    space = env.spec.roles[0].action_space
+    assert isinstance(space, spaces.Box)
+    assert action.continuous is not None
+    return space.low + (action.continuous[b, 0].numpy() + 1) / 2 * (space.high - space.low)
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_every_copy_agrees_with_gymnasium_step_by_step(name: str):
+    env = make(name, {"episode_limit": 15}, copies=3, seed=4)
+    rows, steps, actions = [env.reset()], [], []
+    for action, step, row in played(env, 50):
+        actions.append(action["agent"])
+        steps.append(step)
+        rows.append(row)
+    cuts = ends = 0
+    for b in range(3):
+        own = gymnasium_s_own(name, 15, 4, b, [natives(env, action, b) for action in actions])
+        for t, (observation, reward, terminated, truncated) in enumerate(own):
+            shown = rows[t].obs["agent"][b, 0].numpy()
+            np.testing.assert_array_equal(shown, np.asarray(observation, np.float32), f"copy {b}, step {t}")
+            assert bool(rows[t].acted[b]) == (not (terminated or truncated))
+            if t:
+                assert steps[t - 1].reward[b, 0] == np.float32(reward)
+                assert bool(steps[t - 1].episode_terminated[b]) == terminated
+                assert bool(steps[t - 1].episode_truncated[b]) == (truncated and not terminated)
+                assert bool(rows[t].first[b, 0]) == (not rows[t - 1].acted[b])
+            ends, cuts = ends + terminated, cuts + (truncated and not terminated)
+    assert cuts
+    assert ends or name != "gym/CartPole-v1"
+
+
+def test_the_agreement_would_show_a_restart_that_swallows_the_last_observation():
+    env = make("gym/Pendulum-v1", {"episode_limit": 5}, copies=2)
+    env.reset()
+    *_, (_, step, closing) = played(env, 5)
+    _, _, first = next(played(env, 1))
+    assert step.episode_truncated.all()
+    assert not closing.acted.any()
+    assert first.first.all()
+    assert not torch.equal(closing.obs["agent"], first.obs["agent"])
+
+
+def test_copies_have_seeds_of_their_own_whatever_their_number():
+    few, many = (make("gym/Pendulum-v1", copies=copies, seed=3).reset().obs["agent"] for copies in (2, 5))
+    assert torch.equal(few, many[:2])
+    assert len(many.unique(dim=0)) == 5
+    assert not torch.equal(make("gym/Pendulum-v1", copies=2, seed=4).reset().obs["agent"], few)
+
+
+def test_a_reset_with_a_seed_begins_again_and_one_without_draws_on():
+    env = make("gym/CartPole-v1", copies=2, seed=3)
+    first, second = env.reset().obs["agent"], env.reset().obs["agent"]
+    assert not torch.equal(first, second)
+    assert torch.equal(env.reset(3).obs["agent"], first)
+    assert torch.equal(env.reset().obs["agent"], second)
+
+
+def test_the_limit_is_a_cut_and_an_end_at_the_limit_is_an_end():
+    for name, ended in (("gym/Both-v0", True), ("gym/Grey-v0", False)):
+        env = make(name, copies=2)
+        env.reset()
+        steps = [step for _, step, _ in played(env, 8)]
+        assert [bool(step.episode_terminated.all()) for step in steps] == [False] * 6 + [ended, False]
+        assert [bool(step.episode_truncated.all()) for step in steps] == [False] * 6 + [not ended, False]
+        assert torch.equal(steps[6].terminated, steps[6].episode_terminated[:, None])
+        assert [step.reward[0, 0].item() for step in steps] == [1, 2, 3, 4, 5, 6, 7, 0]
+
+
+def test_what_was_returned_does_not_change_afterwards():
+    env = make("gym/MountainCarContinuous-v0", copies=2)  # shows its own array
+    row = env.reset()
+    kept = row.obs["agent"].clone()
+    for _ in played(env, 3):
+        pass
+    assert torch.equal(row.obs["agent"], kept)
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_classic_control_keeps_the_contract(name: str):
+    report = check(lambda copies, seed: make(name, {"episode_limit": 12}, copies, seed), steps=30, copies=3)
+    assert {finding.rule for finding in report.findings} <= {"slow"}, report.render()
+    assert report.facts["resume"] == "to the bit"
+
+
+OWN = ("Picture", "Grey", "Nested", "Discrete", "Multi", "Tuple", "Wide", "Both", "Endless")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_environments_of_any_space_keep_the_contract(name: str):
+    report = check(lambda copies, seed: make(f"gym/{name}-v0", {}, copies, seed), steps=20, copies=3)
+    assert {finding.rule for finding in report.findings} <= {"slow", "render-missing"}, report.render()
+    assert report.facts["resume"] == "begins new episodes"
+
+
+# ------------------------------------------------------------------------------------------------------------- spaces
+
+
+def test_numbers_are_float32_of_one_axis_and_pictures_stay_bytes():
+    assert spec_of("gym/Wide-v0").roles[0].observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    assert spec_of("gym/Picture-v0").roles[0].observation_space == PICTURE
+    assert spec_of("gym/Grey-v0").roles[0].observation_space.shape == (6, 5, 1)
+    row = make("gym/Picture-v0", copies=2).reset()
+    assert (row.obs["agent"].dtype, row.obs["agent"].shape) == (torch.uint8, (2, 1, 6, 5, 3))
+
+
+def seen(space: spaces.Space, value: Any) -> Any:
+    observer = Observer(space)
+    arrays = observer.empty(2)
+    observer.write(arrays, 1, value)
+    tree = observer.tree(arrays, torch.device("cpu"))
+    return {k: v[1, 0].tolist() for k, v in tree.items()} if isinstance(tree, dict) else tree[1, 0].tolist()
+
+
+def test_observations_of_every_space_have_their_literal_form():
+    assert seen(spaces.Discrete(4, start=2), np.int64(3)) == [0, 1, 0, 0]
+    assert seen(spaces.MultiDiscrete([2, 3]), np.array([1, 2])) == [0, 1, 0, 0, 1]
+    assert seen(spaces.MultiDiscrete([2, 3], start=[1, 5]), np.array([1, 6])) == [1, 0, 0, 1, 0]
+    assert seen(spaces.MultiBinary([2, 2]), np.array([[0, 1], [1, 1]], np.int8)) == [0, 1, 1, 1]
+    assert seen(spaces.Box(-9, 9, (2, 2)), np.array([[1, 2], [3, 4]])) == [1, 2, 3, 4]
+    assert seen(spaces.Box(-9, 9, ()), 5.0) == [5]
+    assert seen(spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))]), (1, np.array([0.5, -0.5]))) == [
+        0,
+        1,
+        0.5,
+        -0.5,
+    ]
+    assert seen(spaces.Box(0, 255, (1, 2), np.uint8), np.array([[7, 8]], np.uint8)) == [[[7], [8]]]
+
+
+def test_parts_of_a_dict_are_sensors_and_bear_their_path():
+    assert seen(NESTED, {"eye": np.full((6, 5, 3), 9, np.uint8), "arm": {"angle": [0.5, -0.5], "grip": 2}}) == {
+        "arm.angle": [0.5, -0.5],
+        "arm.grip": [0, 0, 1],
+        "eye": np.full((6, 5, 3), 9).tolist(),
+    }
+    mixed = spaces.Tuple([spaces.Box(0, 255, (1, 1, 1), np.uint8), spaces.Discrete(2)])
+    assert seen(mixed, (np.array([[[3]]], np.uint8), 0)) == {"0": [[[3]]], "1": [1, 0]}
+
+
+def test_numbers_of_actions_are_mapped_to_the_bounds_and_clipped():
+    rows = Actuator(_uneven())(Action(None, torch.tensor([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]])))
+    assert [row.tolist() for row in rows] == [[0, -3], [1, 5], [0.5, 3], [0, 5]]
+    assert rows[0].dtype == np.float64
+
+
+def test_choices_begin_where_their_space_does():
+    assert Actuator(spaces.Discrete(3, start=5))(Action(torch.tensor([[0], [2]]))) == [5, 7]
+    picks = Actuator(spaces.MultiDiscrete([2, 4], start=[0, 10]))(Action(torch.tensor([[1, 3]])))
+    assert [pick.tolist() for pick in picks] == [[1, 13]]
+    (one,) = Actuator(_hybrid())(Action(torch.tensor([[2, 0, 1]]), torch.tensor([[-1.0, 0]])))
+    assert (one[0], one[1].tolist(), one[2].tolist()) == (3, [0, 5], [0, 1])
+
+
+@pytest.mark.parametrize("name", ["Discrete", "Multi", "Tuple", "Wide"])
+def test_an_environment_is_given_actions_that_its_space_contains(name: str):
+    env = make(f"gym/{name}-v0", copies=2)
+    env.reset()
+    for _ in played(env, 20):
+        pass
+    space = env.spec.roles[0].action_space
+    assert len(SEEN) > 30
+    assert all(space.contains(action) for action in SEEN)
+
+
+# -------------------------------------------------------------------------------------------------------- saved states
+
+
+def future(env: VectorEnv, steps: int = 30) -> list[Any]:
+    return [(step, row) for _, step, row in played(env, steps, seed=9)]
+
+
+def begun(name: str, seed: int = 2) -> VectorEnv:
+    """Copies in the middle of their episodes."""
+    env = make(name, {"episode_limit": 9}, copies=3, seed=seed)
+    env.reset()
+    for _ in played(env, 11):
+        pass
+    return env
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("steps", [9, 11])
+def test_a_saved_state_goes_on_to_the_bit(name: str, steps: int, tmp_path: Path):
+    env = make(name, {"episode_limit": 9}, copies=3, seed=2)
+    env.reset()
+    for _ in played(env, steps):
+        pass
+    checkpoint.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    picture = env.render(1, 64)
+    expected = future(env)
+    state = checkpoint.load(tmp_path / "state")[0]["env"]
+    for other in (env, make(name, {"episode_limit": 9}, copies=3, seed=77)):
+        other.load_state_dict(state)
+        np.testing.assert_array_equal(other.render(1, 64), picture)
+        for one, two in zip(future(other), expected, strict=True):
+            assert difference(one[0], two[0]) is None
+            assert difference(one[1], two[1]) is None
+
+
+@pytest.mark.parametrize("part", ["memory", "generator", "elapsed", "closing"])
+def test_every_part_of_a_saved_state_is_needed(part: str):
+    state, other = begun("gym/CartPole-v1").state_dict(), begun("gym/CartPole-v1", seed=5)
+    for _ in played(other, 3):  # so that nothing is equal by chance
+        pass
+    foreign = other.state_dict()
+    own, mixed = begun("gym/CartPole-v1"), begun("gym/CartPole-v1")
+    for one, another in zip(state["copies"], foreign["copies"], strict=True):
+        one[part] = another[part] if part != "closing" else not one[part]
+    mixed.load_state_dict(state)
+    assert any(difference(one, two) for one, two in zip(future(mixed), future(own), strict=True))
+
+
+def test_a_state_from_before_the_first_reset_begins_the_same_episodes():
+    env, other = make("gym/Pendulum-v1", copies=2, seed=1), make("gym/Pendulum-v1", copies=2, seed=8)
+    other.load_state_dict(env.state_dict())
+    assert torch.equal(other.reset().obs["agent"], env.reset().obs["agent"])
+
+
+def test_other_environments_say_that_they_cannot_save_theirs():
+    env = make("gym/Grey-v0")
+    env.reset()
+    assert (env.spec.exact_resume, env.state_dict()) == (False, {})
+    with pytest.raises(UserError, match="cannot save its state"):
+        env.load_state_dict({})
+
+
+# ------------------------------------------------------------------------------------------------ names, keys, errors
+
+
+def test_constructor_parameters_are_keys(tmp_path: Path):
+    resolved = resolve(["env=gym/Pendulum-v1", "env.g=9", "env.episode_limit=30", "algo=random"])
+    assert resolved.config.env.params.model_dump() == {"episode_limit": 30, "g": 9.0}
+    assert resolved.origins["env.g"] == "command line"
+    (tmp_path / "config.yaml").write_text(to_yaml(resolved))
+    assert load_resolved(tmp_path / "config.yaml") == resolved
+    env = make("gym/Pendulum-v1", resolved.config.env.params)
+    assert env.spec.episode_limit == 30
+    light, usual = (make("gym/Pendulum-v1", {"g": g}, copies=2) for g in (0.0, 10.0))
+    assert torch.equal(light.reset().obs["agent"], usual.reset().obs["agent"])
+    assert difference(next(played(light, 1))[2], next(played(usual, 1))[2]) == "obs['agent']"
+    assert spec_of("gym/CartPole-v1").episode_limit == 500
+
+
+def test_registered_parameters_are_the_defaults_of_keys():
+    assert resolve(["env=gym/Endless-v0", "algo=random"]).config.env.params.model_dump()["ends"] == 5
+    short = make("gym/Endless-v0", {"ends": 3})
+    short.reset()
+    assert [bool(step.episode_terminated) for _, step, _ in played(short, 4)] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "words"),
+    [
+        ("gym/CartPole-v9", {}, "did you mean 'gym/CartPole-v1'"),
+        ("gym/Pendulm-v1", {}, "did you mean 'gym/Pendulum-v1'"),
+        ("gym/qqqqqqqqqq", {}, "gymnasium.pprint_registry() prints all"),
+        ("gym/no_such_package:World-v0", {}, "there is no module 'no_such_package'"),
+        ("gym/Gone-v0", {}, "No module named 'no_such_library': pip install no_such_library"),
+        ("gym/Pendulum-v1", {"gg": 3}, "gym/Pendulum-v1 has no key 'env.gg': did you mean 'env.g'"),
+        ("gym/Pendulum-v1", {"g": "much"}, "env.g=much: expected a number"),
+        ("gym/Pendulum-v1", {"episode_limit": 0}, "env.episode_limit=0: expected a whole number at least 1"),
+        ("gym/Text-v0", {}, "has no fixed shape"),
+        ("gym/Unbounded-v0", {}, "infinite bounds"),
+        ("gymm/Pendulum-v1", {}, "did you mean 'gym/Pendulum-v1'"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], words: str):
+    with pytest.raises(UserError) as error:
+        make(name, params)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for module, name, package in (("Box2D", "LunarLander-v3", "box2d"), ("mujoco", "Hopper-v5", "mujoco")):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+        with pytest.raises(UserError, match=rf'pip install "gymnasium\[{package}\]"'):
+            make(f"gym/{name}")
+
+
+def test_a_package_s_own_id_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "gymthings.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "gymnasium.register('Things/Swing-v0', PendulumEnv, max_episode_steps=4)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not registry.is_factory("gym/gymthings:Things/Swing-v0")
+    spec = make("gym/gymthings:Things/Swing-v0", {"g": 5.0}).spec
+    assert (spec.name, spec.episode_limit, spec.exact_resume) == ("gym/gymthings:Things/Swing-v0", 4, True)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def test_pictures_have_the_size_that_was_asked_for():
+    env = make("gym/CartPole-v1", copies=2)
+    env.reset()
+    picture = env.render(1, 120)
+    assert (picture.shape, picture.dtype) == ((80, 120, 3), np.uint8)
+    assert not np.array_equal(picture, env.render(0, 120))
+
+
+def test_an_environment_without_pictures_says_so():
+    env = make("gym/Grey-v0")
+    env.reset()
+    with pytest.raises(UserError, match="gym/Grey-v0 draws no pictures"):
+        env.render()
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.fixture
+def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+
+
+@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings = ("algo=ppo", f"env={name}", "env.episode_limit=25", "algo.horizon=20", "algo.minibatches=2", "steps=300")
+    train(tmp_path / "whole", *settings)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 120)
+        train(tmp_path / "halves", *settings)
+    assert state_of(tmp_path / "halves")["steps"] < 200
+    assert main(["resume", str(tmp_path / "halves")]) == 0
+    assert_same(state_of(tmp_path / "halves"), state_of(tmp_path / "whole"))
+
+
+@pytest.mark.usefixtures("_without_curves")
+def test_commands_and_python_take_it_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    run = tmp_path / "run"
+    train(run, "algo=ppo", "env=gym/Pendulum-v1", "env.episode_limit=20", "algo.minibatches=1")
+    assert main(["evaluate", str(run), "--episodes", "4", "--json"]) == 0
+    assert '"env": "gym/Pendulum-v1"' in capsys.readouterr().out
+    assert main(["play", str(run), "--video", str(tmp_path / "swing.gif"), "--size", "64"]) == 0
+    assert (tmp_path / "swing.gif").stat().st_size > 0
+    assert main(["list", "envs"]) == 0
+    assert "gym/CartPole-v1" in capsys.readouterr().out
+    env = gymnasium.make("Pendulum-v1")
+    action = coterie.load(run).player(seed=1).act(env.reset(seed=0)[0])
+    assert env.action_space.contains(action)
