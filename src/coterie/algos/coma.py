@@ -21,8 +21,8 @@ from torch import Tensor
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import Algorithm, Capabilities
-from coterie.algos.offpolicy import Target
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.target import Target
 from coterie.errors import NonFiniteError, UserError
 from coterie.math.counterfactual import by_component, counterfactual_advantage
 from coterie.math.losses import masked_mean, standardise
