@@ -80,6 +80,12 @@ class JointAction:
         parts = [vectors[role.name].flatten(-2) for role in self._team.roles]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
+    def split(self, joint: Tensor) -> dict[str, Tensor]:
+        """[.., J] cut back into vectors by role [.., n, P]."""
+        roles = self._team.roles
+        parts = joint.split([role.n * action_size(role.action) for role in roles], -1)
+        return {role.name: part.unflatten(-1, (role.n, -1)) for role, part in zip(roles, parts, strict=True)}
+
     def others(self, joint: Tensor) -> Tensor:
         """[.., J] as every agent's view of the others [.., N, J]: its own block is zero."""
         return joint.unsqueeze(-2).masked_fill(self.own, 0)
