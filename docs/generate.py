@@ -1,4 +1,4 @@
-"""Regenerates what the pages take from the code: tables, and the pictures of the particle worlds.
+"""Regenerates what the pages take from the code: tables, and the pictures of worlds.
 
     python docs/generate.py              # tables and pictures
     python docs/generate.py --measure    # the returns of untrained play as well, some minutes
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import annotated_types
+import known
 import torch
 from PIL import Image
 from pydantic import BaseModel
@@ -30,6 +31,7 @@ import coterie
 from coterie import registry, settings
 from coterie.cli_list import algorithm_rows, environment_rows
 from coterie.config import resolve
+from coterie.envs.matrix.game import MatrixConfig
 from coterie.envs.particle.task import ParticleConfig
 from coterie.envs.world import WorldEnv
 from coterie.messages import leaf_fields, show
@@ -38,7 +40,7 @@ from coterie.schema import RunConfig
 from coterie.types import Action, EnvSpec
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURES = ROOT / "docs" / "pictures" / "particle"
+PICTURES = ROOT / "docs" / "pictures"
 SIZE = 270
 EPISODES = 10_000
 _BLOCK = re.compile(r"(<!-- (generated|measured): ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -135,8 +137,8 @@ def environments() -> str:
     for row in environment_rows():
         roles = ", ".join(f"{role['agents']} `{role['role']}`" for role in row["roles"])
         actions = dict.fromkeys(role["actions"] for role in row["roles"])
-        short = row["name"].rpartition("/")[2]
-        link = f"[`{row['name']}`](docs/environments/particle.md#{short})"
+        family, _, short = row["name"].partition("/")
+        link = f"[`{row['name']}`](docs/environments/{family}.md#{short.lower()})"
         rows.append([link, roles, " / ".join(actions)])
     return table(["name", "agents", "actions"], rows)
 
@@ -205,7 +207,8 @@ def particle_keys() -> str:
 
 
 def particle_scenarios() -> str:
-    missing = {name.rpartition("/")[2] for name in registry.environments()} ^ set(SCENARIOS)
+    known_names = {name for name in registry.environments() if name.startswith("particle/")}
+    missing = {name.rpartition("/")[2] for name in known_names} ^ set(SCENARIOS)
     if missing:
         raise ValueError(f"scenarios without a page, or pages without a scenario: {sorted(missing)}")
     return "\n\n".join(_scenario(name, scenario) for name, scenario in SCENARIOS.items())
@@ -304,9 +307,19 @@ def _actions(spec: EnvSpec, copies: int, generator: torch.Generator, moves: bool
 
 
 def draw() -> list[Path]:
-    """Writes a picture of every scenario, the agents on their way by random moves."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    written = []
+    """Writes a picture of every particle scenario, agents on their way by random moves, and some of other worlds."""
+    return [_save(name, picture) for name, picture in (*_scenario_pictures(), *known.pictures(2 * SIZE))]
+
+
+def _save(name: str, picture: Any) -> Path:
+    """Writes the picture of the environment `family/name`."""
+    path = PICTURES / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path
+
+
+def _scenario_pictures() -> Iterable[tuple[str, Any]]:
     for name, scenario in SCENARIOS.items():
         env = coterie.make(f"particle/{name}", seed=scenario.seed)
         assert isinstance(env, WorldEnv)
@@ -314,9 +327,7 @@ def draw() -> list[Path]:
         generator = torch.Generator().manual_seed(scenario.seed)
         for _ in range(scenario.steps):
             env.step(_actions(env.spec, 1, generator, True))
-        written.append(PICTURES / f"{name}.png")
-        Image.fromarray(env.render(0, 2 * SIZE)).quantize(96, dither=Image.Dither.NONE).save(written[-1], optimize=True)
-    return written
+        yield f"particle/{name}", env.render(0, 2 * SIZE)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -324,12 +335,16 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "environments": environments,
     "job": job,
+    "matrix-keys": lambda: keys(MatrixConfig, "env."),
+    "matrix-games": lambda: known.matrix(table, keys),
     "metrics": metrics,
     "particle-baselines": particle_baselines,
     "particle-keys": particle_keys,
     "particle-scenarios": particle_scenarios,
     "ppo-keys": ppo_keys,
     "presets": presets,
+    "probe-table": lambda: known.probe_table(table),
+    "probes": lambda: known.probes(table, keys),
     "run-keys": run_keys,
 }
 

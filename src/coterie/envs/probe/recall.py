@@ -36,7 +36,7 @@ class Memory(ProbeWorld):
         self.config = config
         guess = 2 / config.cues - 1
         known = Known(
-            claim=f"What was seen {config.delay} steps ago is recalled.",
+            claim="What was seen before is recalled when it is asked for.",
             control="A network without memory can only guess.",
             best=1.0,
             random=guess,
