@@ -10,8 +10,8 @@ Large parts of a state that never change, `Segment`s, lie beside all checkpoints
 a checkpoint names them by their hashes. Those that the newest checkpoints name are kept: the best and the numbered
 ones, which are there for their policies, do not keep segments.
 
-A checkpoint is written in a hidden folder beside its place, flushed to the disk and renamed, so that a folder that bears a
-checkpoint's name is complete whenever the process or the machine stops.
+A checkpoint is written in a hidden folder beside its place, flushed to the disk and renamed, so that a folder that
+bears a checkpoint's name is complete whenever the process or the machine stops.
 """
 
 from __future__ import annotations
@@ -144,11 +144,11 @@ def _verified(path: Path) -> dict[str, bytes]:
 
 def _verify_segments(path: Path, folder: Path, digests: Iterable[str]) -> None:
     """CorruptError if a segment that the checkpoint `path` names is not in `folder` as it was written."""
-    for digest in digests:
-        try:
+    try:
+        for digest in digests:
             pieces.verify(folder, digest)
-        except CorruptError as error:
-            raise CorruptError(f"the checkpoint {path} is not whole: {error}") from error
+    except CorruptError as error:
+        raise CorruptError(f"the checkpoint {path} is not whole: {error}") from error
 
 
 def _hash(content: bytes) -> str:
