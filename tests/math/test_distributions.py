@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from coterie.math.distributions import draw_noise, evaluate, sample
-from coterie.types import ActionSpec
+from coterie.math.distributions import draw_noise, evaluate, floored, log_choices, sample
+from coterie.types import Action, ActionSpec
 
 SPECS = {
     "discrete": ActionSpec(choices=(4,)),
@@ -90,3 +90,40 @@ def test_the_gaussian_is_the_one_of_torch():
     reference = torch.distributions.Normal(params, log_std.exp().expand_as(params))
     torch.testing.assert_close(log_prob, reference.log_prob(action.continuous).sum(-1))
     torch.testing.assert_close(evaluate(spec, params, log_std, None, action)[1], reference.entropy().sum(-1))
+
+
+# ------------------------------------------------------------------------------------------------ a floor of epsilon
+
+
+def test_a_floor_mixes_with_uniform_draws_from_what_is_available():
+    """0.7 pi + 0.3 / 2 of two available choices of three; the third is exactly zero."""
+    spec = ActionSpec(choices=(3,))
+    logits = torch.tensor([0.8, 0.2, 9.0]).log()
+    mask = torch.tensor([True, True, False])
+    mixed = log_choices(spec, floored(spec, logits, mask, 0.3), mask).exp()
+    torch.testing.assert_close(mixed, torch.tensor([0.71, 0.29, 0.0]))
+    assert mixed[2] == 0
+    free = log_choices(spec, floored(spec, logits, None, 0.3), None).exp()
+    torch.testing.assert_close(free, torch.tensor([0.156, 0.114, 0.73]))
+    assert floored(spec, logits, mask, 0.0) is logits
+
+
+def test_a_floor_holds_for_every_component_and_leaves_numbers_alone():
+    spec = ActionSpec(choices=(2, 3), continuous=1, low=(-1,), high=(1,))
+    params = torch.tensor([[50.0, 0.0, 0.0, 0.0, 50.0, 0.25]])
+    mixed = floored(spec, params, None, 0.3)
+    expected = torch.tensor([[0.85, 0.15, 0.1, 0.1, 0.8]])
+    torch.testing.assert_close(mixed[:, :5].exp(), expected)
+    assert mixed[0, 5] == 0.25
+    action = Action(torch.tensor([[1, 2]]), torch.tensor([[0.25]]))
+    log_prob, _ = evaluate(spec, mixed, torch.zeros(1), None, action)
+    assert log_prob.item() == pytest.approx(math.log(0.15 * 0.8) - 0.5 * math.log(2 * math.pi), abs=1e-5)
+
+
+def test_a_floor_sends_finite_gradients_through_masks():
+    spec, mask = ActionSpec(choices=(3,)), torch.tensor([[True, False, True]])
+    logits = torch.tensor([[90.0, 0.0, -90.0]], requires_grad=True)
+    log_p = log_choices(spec, floored(spec, logits, mask, 0.1), mask)
+    (log_p[0, 2] - (log_p.exp() * log_p).sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 1] == 0
