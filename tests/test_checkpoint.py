@@ -20,6 +20,7 @@ import torch
 from coterie import checkpoint, nest, rundir
 from coterie.checkpoint import Checkpoints, CorruptError, compare, load, save
 from coterie.errors import UserError
+from coterie.segments import Segment, Written
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -385,6 +386,109 @@ def test_foreign_files_are_left_alone(tmp_path):
     assert (tmp_path / "000000000005").is_file()
 
 
+# ------------------------------------------------------------------------------------------------------------- segments
+
+
+def segment(value: float) -> Segment:
+    """A large piece of a state that never changes."""
+    return Segment(lambda: {"marks": torch.tensor([True]), "rows": torch.full((50,), float(value))}, Written())
+
+
+def with_segments(*segments: Segment, value: float = 1.0) -> dict:
+    return {**small_state(value), "replay": dict(enumerate(segments))}
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_ino for file in (folder / "segments").iterdir()}
+
+
+def test_segments_come_back_bit_for_bit_when_they_are_read(path, tmp_path):
+    one, two = segment(1), segment(2)
+    save(path, with_segments(one, two), {})
+    state, _ = load(path)
+    assert same(state["replay"][0].read(), one.read())
+    assert same(state["replay"][1].read(), two.read())
+    assert state["replay"][1].written.digest == two.written.digest
+    save(tmp_path / "elsewhere" / path.name, state, {})
+    again, _ = load(tmp_path / "elsewhere" / path.name)
+    assert same(again["replay"][1].read(), two.read())
+    assert files_of(path.parent).keys() == files_of(tmp_path / "elsewhere").keys()
+
+
+def test_a_segment_is_a_file_that_bears_the_hash_of_its_content(path):
+    one = segment(1)
+    save(path, with_segments(one), {})
+    content = (path.parent / "segments" / f"{one.written.digest}.safetensors").read_bytes()
+    assert checkpoint._hash(content) == one.written.digest
+    assert one.written.digest in (path / "state.json").read_text()
+
+
+def test_a_segment_is_read_and_written_once(tmp_path):
+    reads = []
+    there, one = Checkpoints(tmp_path), Segment(lambda: reads.append(1) or {"x": torch.ones(3)}, Written())
+    there.save(10, with_segments(one), {})
+    before = files_of(tmp_path)
+    there.save(20, with_segments(one), {})
+    assert (len(reads), files_of(tmp_path)) == (1, before)
+    (tmp_path / "segments" / next(iter(before))).unlink()  # somebody cleared the folder: it is written again
+    there.save(30, with_segments(one), {})
+    assert len(reads) == 2
+    assert files_of(tmp_path).keys() == before.keys()
+
+
+def test_segments_stay_while_one_of_the_newest_checkpoints_names_them(tmp_path):
+    there, made = Checkpoints(tmp_path), [segment(i) for i in range(5)]
+    for i in range(4):
+        there.save(i, with_segments(made[i], made[i + 1]), {}, best=i == 0, numbered=i == 1)
+        names = {f"{made[k].written.digest}.safetensors" for k in range(max(0, i - 1), i + 2)}
+        assert files_of(tmp_path).keys() == names, i
+    best, numbered = there.load_best(), there.load_steps(1)
+    assert best is not None
+    assert (best.steps, best.warning) == (0, None)
+    assert numbered is not None
+    assert numbered.steps == 1
+    with pytest.raises(CorruptError, match="is missing or cannot be read"):
+        best.state["replay"][0].read()
+
+
+def test_a_checkpoint_without_its_segments_is_not_whole_but_its_policies_can_be_had(tmp_path):
+    there, one = Checkpoints(tmp_path / "run"), segment(1)
+    alone = shutil.copytree(there.save(10, with_segments(one), {}), tmp_path / "copied" / "000000000010")
+    with pytest.raises(CorruptError, match=rf"copied/000000000010 is not whole: .*{one.written.digest}.* is missing"):
+        load(alone)
+    assert load(alone, segments=False)[0]["steps"] == 7
+    copied = Checkpoints(tmp_path / "copied")
+    with pytest.raises(CorruptError, match="copy the folder `segments`"):
+        copied.latest()
+    found = copied.latest(segments=False)
+    assert found is not None
+    assert found.steps == 10
+    shutil.copytree(tmp_path / "run" / "segments", tmp_path / "copied" / "segments")
+    assert same(load(alone)[0]["replay"][0].read(), one.read())
+
+
+def test_a_change_of_a_segment_is_found_and_the_checkpoint_before_taken(tmp_path):
+    there, one, two = Checkpoints(tmp_path), segment(1), segment(2)
+    there.save(10, with_segments(one), {})
+    there.save(20, with_segments(one, two), {})
+    file = tmp_path / "segments" / f"{two.written.digest}.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    found = there.latest()
+    assert found is not None
+    assert found.steps == 10
+    assert "is not what was written" in str(found.warning)
+
+
+def test_what_an_interrupted_write_of_a_segment_left_is_removed_and_other_files_are_not(tmp_path):
+    there = Checkpoints(tmp_path)
+    there.save(10, with_segments(segment(1)), {})
+    (tmp_path / "segments" / ".writing-abc").write_bytes(b"half")
+    (tmp_path / "segments" / "notes.txt").write_text("mine")
+    there.save(20, small_state(), {})
+    there.save(30, small_state(), {})
+    assert list(files_of(tmp_path)) == ["notes.txt"]
+
+
 # ----------------------------------------------------------------------------------------------- crashes and full disks
 
 
@@ -426,12 +530,13 @@ class Disk:
 def prepared(folder: Path) -> Checkpoints:
     there = Checkpoints(folder)
     for steps in (10, 20, 30):
-        there.save(steps, small_state(steps), {}, best=steps == 10)
+        there.save(steps, with_segments(segment(steps), segment(steps + 10), value=steps), {}, best=steps == 10)
     return there
 
 
 def scenario(there: Checkpoints, replacing: bool) -> None:
-    there.save(30 if replacing else 40, small_state(40), {}, best=True, numbered=True)
+    state = with_segments(segment(40), segment(50), value=40)
+    there.save(30 if replacing else 40, state, {}, best=True, numbered=True)
 
 
 def count_calls(folder: Path, replacing: bool) -> int:
@@ -455,17 +560,19 @@ def test_a_crash_at_any_write_leaves_complete_checkpoints_only(tmp_path, replaci
             with pytest.raises(Crash):
                 scenario(there, replacing)
         for path in there.all():
-            load(path)
+            load(path, segments=False)
         found, best = there.latest(), there.load_best()
         assert found is not None
         assert found.warning is None, (fail_at, found.warning)
-        assert found.state["weight"][0, 0].item() in (30.0, 40.0)
+        value = found.state["weight"][0, 0].item()
+        assert value in (30.0, 40.0)
+        assert [part.read()["rows"][0].item() for part in found.state["replay"].values()] == [value, value + 10]
         assert best is not None
         assert best.warning is None
         assert best.state["weight"][0, 0].item() in (10.0, 40.0)
         there.save(50, small_state(50), {})
-        assert not list(folder.glob(".*")), fail_at
-        whole = [load(path)[0]["weight"][0, 0].item() for path in there.all()]
+        assert not [*folder.glob(".*"), *folder.glob("segments/.*")], fail_at
+        whole = [load(path, segments=path in there.all()[-2:])[0]["weight"][0, 0].item() for path in there.all()]
         assert whole[-2:] in ([30.0, 50.0], [40.0, 50.0])
 
 
@@ -491,7 +598,7 @@ def test_a_failing_disk_is_one_clear_line_and_the_checkpoint_before_stays(tmp_pa
         assert found is not None
         assert found.warning is None
         assert found.state["weight"][0, 0].item() in (30.0, 40.0)
-        assert not list(folder.glob(".writing-*"))
+        assert not [*folder.glob(".writing-*"), *folder.glob("segments/.writing-*")]
         there.save(50, small_state(50), {})
         assert there.latest().steps == 50  # type: ignore[union-attr]
     assert refused >= total - 3

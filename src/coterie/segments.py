@@ -50,16 +50,15 @@ class Segment:
 
 
 def write(folder: Path, segments: Iterable[Segment]) -> None:
-    """Writes those that are not in `folder` yet, each whole or not at all, and notes their hashes. OSError if it
-    cannot.
-    """
+    """Writes those that are not in `folder` yet, each whole or not at all, and notes their hashes. OSError else."""
     fresh = False
     for segment in segments:
         if segment.written.digest is not None and _file(folder, segment.written.digest).exists():
             continue
         content = safetensors.torch.save({name: x.detach().cpu().contiguous() for name, x in segment.read().items()})
         digest = hashlib.sha256(content).hexdigest()
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir()
         beside = folder / f".writing-{digest}"
         try:
             rundir.write_bytes(beside, content)
@@ -96,7 +95,7 @@ def verify(folder: Path, digest: str) -> bytes:
 
 def _read(folder: Path, digest: str) -> Pieces:
     tensors = safetensors.torch.load(verify(folder, digest))
-    return {name: tensor.clone() for name, tensor in tensors.items()}  # memory of its own each, as saving asks for
+    return {name: tensors[name].clone() for name in sorted(tensors)}  # memory of its own each, as saving asks for
 
 
 def _file(folder: Path, digest: str) -> Path:
