@@ -18,7 +18,7 @@ from coterie.envs.make import make
 from coterie.errors import UserError
 
 NAMES = sorted(SCENARIOS)
-SIZES = {"baton": 5, "escape": 5, "pushblock": 6}
+SIZES = {"baton": 5, "escape": 5, "pushblock": 5}
 AGENTS = {"baton": {"agents": 5, "runners": 3}, "escape": {"agents": 5}, "pushblock": {"agents": 5}}
 
 

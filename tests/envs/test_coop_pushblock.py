@@ -27,7 +27,7 @@ def agents(env: Any) -> list[int]:
 
 
 def test_one_agent_moves_a_block_of_weight_one_and_follows_it():
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, ONE - 1, 30, 30)
     step(env, "right", "stay", "stay")
     assert blocks(env) == [ONE + 1, TWO, THREE]
@@ -36,7 +36,7 @@ def test_one_agent_moves_a_block_of_weight_one_and_follows_it():
 
 @pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, True), (3, True)])
 def test_a_block_of_weight_two_wants_two(pushers: int, moves: bool):
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, *[TWO - 1] * 3)
     step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
     assert blocks(env)[1] == TWO + moves
@@ -45,14 +45,14 @@ def test_a_block_of_weight_two_wants_two(pushers: int, moves: bool):
 
 @pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, False), (3, True)])
 def test_a_block_of_weight_three_wants_three(pushers: int, moves: bool):
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, *[THREE - 1] * 3)
     step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
     assert blocks(env)[2] == THREE + moves
 
 
 def test_agents_push_together_only_from_one_side():
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, TWO - 1, TWO + 6, 30)
     step(env, "right", "down", "stay")
     assert blocks(env)[1] == TWO
@@ -64,7 +64,7 @@ def test_agents_push_together_only_from_one_side():
 
 
 def test_blocks_stop_at_walls_at_blocks_at_agents_and_before_the_leftmost_column():
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, 33 - 6, 30, 30, blocks=[[33, TWO, 0]], there=[[True, True, False]])
     step(env, "up", "stay", "stay")
     assert blocks(env)[0] == 33
@@ -85,7 +85,7 @@ def test_blocks_stop_at_walls_at_blocks_at_agents_and_before_the_leftmost_column
 
 
 def test_two_blocks_cannot_come_to_one_square():
-    env = env_of("pushblock", weights=[1, 1])
+    env = env_of("pushblock", size=6, weights=[1, 1])
     scene(env, 13, 17, 30, blocks=[[14, 16]])
     step(env, "right", "left", "stay")
     assert blocks(env) == [15, 16]
@@ -93,7 +93,7 @@ def test_two_blocks_cannot_come_to_one_square():
 
 
 def test_nobody_stands_where_a_block_is_or_comes():
-    env = env_of("pushblock")
+    env = env_of("pushblock", size=6)
     scene(env, ONE - 1, ONE + 7, 30)
     step(env, "right", "down", "stay")
     assert blocks(env)[0] == ONE + 1
@@ -101,7 +101,7 @@ def test_nobody_stands_where_a_block_is_or_comes():
 
 
 def test_a_delivered_block_pays_its_weight_less_the_step_and_is_gone():
-    env = env_of("pushblock", step_cost=0.25)
+    env = env_of("pushblock", size=6, step_cost=0.25)
     scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]])
     result, row = step(env, "right", "right", "stay")
     assert result.group_reward.tolist() == [[1.75]]
@@ -114,7 +114,7 @@ def test_a_delivered_block_pays_its_weight_less_the_step_and_is_gone():
 
 
 def test_the_last_block_ends_the_episode():
-    env = env_of("pushblock", step_cost=0)
+    env = env_of("pushblock", size=6, step_cost=0)
     scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], there=[[True, False, False]])
     result, row = step(env, "right", "stay", "stay")
     assert result.group_reward == 1
@@ -124,7 +124,7 @@ def test_the_last_block_ends_the_episode():
 
 
 def test_blocks_begin_in_rows_of_their_own_and_never_where_they_cannot_be_pushed():
-    env = env_of("pushblock", 512)
+    env = env_of("pushblock", 512, size=6)
     env.reset(0)
     state = state_of(env)
     rows = (state["blocks"] // 6).sort(1).values
@@ -134,13 +134,13 @@ def test_blocks_begin_in_rows_of_their_own_and_never_where_they_cannot_be_pushed
 
 
 def test_random_play_delivers_a_light_block_now_and_then():
-    total, metrics = episodes("pushblock", 4096)
+    total, metrics = episodes("pushblock", 4096, size=6)
     assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
     assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
 
 
 def test_the_script_delivers_everything_soon():
-    total, metrics = episodes("pushblock", 512, pushblock_heaviest_first)
+    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6)
     assert metrics["done"] == 1
     assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
 

@@ -26,10 +26,12 @@ class PushBlockConfig(CoopConfig):
 
     agents: int = Field(3, ge=1, le=16)
     """How many agents."""
-    size: int = Field(6, ge=5, le=16)
+    size: int = Field(5, ge=5, le=16)
     """Squares along each side of the room."""
     weights: tuple[Weight, ...] = Field((1, 2, 3), min_length=1)
     """How heavy each block is: so many agents move it, and so much it is worth."""
+    sight: int | None = Field(None, ge=1)
+    """How many squares agents see along each axis; None: the whole room."""
     step_cost: float = Field(0.01, ge=0)
     """What the group pays for every step."""
     episode_limit: int | None = Field(50, ge=1)
@@ -139,7 +141,7 @@ class PushBlock(CoopWorld):
         return torch.where(goes & ~same.any(2), ahead, blocks)
 
     def view(self, state: State) -> View:
-        return self.show(state["agents"], state["blocks"], state["there"])
+        return self.show(state["agents"], state["blocks"], state["there"], sight=self.config.sight)
 
     def scene(self, state: State) -> Scene:
         blocks, there = state["blocks"][0].tolist(), state["there"][0].tolist()

@@ -93,10 +93,12 @@ class CoopWorld(World):
         alive: Tensor | None = None,
         marks: Tensor | None = None,
         shared: Tensor | None = None,
+        sight: int | None = None,
     ) -> View:
         """What agents at the squares `agents` [B, N] see, and the state, as the class says.
 
-        things: [B, M] squares; there: [B, M] bool; alive: [B, N], None for everyone; marks: [B, N, k]; shared: [B, s].
+        things: [B, M] squares; there: [B, M] bool; alive: [B, N], None for everyone; marks: [B, N, k]; shared: [B, s];
+        sight: how many squares agents see along each axis, None: all of them. The state knows everything.
         """
         room, copies, n = self.grid(agents), len(agents), self._n
         place, spot, seen = room.place[agents], room.place[things], there.unsqueeze(-1).float()
@@ -104,11 +106,10 @@ class CoopWorld(World):
         borne = [] if marks is None else [marks]
         known = [] if shared is None else [shared]
         self_seen = [place, *borne, *(x.unsqueeze(1).expand(-1, n, -1) for x in known)]
-        offset = (spot.unsqueeze(1) - place.unsqueeze(2)) * (0.5 * seen.unsqueeze(1))
-        to_things = torch.cat((offset, seen.unsqueeze(1).expand(-1, n, -1, -1)), -1).flatten(2)
-        about = torch.cat((lives, *borne), -1).unsqueeze(1).expand(-1, n, -1, -1)
-        apart = (place.unsqueeze(1) - place.unsqueeze(2)) * (0.5 * lives.unsqueeze(1))
-        mates = torch.cat((apart, about), -1).flatten(1, 2)[:, self._mates.to(agents.device)]
+        far = None if sight is None else 2 * (sight + 0.5) / (torch.tensor(self._size, device=agents.device) - 1)
+        to_things = _seen_from(place, torch.cat((spot, seen), -1), far).flatten(2)
+        mates = _seen_from(place, torch.cat((place, lives, *borne), -1), far).flatten(1, 2)
+        mates = mates[:, self._mates.to(agents.device)]
         obs = torch.cat((*self_seen, to_things, mates.view(copies, n, -1)), -1)
         mask = room.open[agents]
         if alive is not None:
@@ -124,6 +125,18 @@ class CoopWorld(World):
         chosen = action[ROLE].discrete
         assert chosen is not None
         return chosen.squeeze(-1)
+
+
+def _seen_from(place: Tensor, others: Tensor, far: Tensor | None) -> Tensor:
+    """[B, N, M, f]: `others` [B, M, f] from each of `place` [B, N, 2]: the first two numbers as offsets, halved.
+
+    The third number says whether it is there; without it, or further away than `far` [2] along an axis, all are zero.
+    """
+    apart = others[:, None, :, :2] - place.unsqueeze(2)
+    seen = others[:, None, :, 2:3].expand(-1, place.shape[1], -1, -1)
+    if far is not None:
+        seen = seen * (apart.abs() < far).all(-1, keepdim=True)
+    return torch.cat((0.5 * apart, others[:, None, :, 2:].expand(-1, place.shape[1], -1, -1)), -1) * seen
 
 
 def scaled(noise: Tensor, count: int) -> Tensor:
