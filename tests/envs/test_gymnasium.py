@@ -26,7 +26,7 @@ from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
 from coterie.origins import to_yaml
 from coterie.seeds import seed_of
-from coterie.types import Action, Row, Step
+from coterie.types import Action, Row, Step, to_bounds
 from tinyruns import assert_same, state_of, stop_at, train
 
 CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
@@ -240,9 +240,7 @@ def test_numbers_are_float32_of_one_axis_and_pictures_stay_bytes():
 
 def seen(space: spaces.Space, value: Any) -> Any:
     observer = Observer(space)
-    arrays = observer.empty(2)
-    observer.write(arrays, 1, value)
-    tree = observer.tree(arrays, torch.device("cpu"))
+    tree = observer.tree(observer.arrays([copy.deepcopy(value), value]), torch.device("cpu"))
     return {k: v[1, 0].tolist() for k, v in tree.items()} if isinstance(tree, dict) else tree[1, 0].tolist()
 
 
@@ -276,6 +274,10 @@ def test_numbers_of_actions_are_mapped_to_the_bounds_and_clipped():
     rows = Actuator(_uneven())(Action(None, torch.tensor([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]])))
     assert [row.tolist() for row in rows] == [[0, -3], [1, 5], [0.5, 3], [0, 5]]
     assert rows[0].dtype == np.float64
+    does = spaces.Box(np.float32([-2.1, 0.3]), np.float32([1.7, 0.9]))
+    numbers = 3 * torch.rand(500, 2, generator=torch.Generator().manual_seed(0)) - 1.5
+    mapped = to_bounds(numbers, Actuator(does).spec).numpy().clip(does.low, does.high)
+    np.testing.assert_array_equal(Actuator(does)(Action(None, numbers)), mapped)
 
 
 def test_choices_begin_where_their_space_does():

@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from coterie.envs.adapters.spaces import Actuator, Observer
 from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError, nearest
 from coterie.seeds import seed_of
-from coterie.types import Action, EnvSpec, RoleSpec, Row, Step
+from coterie.types import Action, EnvSpec, RoleSpec, Row, Step, Tree
 
 ROLE = "agent"
 
@@ -105,40 +105,39 @@ class GymnasiumEnv(VectorEnv):
 
     def reset(self, seed: int | None = None) -> Row:
         seed, self._seed = self._seed if seed is None else seed, None
-        arrays = self._observer.empty(self.copies)
+        shown = []
         for b, copy in enumerate(self._all):
             # 31 bits, which every library that environments draw from takes.
-            own = None if seed is None else seed_of(seed, "env", self.spec.name, b) >> 32
-            self._observer.write(arrays, b, copy.reset(own))
-        return Row(
-            {ROLE: self._observer.tree(arrays, self.device)}, {}, {}, self._alive, self._alive, self._alive[:, 0]
-        )
+            shown.append(copy.reset(None if seed is None else seed_of(seed, "env", self.spec.name, b) >> 32))
+        return Row({ROLE: self._obs(shown)}, {}, {}, self._alive, self._alive, self._alive[:, 0])
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
         given = action[ROLE]
         actions = self._actuator(Action(*(x if x is None else x[:, 0] for x in (given.discrete, given.continuous))))
-        arrays, first, paid, ended, cut, acted = self._observer.empty(self.copies), [], [], [], [], []
-        for b, copy in enumerate(self._all):
-            first.append(copy.closing)
-            observation, reward, terminated, truncated = copy.step(actions[b])
-            self._observer.write(arrays, b, observation)
-            paid.append(reward)
-            ended.append(terminated)
-            cut.append(truncated)
-            acted.append(not copy.closing)
-        flags = torch.from_numpy(np.array([ended, cut, first, acted], dtype=bool)).to(self.device)
-        terminated, truncated, begins, acts = flags.unbind()
+        first = [copy.closing for copy in self._all]
+        brought = [copy.step(own) for copy, own in zip(self._all, actions, strict=True)]
+        shown, paid, ended, cut = zip(*brought, strict=True)
+        acted = [not copy.closing for copy in self._all]
+        flags = np.array([ended, cut, first, acted], dtype=bool)
+        by_agent = flags[..., None]
         step = Step(
-            reward=torch.from_numpy(np.array(paid, dtype=np.float32)[:, None]).to(self.device),
+            reward=self._tensor(np.array(paid, dtype=np.float32)[:, None]),
             group_reward=self._no_group_reward,
-            terminated=terminated[:, None],
-            truncated=truncated[:, None],
-            episode_terminated=terminated,
-            episode_truncated=truncated,
+            terminated=self._tensor(by_agent[0]),
+            truncated=self._tensor(by_agent[1]),
+            episode_terminated=self._tensor(flags[0]),
+            episode_truncated=self._tensor(flags[1]),
             metrics={},
         )
-        obs = {ROLE: self._observer.tree(arrays, self.device)}
-        return step, Row(obs, {}, {}, self._alive, begins[:, None], acts)
+        first, acted = self._tensor(by_agent[2]), self._tensor(flags[3])
+        return step, Row({ROLE: self._obs(shown)}, {}, {}, self._alive, first, acted)
+
+    def _obs(self, shown: Sequence[Any]) -> Tree:
+        return self._observer.tree(self._observer.arrays(shown), self.device)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
         if not self.spec.exact_resume:
