@@ -52,22 +52,21 @@ class ResidualAttention(nn.Module):
         slots = contexts.flatten()
         x = layer_norm(x, (size,))
         parts = self.query_key_value(x.view(-1, size)).view(rows, entities, 3, HEADS, -1)
-        query, key, value = parts.unbind(2)
+        query, key, value = parts.permute(2, 3, 0, 1, 4).contiguous().unbind(0)  # [heads, M, S, E / heads]
+        # Scores stand [S, heads, M, C N] under the softmax: along the first axis it runs over whole vectors.
+        score = (key * size**-0.5) @ query.index_select(2, slots).transpose(-1, -2)
+        score = score.permute(2, 0, 1, 3).contiguous()
         seen = torch.zeros(len(contexts), entities, dtype=torch.bool, device=x.device).scatter(1, contexts, True)
-        seen = seen.T.unsqueeze(-1).expand(-1, -1, contexts.shape[1]).flatten(1)  # [S, C N]
+        seen = seen.T.repeat_interleave(contexts.shape[1], 1)[:, None, None]
         if present is not None:
-            seen = seen & present[:, None, :, None]
-        # Scores stand [.., S, C N]: a softmax along an axis that is not the last one runs over whole vectors.
-        query = query.index_select(1, slots).permute(0, 2, 3, 1)
-        score = (key * size**-0.5).transpose(1, 2) @ query
-        weight = torch.where(seen, score, torch.finfo(x.dtype).min).softmax(-2)
+            seen = seen & present.T[:, None, :, None]
+        weight = torch.where(seen, score, torch.finfo(x.dtype).min).softmax(0)
         if present is not None:
             weight = torch.where(seen, weight, 0.0)
-        mixed = weight.transpose(-1, -2) @ value.transpose(1, 2)  # [M, heads, C N, E / heads]
-        mixed = mixed.transpose(1, 2).reshape(-1, size)
+        mixed = (weight.permute(1, 2, 3, 0) @ value).permute(1, 2, 0, 3).reshape(-1, size)
         z = self.out(mixed).view(rows, -1, size) + x.index_select(1, slots)
-        z = layer_norm(z, (size,)).unflatten(1, contexts.shape)
+        z = layer_norm(z, (size,)).unflatten(1, contexts.shape)  # [M, C, N, E]
         if present is None:
-            return z.mean(2)
+            return z.sum(2) / contexts.shape[1]
         counted = present[:, contexts].unsqueeze(-1)
         return torch.where(counted, z, 0.0).sum(2) / counted.sum(2).clamp(min=1)
