@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.algos.deterministic import DeterministicPolicy, NoiseKind
-from coterie.algos.offpolicy import OffPolicyConfig, Target, Units, build_replay
+from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, sequence_error
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.target import Target
 from coterie.errors import NonFiniteError, UserError
 from coterie.math.losses import masked_mean
 from coterie.math.returns import n_step_return
@@ -59,6 +60,10 @@ class DDPGConfig(OffPolicyConfig):
     critic: Literal["own", "joint", "state", "joint_state"] = "own"
     """What the critic reads: the agent's own observation and action, or the actions of the whole team with its joint
     observation, with the environment's state, or with both.
+    """
+    share_critic: bool | None = None
+    """Whether a critic of the team is one network with an output an agent (a single one where `team_reward` pays all
+    the same) or a network an agent; by default one unless share=none.
     """
     twin_critics: bool = False
     """Two critics, of which targets take the smaller value."""
@@ -208,8 +213,7 @@ class DDPG(Algorithm):
         rate = lr * (config.critic_lr or config.lr) / config.lr
         norm = self._critic_optimiser.step(critic_loss, {"critic": rate})[0]
         if config.priority_exponent > 0:
-            count = batch.valued.sum((0, 2)).clamp(min=1)
-            self.replay.reprioritise(sample.index, error.abs().sum((0, 2)) / count)
+            self.replay.reprioritise(sample.index, sequence_error(error.abs(), batch.valued))
         means = [masked_mean(x, batch.valued) for x in (error.abs(), taken, target)]
         report = [critic_loss.detach(), *means, norm]
         self._updates += 1
@@ -304,7 +308,12 @@ class DDPG(Algorithm):
             return torch.autograd.grad(q, leaf)[0], q.detach()
         if self.config.others == "current" and not critic.apart:  # one pass forward, as all judge the same actions
             leaf = actions.requires_grad_()
-            q = torch.where(live, critic.judge(seen, leaf)[..., 0], 0.0).sum((0, 1))
+            q = critic.judge(seen, leaf)[..., 0]
+            if critic.together:  # and one backward, as all have the same judgement of them
+                (slope,) = torch.autograd.grad(q[..., 0].sum(), leaf)
+                slope = torch.where(self._living(live), slope, 0.0)
+                return slope, torch.where(live, q.detach(), 0.0).sum()
+            q = torch.where(live, q, 0.0).sum((0, 1))
             slope = torch.zeros_like(actions)
             for agent in range(self.team.n):
                 (found,) = torch.autograd.grad(q[agent], leaf, retain_graph=agent + 1 < self.team.n)
@@ -315,6 +324,10 @@ class DDPG(Algorithm):
         q = torch.where(live, critic.judge(seen, leaf)[..., 0], 0.0).sum()
         (found,) = torch.autograd.grad(q, leaf)
         return torch.where(self._joint.own, found, 0.0).sum(-2), q.detach()
+
+    def _living(self, live: Tensor) -> Tensor:
+        """[.., J] bool, the numbers of the joint action that belong to live agents."""
+        return live[..., self._joint.owner]
 
     def _logit_size(self, out: dict[str, Tensor], batch: Batch, start: int, stop: int) -> Tensor:
         """Mean square of the logits of choices that live agents have."""
@@ -417,7 +430,9 @@ class DDPG(Algorithm):
         if not self._central:
             return OwnActionCritic(team, 1, shape, config.share, config.reads_id(team), draw).to(self.device)
         size = team.state_sizes[self._state_name] if self._state_name else 0
-        return TeamActionCritic(team, 1, "joint" in config.critic, size, shape, config.share, draw).to(self.device)
+        joint = "joint" in config.critic
+        apart = not (config.share != "none" if config.share_critic is None else config.share_critic)
+        return TeamActionCritic(team, 1, joint, size, shape, apart, config.team_reward, draw).to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -192,10 +192,11 @@ class OwnActionCritic(nn.Module):
 
 
 class TeamActionCritic(nn.Module):
-    """Q of what the team sees and does: [.., N, K], an output an agent from one network (share other than none), or a
-    network an agent.
+    """Q of what the team sees and does: [.., N, K].
 
-    With memory, first is [T, M, 1] and the carry [M, 1, H] by name, or [M, N, H] for a network an agent.
+    A network an agent (`apart`); or one network with an output an agent, or (`together`) with a single one that is
+    everybody's, for a team that is paid together. With memory, first is [T, M, 1] and the carry [M, 1, H] by name, or
+    [M, N, H] for a network an agent.
     """
 
     def __init__(
@@ -205,14 +206,15 @@ class TeamActionCritic(nn.Module):
         joint: bool,
         state_size: int,
         shape: Shape,
-        share: Share,
+        apart: bool,
+        together: bool,
         generator: torch.Generator,
     ):
         super().__init__()
         self.view = TeamView(team, joint, state_size, generator)
         actions = sum(action_size(role.action) * role.n for role in team.roles)
-        self.agents, self.apart = team.n, share == "none"
-        outputs, sets = (signals, team.n) if self.apart else (team.n * signals, None)
+        self.agents, self.apart, self.together = team.n, apart, together
+        outputs, sets = (signals, team.n) if apart else (signals * (1 if together else team.n), None)
         self.judges = _Judge(self.view.features, actions, outputs, shape, sets, generator)
 
     def read(
@@ -235,6 +237,8 @@ class TeamActionCritic(nn.Module):
         out = self.judges(seen.expand(*seen.shape[:-2], count, -1), joint.expand(*joint.shape[:-2], count, -1))
         if self.apart:
             return out
+        if self.together:
+            return out.expand(*out.shape[:-2], self.agents, -1)
         values = out.unflatten(-1, (self.agents, -1))  # [.., 1 or N, N, K]
         return values.diagonal(dim1=-3, dim2=-2).movedim(-1, -2) if by_agent else values.squeeze(-3)
 

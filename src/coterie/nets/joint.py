@@ -61,13 +61,14 @@ def by_role(team: TeamSpec, carried: Tensor) -> dict[str, Tensor]:
 class JointAction:
     """The actions of a team's agents side by side, J numbers; agents may have actions of different lengths.
 
-    own: [N, J] bool, True in the block of numbers that is the agent's own.
+    owner: [J], whose each number is; own: [N, J] bool, True in the block of numbers that is the agent's own.
     """
 
     def __init__(self, team: TeamSpec, device: torch.device):
         sizes = [action_size(role.action) for role in team.roles for _ in role.agents]
         owner = torch.repeat_interleave(torch.arange(team.n), torch.tensor(sizes))
         self.size = len(owner)
+        self.owner = owner.to(device)
         self.own = (owner == torch.arange(team.n)[:, None]).to(device)
         self._team = team
 
