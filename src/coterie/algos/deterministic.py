@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.math import exploration
-from coterie.math.distributions import draw_noise
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet, blocks
@@ -70,9 +69,18 @@ class DeterministicPolicy(Policy):
 
     def draw(self, lead: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
         """Noise by block [*lead, n, sum A + C]: Gumbel for every choice, normal for every number."""
-        return {
-            b.name: draw_noise(b.roles[0].action, (*lead, b.n), generator, self.device) for b in self.blocks
-        }  # fmt: skip
+        found = {}
+        for block in self.blocks:
+            spec, parts = block.roles[0].action, []
+            if spec.choices:  # log log of uniform numbers: an eighth of the time of exponential ones
+                shape = (*lead, block.n, spec.mask_size)
+                drawn = torch.rand(shape, generator=generator, device=self.device)
+                parts.append(drawn.clamp_(min=1e-20).log_().neg_().log_().neg_())
+            if spec.continuous:
+                shape = (*lead, block.n, spec.continuous)
+                parts.append(torch.randn(shape, generator=generator, device=self.device))
+            found[block.name] = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return found
 
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
