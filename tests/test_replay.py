@@ -394,7 +394,7 @@ def test_a_replay_that_cannot_fit_is_refused_with_what_is_free_and_the_mend(monk
         "algo.replay=4000 does not fit: a replay of 4,000 steps takes 304 kB of memory, and 200 kB are free; "
         "give algo.replay=2600 or algo.replay_store=disk"
     )
-    with pytest.raises(UserError, match=r"of the temporary folder's disk, and .*, or set TMPDIR to a folder"):
+    with pytest.raises(UserError, match=r"of the temporary folder's disk, and .* or TMPDIR=a folder on a larger disk"):
         replay_of(capacity=4000, store="disk")
     assert replay_of(capacity=2600).nbytes <= 200_000
     with unfilled():

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BRANCHES = 64
-"""Children of a node: a hundred thousand leaves are three reads deep, and a node is one cumulative sum."""
+_BRANCHES = 32
+"""Children of a node, whose sums are one read: a million leaves are four deep. Measured fastest from 8 to 128."""
 
 
 class SumTree:
@@ -73,7 +73,7 @@ class SumTree:
             sums = level.view(-1, _BRANCHES)[at].cumsum(-1)
             whole = sums[:, -1]
             target = torch.minimum(target, torch.nextafter(whole, torch.zeros_like(whole)))  # rounding may pass the end
-            child = (sums <= target.unsqueeze(1)).sum(-1)
+            child = torch.searchsorted(sums, target.unsqueeze(1), right=True).squeeze(1)
             before = sums.gather(1, (child - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
             target = target - torch.where(child > 0, before, 0.0)
             at = at * _BRANCHES + child

@@ -9,6 +9,7 @@ Source of the priorities: Schaul et al. 2016, Prioritized Experience Replay (the
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import weakref
 from collections import deque
@@ -113,25 +114,32 @@ class Replay:
     def _index_bytes(self) -> int:
         return index_bytes(self._rows, self._copies, self._horizon, self._kind, self._alpha)
 
+    def _free(self) -> int | None:
+        """Bytes free where the rows will lie, less what other replays have not filled yet."""
+        free = free_bytes(self._store, self._device)
+        waiting = sum(r.nbytes for r in _living if r._held is None and r._place == self._place)
+        return None if free is None else max(0, free - waiting)
+
+    @property
+    def _place(self) -> str:
+        return "disk" if self._store == "disk" else str(self._home)
+
     def _require_room(self, capacity: int) -> None:
         """UserError if the replay cannot fit beside those that were made before and are not filled yet."""
-        free = free_bytes(self._store, self._device)
-        if free is None or _unchecked.get():
+        if _unchecked.get() or (free := self._free()) is None or self.nbytes <= free:
             return
-        free -= sum(r.nbytes for r in _living if r._held is None and (r._store, r._home) == (self._store, self._home))
-        if self.nbytes <= free:
+        gc.collect()  # others may be garbage
+        if self.nbytes <= (free := self._free() or 0):
             return
         where = "the temporary folder's disk" if self._store == "disk" else "memory"
         where = str(self._home) if self._home.type != "cpu" else where
-        fits = max(0, free) / self.nbytes * capacity
+        fits = free / self.nbytes * capacity
         fits = int(fits // (unit := 10 ** max(0, int(math.log10(max(fits, 1))) - 1)) * unit)
-        mend = f"give algo.replay={fits}" if fits else "free some"
-        other = (
-            ", or set TMPDIR to a folder on a larger disk" if self._store == "disk" else " or algo.replay_store=disk"
-        )
+        smaller = f"algo.replay={fits} or " if fits else ""
+        other = "TMPDIR=a folder on a larger disk" if self._store == "disk" else "algo.replay_store=disk"
         raise UserError(
             f"algo.replay={capacity} does not fit: a replay of {capacity:,} steps takes {in_words(self.nbytes)} of "
-            f"{where}, and {in_words(max(0, free))} are free; {mend}{other}"
+            f"{where}, and {in_words(free)} are free; give {smaller}{other}"
         )
 
     # ------------------------------------------------------------------------------------------------ adding, drawing
@@ -145,7 +153,7 @@ class Replay:
             )
         rows, steps = split(window, self._states, self._small)
         carry = window.carry if self._kind == "window" else {}
-        rows, steps, carry = tree_map(lambda x: x.to(self._home, non_blocking=True), (rows, steps, carry))
+        rows, steps, carry = tree_map(lambda x: x.to(self._home), (rows, steps, carry))
         held = self._held or self._allocate(rows, steps, carry)
         if self._resumed and not held.shows(self._head, rows):
             held.cut(self._head)

@@ -76,7 +76,7 @@ class Ring:
         head = flat[: steps * count]
 
         def gather(index: Tensor, x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, index).view(-1, count, *x.shape[2:])
+            return x.flatten(0, 1).index_select(0, index).view(len(index) // count, count, *x.shape[2:])
 
         return tree_map(lambda x: gather(flat, x), self.rows), tree_map(lambda x: gather(head, x), self.steps)
 
@@ -92,7 +92,9 @@ class _Files:
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor of zeros in a file of its own. UserError if the disk has no room for it."""
         numel = int(torch.Size(shape).numel())
-        nbytes = max(1, numel * dtype.itemsize)
+        if numel == 0:
+            return torch.zeros(shape, dtype=dtype)
+        nbytes = numel * dtype.itemsize
         path = self._folder / str(self._count)
         self._count += 1
         try:

@@ -164,6 +164,6 @@ def most_starts(rows: int, copies: int, horizon: int, kind: Kind) -> int:
 
 
 def index_bytes(rows: int, copies: int, horizon: int, kind: Kind, alpha: float) -> int:
-    """Bytes that `Starts` take, to a hundredth."""
+    """Bytes that `Starts` take, less than a hundredth off."""
     marks = (rows + 1) * copies
-    return marks + (8 * marks * 65 // 64 if alpha > 0 else 8 * most_starts(rows, copies, horizon, kind))
+    return marks + (8 * marks * 33 // 32 if alpha > 0 else 8 * most_starts(rows, copies, horizon, kind))
