@@ -382,6 +382,14 @@ def test_the_size_is_known_before_anything_is_stored():
     assert filled(1, starts="window").nbytes == 42 * 68 + 12 * 8 + 6 * B * 2 * 4 * 4
 
 
+@pytest.mark.parametrize("store", ["device", "disk"])
+def test_leaves_without_entries_are_carried_along(store):
+    replay = replay_of(store=store)
+    window = window_at(0)
+    replay.add(Window(**vars(window) | {"group_reward": torch.zeros(T, B, 0)}))
+    assert replay.sample(6).window.group_reward.shape == (3, 6, 0)
+
+
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
@@ -579,6 +587,43 @@ def test_an_environment_that_begins_anew_cuts_every_episode_where_the_run_stoppe
     assert window.obs["agent"][2, across, 0, 0].equal(foreign.obs["agent"][0, b[across], 0, 0])
     assert not (row == head).any()
     assert (row == head + 1).any() == acted_in(10_000, 1).any()
+
+
+@pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
+def test_after_a_cut_exactly_the_sequences_of_the_stream_with_its_closing_row_are_drawn(starts, length, alpha):
+    """Rows 24 on are the closing row and then windows 4, 5, ... again, which a stream begins with `acted` as there."""
+    settings = {"starts": starts, "length": length, "priority_exponent": alpha}
+    replay = replay_of(**settings)
+    replay.load_state_dict(filled(6, **settings).state_dict())
+    acted = torch.cat([acted_in(0, 24), torch.zeros(1, B, dtype=torch.bool), acted_in(16, 40)])
+    number = torch.cat([numbers(0, 25), numbers(16, 40)])
+    begins = {*range(0, 24, T), *range(25, 65, T)}
+    for i in range(10):
+        replay.add(window_at((4 + i) * T))
+        head = 25 + (i + 1) * T
+        before = torch.cat([torch.zeros(1, B, dtype=torch.bool), acted[:-1]])
+        marks = {
+            "row": acted,
+            "episode": acted & ~before,
+            "window": torch.tensor([row in begins for row in range(len(acted))]).unsqueeze(1).expand(-1, B),
+        }[starts]
+        rows = range(head - 5 * T, head - length + 1)
+        expected = {row * B + b for row in rows for b in range(B) if marks[row, b]}
+        assert replay.starts_held == len(expected)
+        if not expected:
+            continue
+        sample = replay.sample(1500)
+        assert set(sample.index.tolist()) == expected
+        places = sample.index // B + torch.arange(length + 1).unsqueeze(1)
+        inside = places < len(number)  # the row to look ahead of the last window is past what is written out here
+        shown, found = (
+            number[places.clamp(max=len(number) - 1), sample.index % B],
+            sample.window.obs["agent"][..., 0, 0],
+        )
+        assert found[inside].equal(shown[inside])
+        assert sample.window.acted[inside].equal(acted[places.clamp(max=len(acted) - 1), sample.index % B][inside])
+        if starts == "window":
+            assert sample.window.carry["memory"][:, 0, 0].equal(shown[0] + 0.25)
 
 
 def test_an_environment_that_goes_on_is_not_cut():
