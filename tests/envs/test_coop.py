@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import torch
 from coopplay import act, at_random, env_of, placed, state_of, step
 
+from coterie import registry
 from coterie.envs.check import check
 from coterie.envs.coop import SCENARIOS
 from coterie.envs.coop.grid import MOVES, grid
@@ -193,3 +197,14 @@ def test_the_score_stands_above_the_room_of_larger_pictures():
     assert len(rows) > 0
     assert rows.max() < 40
     assert (act("stay", copies=2)["agent"].discrete == 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_tells_every_key_as_the_code_has_it(name: str):
+    page = (Path(__file__).parents[2] / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+    config = registry.environment(f"coop/{name}").Config
+    for key, field in config.model_fields.items():
+        default = json.dumps(field.default).replace(" ", "")
+        meaning = " ".join((field.description or "").split())
+        assert re.search(rf"\| `env\.{key}` \| `{re.escape(default)}` \| .* \| {re.escape(meaning)} \|", section), key
