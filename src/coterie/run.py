@@ -134,6 +134,9 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
             parts.algorithms, parts.collector, parts.evaluator, _schedule(config), rows, log.NullLogger(),
             Checkpoints(folder.checkpoints_path), display, {"env": config.env.name, "algo": config.algo.name},
         )  # fmt: skip
+        for name, algorithm in parts.algorithms.items():
+            for line in algorithm.notes:
+                display.note(line if len(parts.algorithms) == 1 else f"team {name}: {line}")
         if found is not None:
             trainer.load(found)
             note = display.note if config.progress != "off" else _say

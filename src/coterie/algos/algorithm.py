@@ -81,6 +81,8 @@ class Algorithm(ABC):
     policy: Policy
     horizon: int
     """Rows of the windows that `update` wants."""
+    notes: tuple[str, ...] = ()
+    """Lines for the user at the start, such as the size of a replay memory."""
 
     @abstractmethod
     def __init__(

@@ -145,6 +145,7 @@ class QLearning(Algorithm):
         self._central: TeamValue | None = parts.get("central")
         states = () if self._state_name is None else (self._state_name,)
         self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
+        self.notes = (self.replay.description,)
         self._members = onpolicy.group_members(team).to(device)
         self._reward_moments: Moments = count_start(1, device)
         self._steps, self._updates = 0, 0

@@ -66,7 +66,8 @@ class Duplex(Mixer):
 
         Q_tot = sum_i (w_i(s) Q_i^best + b_i(s)) + sum_i lambda_i(s, u) w_i(s) (Q_i - Q_i^best),   w_i, lambda_i > 0
 
-    Source: Wang et al. 2021 (QPLEX), with one network in place of attention heads for lambda.
+    Source: Wang et al. 2021 (QPLEX), with one network in place of attention heads for lambda, and
+    softplus in place of absolute values, which can vanish.
     """
 
     def __init__(
@@ -83,11 +84,12 @@ class Duplex(Mixer):
         state, joint = state.reshape(-1, state.shape[-1]), joint.reshape(-1, joint.shape[-1])
         here = alive.reshape(-1, agents).to(chosen.dtype)
         weight, offset = self.heads(self.weigh(state)).chunk(2, -1)
-        weight = weight.abs() + 1e-10
-        importance = self.importance(self.attend(torch.cat([state, joint], -1))).abs() + 1e-10
-        top = best.reshape(-1, agents)
-        advantage = importance * weight * (chosen.reshape(-1, agents) - top)
-        return ((weight * top + offset * here) + advantage * here).sum(-1).reshape(lead)
+        weight = nn.functional.softplus(weight)
+        importance = nn.functional.softplus(self.importance(self.attend(torch.cat([state, joint], -1))))
+        mine, top = chosen.reshape(-1, agents), best.reshape(-1, agents)
+        # lambda w A = w A + (lambda - 1) w A; the second part teaches lambda alone, so that agents learn as in a sum.
+        surplus = (importance - 1) * (weight * (mine - top)).detach()
+        return ((weight * mine + offset * here) + surplus * here).sum(-1).reshape(lead)
 
 
 class Unrestricted(Mixer):
