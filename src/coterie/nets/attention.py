@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm
 from coterie.nets.layers import Linear
 
 HEADS = 4
+EPS = 1e-5
 
 
 def draw_normal(module: nn.Module, units: int, generator: torch.Generator) -> None:
@@ -20,6 +21,76 @@ def draw_normal(module: nn.Module, units: int, generator: torch.Generator) -> No
     for part in module.modules():
         if isinstance(part, Linear):
             nn.init.normal_(part.weight, 0.0, (0.125 / units) ** 0.5, generator)
+
+
+class _Attend(torch.autograd.Function):
+    """What entities read of each other, with samples along the last axis, where elementwise code is fastest.
+
+        w = softmax_s(q_i k_s / sqrt(E) over those seen);  out_i = sum_s w_is v_s
+
+    parts: queries, keys and values [S, 3, heads, d, M]; slots: [Q] int64, the entity that asks at each place; seen: [Q,
+    S, 1, M or 1] bool, who is looked at from there. Returns [Q, heads, d, M]; zero where nobody is seen. Batched matrix
+    products of a handful of entities cost a CPU several times as much, in calls and in copies.
+    """
+
+    @staticmethod
+    def forward(ctx, parts: Tensor, slots: Tensor, seen: Tensor) -> Tensor:  # type: ignore[override]
+        entities, _, heads, width, rows = parts.shape
+        query, key, value = parts.unbind(1)
+        score = parts.new_zeros(entities, entities, heads, rows)
+        scale = (heads * width) ** -0.5
+        for f in range(width):
+            score.addcmul_(query[:, None, :, f], key[None, :, :, f], value=scale)
+        weight = torch.where(seen, score.index_select(0, slots), torch.finfo(parts.dtype).min).softmax(1)
+        if seen.shape[-1] > 1:  # somewhere there may be nobody
+            weight = torch.where(seen, weight, 0.0)
+        out = parts.new_empty(len(slots), heads, width, rows)
+        for f in range(width):
+            torch.sum(weight * value[:, :, f], 1, out=out[:, :, f])
+        ctx.save_for_backward(parts, slots, weight)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        parts, slots, weight = ctx.saved_tensors
+        entities, _, heads, width, _ = parts.shape
+        query, key, value = parts.unbind(1)
+        d_parts, d_weight = torch.empty_like(parts), torch.zeros_like(weight)
+        d_query, d_key, d_value = d_parts.unbind(1)
+        for f in range(width):
+            part = grad[:, None, :, f]
+            d_weight.addcmul_(part, value[None, :, :, f])
+            torch.sum(weight * part, 0, out=d_value[:, :, f])
+        d_weight.sub_((d_weight * weight).sum(1, keepdim=True)).mul_(weight).mul_((heads * width) ** -0.5)
+        d_score = parts.new_zeros(entities, *d_weight.shape[1:]).index_add_(0, slots, d_weight)
+        for f in range(width):
+            torch.sum(d_score * key[None, :, :, f], 1, out=d_query[:, :, f])
+            torch.sum(d_score * query[:, None, :, f], 0, out=d_key[:, :, f])
+        return d_parts, None, None
+
+
+class _NormalisedMean(torch.autograd.Function):
+    """mean_i LN(z_i) [C, E, M] of z [C, N, E, M] over the members that count, LN being over E without learned numbers.
+
+    share: [C, N, 1, M], a member's part of the mean, or a number for all. One function, because the intermediate
+    results are larger than all else of a critic.
+    """
+
+    @staticmethod
+    def forward(ctx, z: Tensor, share: Tensor | float) -> Tensor:  # type: ignore[override]
+        y = z - z.mean(2, keepdim=True)
+        scale = (y.square().mean(2, keepdim=True) + EPS).rsqrt_()
+        y.mul_(scale)
+        ctx.share = share
+        ctx.save_for_backward(y, scale)
+        return y.sum(1).mul_(share) if isinstance(share, float) else (y * share).sum(1)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        y, scale = ctx.saved_tensors
+        grad = grad.unsqueeze(1) * ctx.share
+        along = (y * grad).mean(2, keepdim=True)
+        return torch.addcmul(grad - grad.mean(2, keepdim=True), y, along, value=-1).mul_(scale), None
 
 
 class ResidualAttention(nn.Module):
@@ -50,23 +121,21 @@ class ResidualAttention(nn.Module):
         if contexts is None:
             contexts = torch.arange(entities, device=x.device).unsqueeze(0)
         slots = contexts.flatten()
-        x = layer_norm(x, (size,))
-        parts = self.query_key_value(x.view(-1, size)).view(rows, entities, 3, HEADS, -1)
-        query, key, value = parts.permute(2, 3, 0, 1, 4).contiguous().unbind(0)  # [heads, M, S, E / heads]
-        # Scores stand [S, heads, M, C N] under the softmax: along the first axis it runs over whole vectors.
-        score = (key * size**-0.5) @ query.index_select(2, slots).transpose(-1, -2)
-        score = score.permute(2, 0, 1, 3).contiguous()
+        x = layer_norm(x, (size,)).permute(1, 2, 0).contiguous()  # [S, E, M]
+        parts = _across(self.query_key_value, x).view(entities, 3, HEADS, -1, rows)
         seen = torch.zeros(len(contexts), entities, dtype=torch.bool, device=x.device).scatter(1, contexts, True)
-        seen = seen.T.repeat_interleave(contexts.shape[1], 1)[:, None, None]
+        seen = seen.repeat_interleave(contexts.shape[1], 0)[:, :, None, None]
         if present is not None:
-            seen = seen & present.T[:, None, :, None]
-        weight = torch.where(seen, score, torch.finfo(x.dtype).min).softmax(0)
+            seen = seen & present.T.unsqueeze(1)
+        mixed: Tensor = _Attend.apply(parts, slots, seen)  # pyright: ignore[reportAssignmentType]
+        z = (_across(self.out, mixed.flatten(1, 2)) + x.index_select(0, slots)).unflatten(0, contexts.shape)
+        share: Tensor | float = 1 / contexts.shape[1]
         if present is not None:
-            weight = torch.where(seen, weight, 0.0)
-        mixed = (weight.permute(1, 2, 3, 0) @ value).permute(1, 2, 0, 3).reshape(-1, size)
-        z = self.out(mixed).view(rows, -1, size) + x.index_select(1, slots)
-        z = layer_norm(z, (size,)).unflatten(1, contexts.shape)  # [M, C, N, E]
-        if present is None:
-            return z.sum(2) / contexts.shape[1]
-        counted = present[:, contexts].unsqueeze(-1)
-        return torch.where(counted, z, 0.0).sum(2) / counted.sum(2).clamp(min=1)
+            counted = present.T[contexts].unsqueeze(2)  # [C, N, 1, M]
+            share = counted / counted.sum(1, keepdim=True).clamp(min=1)
+        return _NormalisedMean.apply(z, share).permute(2, 0, 1)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _across(layer: Linear, x: Tensor) -> Tensor:
+    """`layer` over features that stand before the samples: [S, in, M] to [S, out, M]."""
+    return torch.baddbmm(layer.bias.unsqueeze(-1), layer.weight.T.expand(len(x), -1, -1), x)
