@@ -11,6 +11,7 @@ from gymnasium import spaces
 from algos.worlds import Everything, Probe, env_of
 from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.collect import Collector
+from coterie.envs.world import View
 from coterie.errors import NonFiniteError, UserError
 from coterie.metrics import undeclared
 from coterie.types import tree_leaves
@@ -42,12 +43,12 @@ def batch_of(algorithm, collector):
     return algorithm._batch(algorithm.replay.sample(algorithm.config.batch))
 
 
-def train(world, updates, copies=32, **settings):
+def train(world, windows, copies=32, **settings):
     """A learner after so many windows, and its collector."""
     quick = {"horizon": 8, "batch": 128, "updates": 8, "lr": 5e-3, "tau": 0.05, "gamma": 0.9, "replay": 4000}
     quick |= {"noise_std": 0.3, "random_steps": 256}
     algorithm, collector = learner(world, copies, **quick | settings)
-    for _ in range(updates):
+    for _ in range(windows):
         live(algorithm, collector)
     return algorithm, collector
 
@@ -383,6 +384,25 @@ def test_going_on_from_a_state_gives_the_same_bits(memory, start):
     forgetful[1].load_state_dict(state["collector"])
     wrong, _ = final(*forgetful, 3)
     assert not all(torch.equal(a, b) for a, b in zip(weights, wrong, strict=True))
+
+
+class Picture(Probe):
+    """Two agents who see one picture, bright or dark, and are to say which."""
+
+    def __init__(self):
+        super().__init__(show_nothing, lambda x, age, d, c: (d == x.view(-1, 1)).float(), n=2)
+        role = replace(self.spec.roles[0], observation_space=spaces.Box(0, 255, (6, 6, 1), "uint8"))
+        self.spec = replace(self.spec, roles=(role,))
+
+    def view(self, state):
+        shade = (250 * state["x"]).to(torch.uint8).view(-1, 1, 1, 1, 1)
+        return View({"agent": shade.expand(-1, 2, 6, 6, 1)})
+
+
+@pytest.mark.parametrize(("critic", "share", "memory"), [("joint", "role", "none"), ("own", "none", "gru")])
+def test_pictures_are_read(critic, share, memory):
+    algorithm, _ = train(Picture(), 15, critic=critic, share=share, memory=memory, batch=32, updates=6, sequence=4)
+    assert acts(algorithm, Picture())[2].mean() > 0.95
 
 
 def test_shapes_that_do_not_fit_are_one_line():

@@ -111,41 +111,42 @@ class DDPGConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Drawn sequences as the losses read them: rows [L + 1, S, ..], of which those in `learned` are learned from."""
-
-    rows: Rows
-    alive: Tensor
-    done: dict[str, Tensor]
-    """What was done, vectors by role [L, S, n, P]."""
-    reward: Tensor
-    ended: Tensor
-    """[L, S, N] bool: the future ends here; boundary: or is somewhere else."""
-    boundary: Tensor
-    carry: Carry
-    """The acting network's memory before the first row [S, N, H] by name."""
-    live: Tensor
-    """[R, S, N] bool, learned entries of the actor."""
-    valued: Tensor
-    """[R, S, N] bool, learned entries of the critic."""
-    weight: Tensor
-    """[S] importance."""
-
-
-@dataclass(frozen=True)
 class Rows:
-    """What networks read of a batch, each [L + 1, S, ..]."""
+    """What networks read of the rows of a batch, [L + 1, S, ..] each: fields of `Window`."""
 
     obs: dict[str, Tree]
     action_mask: dict[str, Tensor]
     state: Tensor | None
     first: Tensor
     begins: Tensor
+    """Where a critic's memory starts anew."""
 
     def part(self, start: int, stop: int) -> Rows:
         """The rows [start, stop)."""
         cut = tree_map(lambda x: x[start:stop], [self.obs, self.action_mask, self.state, self.first, self.begins])
         return Rows(*cut)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """S sequences of L steps as the losses read them; R of their rows are learned from, the first is the learner's
+    `_start`.
+
+    alive: [L + 1, S, N] bool; done: what was done, vectors by role [L, S, n, P]; reward, ended, boundary: [L, S, N],
+    futures end where `ended` and are not known beyond a boundary; carry: the acting network's memory before the first
+    row, by name [S, N, H]; live, valued: [R, S, N] bool, what actor and critic learn from; weight: [S] importance.
+    """
+
+    rows: Rows
+    alive: Tensor
+    done: dict[str, Tensor]
+    reward: Tensor
+    ended: Tensor
+    boundary: Tensor
+    carry: Carry
+    live: Tensor
+    valued: Tensor
+    weight: Tensor
 
 
 class DDPG(Algorithm):
