@@ -163,16 +163,37 @@ def _section(lines: list[str], head: str) -> list[str]:
 
 
 def presets() -> str:
+    return _presets(lambda name: True)
+
+
+def _presets(wanted: Callable[[str], bool]) -> str:
     rows = []
     for folder in ("algo", "algo_env"):
         for name in settings.presets(folder):
-            found = settings.preset(folder, name)
-            rows.append([f"`{name}`", _list(f"{s.key}={show(s.value)}" for s in found)])
+            if wanted(registry.base_name(name)):
+                found = settings.preset(folder, name)
+                rows.append([f"`{name}`", _list(f"{s.key}={show(s.value)}" for s in found)])
     return table(["preset", "sets"], [row for row in rows if row[1]])
 
 
-def ppo_keys() -> str:
-    return keys(registry.algorithm("mappo").Config, "algo.")
+def families() -> dict[str, list[str]]:
+    """Names of algorithms by the file that they are in."""
+    found: dict[str, list[str]] = {}
+    for name, target in registry.ALGOS.items():
+        found.setdefault(target.partition(":")[0].rpartition(".")[2], []).append(name)
+    return found
+
+
+def capabilities() -> str:
+    """What every algorithm can be given."""
+    rows = []
+    for row in algorithm_rows():
+        actions = ["discrete", "multi_discrete", "continuous", "hybrid"]
+        marks = [kind in row["actions"] for kind in actions]
+        marks += [row[name] for name in ("masks", "memory", "images", "roles", "team", "death")]
+        rows.append([f"`{row['name']}`", *("yes" if mark else "" for mark in marks), row["eval_mode"]])
+    head = ["name", "discrete", "several at once", "continuous", "hybrid", "masks", "recurrent", "images", "roles"]
+    return table([*head, "teams", "death", "evaluated"], rows)
 
 
 def metrics() -> str:
@@ -341,12 +362,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "particle-baselines": particle_baselines,
     "particle-keys": particle_keys,
     "particle-scenarios": particle_scenarios,
-    "ppo-keys": ppo_keys,
+    "capabilities": capabilities,
     "presets": presets,
     "probe-table": lambda: known.probe_table(table),
     "probes": lambda: known.probes(table, keys),
     "run-keys": run_keys,
 }
+for _file, _names in families().items():
+    BLOCKS[f"{_file}-keys"] = lambda name=_names[0]: keys(registry.algorithm(name).Config, "algo.")
+    BLOCKS[f"{_file}-presets"] = lambda names=_names: _presets(lambda base: base in names)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
