@@ -189,7 +189,15 @@ class Player:
 
 def to_native(action: Action, space: spaces.Space) -> list[Any]:
     """Actions of a role [1, n, ..] as its n agents' own space has them."""
-    return Actuator(space)(tree_map(lambda leaf: leaf[0], action))
+    discrete, continuous = (None if x is None else x[0].cpu().numpy() for x in (action.discrete, action.continuous))
+    return [_plain(native) for native in Actuator(space)(discrete, continuous)]
+
+
+def _plain(native: Any) -> Any:
+    """Choices as plain ints."""
+    if isinstance(native, tuple):
+        return tuple(_plain(part) for part in native)
+    return int(native) if isinstance(native, np.integer) else native
 
 
 def _shape(role: RoleSpec, what: str) -> tuple[int, ...]:

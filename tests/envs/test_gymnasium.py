@@ -271,20 +271,20 @@ def test_parts_of_a_dict_are_sensors_and_bear_their_path():
 
 
 def test_numbers_of_actions_are_mapped_to_the_bounds_and_clipped():
-    rows = Actuator(_uneven())(Action(None, torch.tensor([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]])))
+    rows = Actuator(_uneven())(None, np.float32([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]]))
     assert [row.tolist() for row in rows] == [[0, -3], [1, 5], [0.5, 3], [0, 5]]
     assert rows[0].dtype == np.float64
     does = spaces.Box(np.float32([-2.1, 0.3]), np.float32([1.7, 0.9]))
     numbers = 3 * torch.rand(500, 2, generator=torch.Generator().manual_seed(0)) - 1.5
     mapped = to_bounds(numbers, Actuator(does).spec).numpy().clip(does.low, does.high)
-    np.testing.assert_array_equal(Actuator(does)(Action(None, numbers)), mapped)
+    np.testing.assert_array_equal(Actuator(does)(None, numbers.numpy()), mapped)
 
 
 def test_choices_begin_where_their_space_does():
-    assert Actuator(spaces.Discrete(3, start=5))(Action(torch.tensor([[0], [2]]))) == [5, 7]
-    picks = Actuator(spaces.MultiDiscrete([2, 4], start=[0, 10]))(Action(torch.tensor([[1, 3]])))
+    assert Actuator(spaces.Discrete(3, start=5))(np.array([[0], [2]]), None) == [5, 7]
+    picks = Actuator(spaces.MultiDiscrete([2, 4], start=[0, 10]))(np.array([[1, 3]]), None)
     assert [pick.tolist() for pick in picks] == [[1, 13]]
-    (one,) = Actuator(_hybrid())(Action(torch.tensor([[2, 0, 1]]), torch.tensor([[-1.0, 0]])))
+    (one,) = Actuator(_hybrid())(np.array([[2, 0, 1]]), np.float32([[-1.0, 0]]))
     assert (one[0], one[1].tolist(), one[2].tolist()) == (3, [0, 5], [0, 1])
 
 

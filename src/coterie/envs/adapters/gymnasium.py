@@ -101,6 +101,8 @@ class GymnasiumEnv(VectorEnv):
         self._actuator = Actuator(envs[0].action_space)
         self._seed: int | None = seed  # of the first reset
         self._alive = torch.ones(self.copies, 1, dtype=torch.bool, device=self.device)
+        self._nobody = torch.zeros_like(self._alive)
+        self._all_copies, self._no_copy = self._alive[:, 0], self._nobody[:, 0]
         self._no_group_reward = torch.zeros(self.copies, 1, device=self.device)
 
     def reset(self, seed: int | None = None) -> Row:
@@ -109,28 +111,32 @@ class GymnasiumEnv(VectorEnv):
         for b, copy in enumerate(self._all):
             # 31 bits, which every library that environments draw from takes.
             shown.append(copy.reset(None if seed is None else seed_of(seed, "env", self.spec.name, b) >> 32))
-        return Row({ROLE: self._obs(shown)}, {}, {}, self._alive, self._alive, self._alive[:, 0])
+        return Row({ROLE: self._obs(shown)}, {}, {}, self._alive, self._alive, self._all_copies)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
         given = action[ROLE]
-        actions = self._actuator(Action(*(x if x is None else x[:, 0] for x in (given.discrete, given.continuous))))
+        actions = self._actuator(_only_agent(given.discrete), _only_agent(given.continuous))
         first = [copy.closing for copy in self._all]
         brought = [copy.step(own) for copy, own in zip(self._all, actions, strict=True)]
         shown, paid, ended, cut = zip(*brought, strict=True)
-        acted = [not copy.closing for copy in self._all]
-        flags = np.array([ended, cut, first, acted], dtype=bool)
-        by_agent = flags[..., None]
+        reward = self._tensor(np.array(paid, dtype=np.float32)[:, None])
+        obs = {ROLE: self._obs(shown)}
+        if not (any(ended) or any(cut) or any(first)):  # mostly; nothing new has to be built then
+            nobody, no_copy = self._nobody, self._no_copy
+            step = Step(reward, self._no_group_reward, nobody, nobody, no_copy, no_copy, {})
+            return step, Row(obs, {}, {}, self._alive, nobody, self._all_copies)
+        flags = np.array([ended, cut, first], dtype=bool)
+        terminated, truncated, begins = self._tensor(flags).unbind()
         step = Step(
-            reward=self._tensor(np.array(paid, dtype=np.float32)[:, None]),
+            reward=reward,
             group_reward=self._no_group_reward,
-            terminated=self._tensor(by_agent[0]),
-            truncated=self._tensor(by_agent[1]),
-            episode_terminated=self._tensor(flags[0]),
-            episode_truncated=self._tensor(flags[1]),
+            terminated=terminated[:, None],
+            truncated=truncated[:, None],
+            episode_terminated=terminated,
+            episode_truncated=truncated,
             metrics={},
         )
-        first, acted = self._tensor(by_agent[2]), self._tensor(flags[3])
-        return step, Row({ROLE: self._obs(shown)}, {}, {}, self._alive, first, acted)
+        return step, Row(obs, {}, {}, self._alive, begins[:, None], ~(terminated | truncated))
 
     def _obs(self, shown: Sequence[Any]) -> Tree:
         return self._observer.tree(self._observer.arrays(shown), self.device)
@@ -230,6 +236,11 @@ class Copy:
         if not self._closed:
             self._closed = True
             self.env.close()
+
+
+def _only_agent(component: Tensor | None) -> np.ndarray | None:
+    """[B, 1, ..] of the one agent as [B, ..]."""
+    return None if component is None else component.cpu().numpy()[:, 0]
 
 
 # --------------------------------------------------------------------------------------------------------- saved state

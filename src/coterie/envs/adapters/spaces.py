@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from coterie.types import Action, ActionSpec, Tree
+from coterie.types import ActionSpec, Tree
 
 Arrays = dict[str, np.ndarray]
 """What a batch of agents sees: by sensor [B, 1, ...]; the only sensor bears the empty name."""
@@ -28,12 +28,12 @@ class Sensor:
 
     def batch(self, observations: Sequence[Any]) -> np.ndarray:
         """[B, 1, ...] of as many observations."""
-        array = np.empty((len(observations), 1, *self.space.shape), self.space.dtype)
-        if self.write is _copy:
-            array[:, 0] = observations  # all at once, which is several times faster
-        else:
-            for place, observation in zip(array, observations, strict=True):
-                self.write(place[0], observation)
+        shape = (len(observations), 1, *self.space.shape)
+        if self.write is _copy:  # all at once, which is several times faster
+            return np.concatenate(observations, dtype=self.space.dtype, casting="same_kind").reshape(shape)
+        array = np.empty(shape, self.space.dtype)
+        for place, observation in zip(array, observations, strict=True):
+            self.write(place[0], observation)
         return array
 
 
@@ -173,21 +173,25 @@ class Actuator:
         self.spec = ActionSpec.of(space)
         self._native = _native(space)
         self._low = np.array(self.spec.low, np.float32)
-        self._range = np.array(self.spec.high, np.float32) - self._low
+        self._half = (np.array(self.spec.high, np.float32) - self._low) / 2
 
-    def __call__(self, action: Action) -> list[Any]:
-        """One native action a row of `action`: discrete [n, K], continuous [n, C].
+    def __call__(self, discrete: np.ndarray | None, continuous: np.ndarray | None) -> list[Any]:
+        """n native actions of discrete [n, K] and continuous [n, C] components; None without.
 
-        An int (Discrete), an array within the bounds (MultiDiscrete, Box), or a tuple of these.
+        As `space.sample()` has them: a numpy integer (Discrete), an array within the bounds (MultiDiscrete, Box), or a
+        tuple of these.
         """
-        discrete = _NOTHING if action.discrete is None else action.discrete.cpu().numpy()
-        continuous = _NOTHING if action.continuous is None else self._to_bounds(action.continuous.cpu().numpy())
-        return self._native(discrete, continuous)
+        picks = _NOTHING if discrete is None else discrete
+        return self._native(picks, _NOTHING if continuous is None else self._to_bounds(continuous))
 
     def _to_bounds(self, continuous: np.ndarray) -> np.ndarray:
         """`coterie.types.to_bounds` to the bit, without the cost of small tensors."""
-        inside = np.minimum(np.maximum(continuous, -1), 1)
-        return self._low + (inside + 1) * np.float32(0.5) * self._range
+        numbers = np.maximum(continuous, -1)
+        np.minimum(numbers, 1, out=numbers)
+        numbers += 1
+        numbers *= self._half
+        numbers += self._low
+        return numbers
 
 
 _Native = Callable[[np.ndarray, np.ndarray], list[Any]]
@@ -200,11 +204,12 @@ def _native(space: spaces.Space) -> _Native:
         return _tuples(space)
     if isinstance(space, spaces.Box):
         low, high, dtype = space.low, space.high, space.dtype
+        if dtype == np.float32 and (low + (high - low) / 2 * 2 <= high).all():
+            return lambda _, numbers: list(numbers)
         # Rounding may have left the bounds.
         return lambda _, numbers: list(np.minimum(np.maximum(numbers.astype(dtype), low), high))
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda picks, _: (picks[:, 0] + start if start else picks[:, 0]).tolist()
+        return lambda picks, _: list((picks[:, 0] + space.start).astype(space.dtype))
     assert isinstance(space, spaces.MultiDiscrete)
     return lambda picks, _: list(space.start + picks.astype(space.dtype))
 
