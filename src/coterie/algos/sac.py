@@ -30,6 +30,7 @@ from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
 from coterie.algos.target import Target
 from coterie.errors import UserError
 from coterie.math.losses import masked_mean
+from coterie.math.running import Moments, count_scale, count_start, count_update
 from coterie.math.schedules import scheduled
 from coterie.math.squashed import entropy, expected, soft_value
 from coterie.metrics import Metric, declare
@@ -80,6 +81,10 @@ class SACConfig(OffPolicyConfig):
     """Entropy that is aimed for, in nats for each number in [-1, 1]; uniform ones have 0.69."""
     target_entropy_share: float = Field(0.5, ge=0, le=1)
     """Entropy that is aimed for in choices, as a share of that of choosing uniformly among what is available."""
+    reward_scale: Literal["none", "spread", "standard"] = "none"
+    """Rewards are divided by their running spread (spread), and shifted by their running mean as well (standard), which
+    changes what is best where episodes differ in length. The temperature is then one of scaled rewards.
+    """
     random_steps: int = Field(0, ge=0)
     """Environment steps, restarts counted, before which actions are drawn uniformly instead of from the policy."""
 
@@ -123,6 +128,7 @@ class SAC(Algorithm):
         self._members = onpolicy.group_members(team).to(device)
         numbers = [role.action.continuous for role in team.roles for _ in role.agents]
         self._numbers = torch.tensor(numbers, dtype=torch.float32, device=device)  # [N]
+        self._reward_moments: Moments = count_start(1, device)
         self._steps = self._updates = 0
         self.policy.warming = config.random_steps > 0
 
@@ -141,16 +147,18 @@ class SAC(Algorithm):
         self.replay.add(window)
         self._steps += window.horizon * window.copies
         self.policy.warming = self._steps < config.random_steps
+        live = onpolicy.live(window)
+        if config.reward_scale != "none":  # once a sample, as it comes, and never again when it is drawn
+            reward = self._paid(window).unsqueeze(-1)
+            self._reward_moments = count_update(self._reward_moments, reward, live)
         metrics: dict[str, float] = {}
         if self._steps >= config.learning_starts and self.replay.ready(1):
             self.replay.importance_exponent = scheduled("linear", config.importance_exponent, 1.0, progress)
             share = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
             reports = [self._learn(self.replay.sample(config.batch), share) for _ in range(config.updates)]
             metrics = onpolicy.means(torch.stack(reports), REPORT, self.team.name) | {"policy/lr": config.lr * share}
-        if config.normalise_obs:
-            self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
-        held = min(self._steps, config.replay)
-        return metrics | {"replay/sequences": float(held), "replay/updates": float(self._updates)}
+        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), live)
+        return metrics | {"replay/sequences": float(self.replay.starts_held), "replay/updates": float(self._updates)}
 
     def _learn(self, sample: Sample, share: float) -> Tensor:
         """One gradient step of everything; what it reports, in the order of `REPORT`."""
@@ -190,9 +198,15 @@ class SAC(Algorithm):
         rows = slice(0 if config.recurrent else 1, None)  # memory has to be led up to the row
         q = self._q(self.targets.module, window, rows, tree_map(lambda x: x[rows], draw.action), None).amin(0)
         value = soft_value(q[-window.horizon :], draw.prob[1:], spread[1:], alpha)
-        reward = onpolicy.paid(window, self._members, self.team.paid_by_group, config.team_reward)
+        reward = self._paid(window)
+        if config.reward_scale != "none":
+            mean, scale = count_scale(self._reward_moments)
+            reward = (reward - mean if config.reward_scale == "standard" else reward) / scale
         terminated, _ = onpolicy.ends(window, self._central, self.team.mortal)
         return reward + config.gamma * value.masked_fill(terminated, 0)
+
+    def _paid(self, window: Window) -> Tensor:
+        return onpolicy.paid(window, self._members, self.team.paid_by_group, self.config.team_reward)
 
     def _critic_loss(self, window: Window, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the error of every sequence [S], and [2] the mean Q of what was done and its mean error."""
@@ -258,6 +272,7 @@ class SAC(Algorithm):
             "temperature": self.temperature.state_dict(),
             "optimisers": {name: optimiser.state_dict() for name, optimiser in self._optimisers().items()},
             "replay": self.replay.state_dict(),
+            "reward_moments": self._reward_moments,
             "noise": self._noise.get_state(),
             "steps": self._steps,
             "updates": self._updates,
@@ -271,6 +286,7 @@ class SAC(Algorithm):
         for name, optimiser in self._optimisers().items():
             optimiser.load_state_dict(state["optimisers"][name])
         self.replay.load_state_dict(state["replay"])
+        self._reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
         self._noise.set_state(state["noise"].cpu())
         self._steps, self._updates = state["steps"], state["updates"]
         self.policy.warming = self._steps < self.config.random_steps
