@@ -19,6 +19,7 @@ from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError, nearest
 from coterie.evaluation import Evaluator
 from coterie.policy import Mode, Policy
+from coterie.replay import unfilled
 from coterie.rundir import RunDir
 from coterie.schema import RunConfig
 from coterie.seeds import seed_of
@@ -120,7 +121,8 @@ def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[Run
     folder = RunDir.open(run)
     config = load_resolved(folder.config_path).config
     env = environment(config, 1, "load", device)
-    learners = algorithms(config, teams_of(config, env.spec), device)
+    with unfilled():
+        learners = algorithms(config, teams_of(config, env.spec), device)
     found = find_checkpoint(folder, checkpoint)
     for name, learner in learners.items():
         learner.policy.load_state_dict(found.state["algorithms"][name]["policy"])
@@ -131,7 +133,7 @@ def find_checkpoint(folder: RunDir, which: str) -> Found:
     """The checkpoint `best`, `last`, or the one of so many steps. UserError with what there is instead."""
     store = Checkpoints(folder.checkpoints_path)
     if which in {"best", "last"}:
-        found = store.load_best() if which == "best" else store.latest()
+        found = store.load_best() if which == "best" else store.latest(segments=False)
         if found is None:
             raise UserError(f"the run {folder.path} has no checkpoint yet: wait for its first one")
         return found
