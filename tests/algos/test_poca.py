@@ -3,18 +3,17 @@
 import copy
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from algos.groups import Crowd, Sacrifice
 from algos.worlds import Everything, Probe, env_of
 from coterie.algos import onpolicy
 from coterie.algos.poca import POCA, POCAConfig, Signal
 from coterie.collect import Collector
-from coterie.envs.world import Outcome, View, World
 from coterie.errors import UserError
-from coterie.types import EnvSpec, RoleSpec, tree_leaves
+from coterie.types import tree_leaves
 
 CPU = torch.device("cpu")
 
@@ -205,38 +204,6 @@ def test_every_member_is_paid_what_the_group_and_all_its_members_are():
     torch.testing.assert_close(signal.reward(window)[..., 0], own[..., 0] + own[..., 1] + own[..., 2] + group)
 
 
-class Sacrifice(World):
-    """Two agents, three steps. The first can leave at once (1) or stay for a small pay (0); if it left, the group earns
-    one at the end.
-    """
-
-    restart_noise = 1
-
-    def __init__(self):
-        role = RoleSpec("agent", "agent", ("agent_0", "agent_1"), spaces.Box(-9, 9, (2,)), spaces.Discrete(2))
-        self.spec = EnvSpec("sacrifice", (role,), {}, mortal=True, paid_by_group=True)
-
-    def restart(self, noise):
-        return {"age": torch.zeros(len(noise)), "left": torch.zeros(len(noise), dtype=torch.bool)}
-
-    def step(self, state, action, noise):
-        start = state["age"] == 0
-        leaves = start & (action["agent"].discrete[:, 0, 0] == 1)
-        left, age = state["left"] | leaves, state["age"] + 1
-        own = torch.stack([0.2 * (start & ~leaves), torch.zeros(len(age))], 1)
-        gone = torch.stack([leaves, torch.zeros_like(leaves)], 1)
-        paid = ((age == 3) & left).float().unsqueeze(1)
-        return {"age": age, "left": left}, Outcome(own, paid, ended=age == 3, agent_ended=gone)
-
-    def view(self, state):
-        alive = torch.stack([~state["left"], torch.ones_like(state["left"])], 1)
-        seen = torch.stack([state["age"], state["left"].float()], 1).unsqueeze(1).expand(-1, 2, -1)
-        return View({"agent": seen * alive.unsqueeze(-1)}, {}, {}, alive)
-
-    def render(self, state, size):
-        return np.zeros((size, size, 3), np.uint8)
-
-
 def cut_at_the_agents_end(window, as_team, mortal):
     """The mistake: the future of the first agent ends with its life."""
     return true_ends(window, False, mortal)
@@ -271,32 +238,6 @@ def test_probe_early_sacrifice_is_learned_unless_the_future_is_cut_at_the_agents
     starts = (window.obs["agent"][:-1, :, 1, 0] == 0) & window.acted[:-1]
     leaving = window.action["agent"].discrete[:, :, 0, 0][starts].float().mean().item()
     assert leaving < 0.1 if mistaken else leaving > 0.9
-
-
-class Crowd(World):
-    """Some of three agents are there for one step and are paid one each; all see the same."""
-
-    restart_noise = 3
-
-    def __init__(self):
-        names = ("agent_0", "agent_1", "agent_2")
-        role = RoleSpec("agent", "agent", names, spaces.Box(-9, 9, (1,)), spaces.Discrete(2))
-        self.spec = EnvSpec("crowd", (role,), {}, mortal=True)
-
-    def restart(self, noise):
-        alive = noise > 0.5
-        alive[:, 0] |= ~alive.any(1)
-        return {"alive": alive}
-
-    def step(self, state, action, noise):
-        ended = torch.ones(len(state["alive"]), dtype=torch.bool)
-        return state, Outcome(state["alive"].float(), ended=ended)
-
-    def view(self, state):
-        return View({"agent": state["alive"].float().unsqueeze(-1)}, {}, {}, state["alive"])
-
-    def render(self, state, size):
-        return np.zeros((size, size, 3), np.uint8)
 
 
 @pytest.mark.parametrize("counts", [True, False])

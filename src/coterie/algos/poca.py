@@ -332,10 +332,11 @@ class POCA(Algorithm):
             return self.critic(seen, action if acting else None, alive, first, carry)
 
         values, starts, carry = [], [], self._carry
-        length = self._length or self.horizon
+        # Without memory the window is read in as many parts as are learned from: no pass needs more room than those.
+        length = self._length or -(-self.horizon // self.config.minibatches)
         for at in range(0, self.horizon, length):
             starts.append(carry)
-            value, carry = read(slice(at, at + length), carry, acting=True)
+            value, carry = read(slice(at, min(at + length, self.horizon)), carry, acting=True)
             values.append(value)
         self._carry = carry
         ahead = slice(self.horizon, self.horizon + 1)
