@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from coterie.envs.coop.task import CoopWorld
 from coterie.envs.make import make
 from coterie.envs.world import State, WorldEnv
 from coterie.types import Action, Row, Step
@@ -57,7 +56,7 @@ def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:
 
 
 def episodes(
-    name: str, copies: int, player: Callable[[CoopWorld, State], dict[str, Action]] | None = None, **params: Any
+    name: str, copies: int, player: Callable[[Any, State], dict[str, Action]] | None = None, **params: Any
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """One episode of every copy: the group's returns [copies] and the mean metrics. player: None plays at random."""
     env = env_of(name, copies, **params)
@@ -66,9 +65,7 @@ def episodes(
     total, over = torch.zeros(copies), torch.zeros(copies, dtype=torch.bool)
     metrics = {key: torch.zeros(copies) for key in env.spec.metrics}
     while not over.all():
-        world = env.world
-        assert isinstance(world, CoopWorld)
-        action = at_random(row, generator) if player is None else player(world, state_of(env))
+        action = at_random(row, generator) if player is None else player(env.world, state_of(env))
         result, row = env.step(action)
         total += torch.where(over, 0.0, result.group_reward[:, 0] + result.reward.sum(1))
         ends = (result.episode_terminated | result.episode_truncated) & ~over

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coopplay import act, at_random, env_of, placed, state_of, step
+from coopplay import at_random, env_of, placed, state_of, step
 
 from coterie import registry
 from coterie.envs.check import check
@@ -121,7 +121,7 @@ def test_a_copy_restarts_while_the_others_play_on(name: str):
 
 
 def test_what_is_seen_is_own_place_then_things_then_mates_and_the_state_holds_all():
-    row = placed(env_of("pushblock", agents=2, size=5, weights=[1, 2]), agents=[[0, 24]], blocks=[[12, 7]])
+    row = placed(env_of("pushblock", agents=2, size=5, weights=[1, 2], sight=None), agents=[[0, 24]], blocks=[[12, 7]])
     own, other = [-1.0, -1.0], [1.0, 1.0]
     assert row.obs["agent"][0, 0].tolist() == [*own, 0.5, 0.5, 1.0, 0.5, 0.25, 1.0, 1.0, 1.0, 1.0]
     assert row.obs["agent"][0, 1].tolist() == [*other, -0.5, -0.5, 1.0, -0.5, -0.75, 1.0, -1.0, -1.0, 1.0]
@@ -196,7 +196,6 @@ def test_the_score_stands_above_the_room_of_larger_pictures():
     rows = np.nonzero((shown != other).any((1, 2)))[0]
     assert len(rows) > 0
     assert rows.max() < 40
-    assert (act("stay", copies=2)["agent"].discrete == 0).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -133,6 +133,19 @@ def test_blocks_begin_in_rows_of_their_own_and_never_where_they_cannot_be_pushed
     assert set((state["agents"] % 6).unique().tolist()) == {0, 1}
 
 
+def test_agents_see_as_far_as_they_are_told_and_the_state_shows_everything():
+    far, near = env_of("pushblock", size=6, sight=None), env_of("pushblock", size=6, sight=2)
+    everything, little = scene(far, 13, 16, 0), scene(near, 13, 16, 0)
+    # Agent 0 is two columns from the block of weight 2 in its row, and three from agent 1.
+    assert everything.obs["agent"][0, 0, [4, 7, 10, 13, 16]].tolist() == [1, 1, 1, 1, 1]
+    assert little.obs["agent"][0, 0, [4, 7, 10, 13, 16]].tolist() == [1, 1, 1, 0, 1]
+    assert little.obs["agent"][0, 0, 11:14].tolist() == [0, 0, 0]
+    assert little.state["global"].equal(everything.state["global"])
+    one_step, row = step(near, "right", "stay", "stay")
+    assert row.obs["agent"][0, 0, 13] == 1
+    assert one_step.group_reward == pytest.approx(-0.01)
+
+
 def test_random_play_delivers_a_light_block_now_and_then():
     total, metrics = episodes("pushblock", 4096, size=6)
     assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)

@@ -30,7 +30,7 @@ class PushBlockConfig(CoopConfig):
     """Squares along each side of the room."""
     weights: tuple[Weight, ...] = Field((1, 2, 3), min_length=1)
     """How heavy each block is: so many agents move it, and so much it is worth."""
-    sight: int | None = Field(None, ge=1)
+    sight: int | None = Field(2, ge=1)
     """How many squares agents see along each axis; None: the whole room."""
     step_cost: float = Field(0.01, ge=0)
     """What the group pays for every step."""
