@@ -8,7 +8,7 @@ import pytest
 from coopplay import env_of, episodes, placed, state_of, step
 
 from coterie.envs.coop.scripts import baton_by_turns
-from coterie.types import Row
+from coterie.types import Action, Row
 
 # Squares of the room of 5 x 5: the bell is at the right end of the lowest row, the gate at its left end.
 BELL, GATE, BATON = 4, 0, 12
@@ -117,8 +117,9 @@ def test_the_script_takes_nearly_all_and_without_leaving_only_two_are_taken():
     assert metrics["done"] > 0.98
 
     def stay_on(world: Any, state: Any) -> Any:
-        action = baton_by_turns(world, state)
-        return {"agent": type(action["agent"])(action["agent"].discrete.masked_fill(state["carries"][..., None], 0))}
+        move = baton_by_turns(world, state)["agent"].discrete
+        assert move is not None
+        return {"agent": Action(move.masked_fill(state["carries"][..., None], 0))}
 
     total, metrics = episodes("baton", 512, stay_on)
     assert float(total.mean()) == pytest.approx(2, abs=0.02)

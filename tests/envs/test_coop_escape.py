@@ -9,7 +9,7 @@ import torch
 from coopplay import env_of, episodes, placed, state_of, step
 
 from coterie.envs.coop.scripts import escape_by_one
-from coterie.types import Row
+from coterie.types import Action, Row
 
 # Squares of the room of 5 x 5: y * 5 + x. The dragon is in the middle of the top row, its portal below it.
 DRAGON, PORTAL, DOOR = 22, 2, 20
@@ -163,11 +163,11 @@ def test_the_script_always_escapes_and_only_one_falls():
 
 def test_without_a_sacrifice_nobody_ever_earns_anything():
     def keep_off(world: Any, state: Any) -> Any:
-        action = escape_by_one(world, state)
-        target = world.grid(state["agents"]).moved(state["agents"], action["agent"].discrete[..., 0])
+        move = escape_by_one(world, state)["agent"].discrete
+        assert move is not None
+        target = world.grid(state["agents"]).moved(state["agents"], move[..., 0])
         meets = (target == state["dragon"][:, None]) & ~state["slain"][:, None]
-        action["agent"].discrete[meets] = 0
-        return action
+        return {"agent": Action(move.masked_fill(meets.unsqueeze(-1), 0))}
 
     total, metrics = episodes("escape", 256, keep_off, pace=64)
     assert (total == 0).all()
