@@ -138,7 +138,7 @@ class SAC(Algorithm):
         joint = self._central and "joint" in config.critic
         shape = config.body if config.critic_hidden is None else replace(config.body, hidden=config.critic_hidden)
         args = (team, self._central, joint, size, shape, config.share, agent_id, draw, self.device)
-        return TwinCritic(*args).to(self.device)
+        return TwinCritic(*args)
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -248,7 +248,7 @@ class SAC(Algorithm):
         seen = rows_of(window, rows)
         state = None if self._state_name is None else seen.state[self._state_name]
         first = seen.first if self.config.recurrent else None
-        return critics(seen.obs, state, action, fresh, first, self.critics.start(window.copies, self.device))
+        return critics(seen.obs, state, action, fresh, first)
 
     def _counts(self, window: Window, valued: bool) -> Tensor:
         """[L, S, N] bool: what is learned from. A team's critic also learns what the team earns after one's death
