@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymworlds import PICTURE, SEEN, registered
 
 import coterie
 from coterie import checkpoint, registry
 from coterie.__main__ import main
 from coterie.config import load_resolved, resolve
 from coterie.envs.adapters import SCENARIOS
-from coterie.envs.adapters.spaces import Actuator, Observer
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
 from coterie.envs.paths import difference, random_actions
@@ -26,78 +25,17 @@ from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
 from coterie.origins import to_yaml
 from coterie.seeds import seed_of
-from coterie.types import Action, Row, Step, to_bounds
+from coterie.types import Action, Row, Step
 from tinyruns import assert_same, state_of, stop_at, train
 
 CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
 
 
-# ------------------------------------------------------------------------------------------------ environments of ours
-
-SEEN: list[Any] = []
-"""Native actions that an `Own` was given."""
-
-
-class Own(gymnasium.Env):
-    """Counts its steps; shows a sample of `sees` that its generator drew; ends by itself after `ends` steps."""
-
-    def __init__(self, sees: spaces.Space, does: spaces.Space, ends: int = 0, size: int = 1, render_mode: str = ""):
-        self.observation_space, self.action_space = copy.deepcopy(sees), does
-        self.ends, self.size = ends, size
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self.age = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        SEEN.append(action)
-        self.age += 1
-        return self.observation_space.sample(), self.age, self.age == self.ends, False, {}
-
-
-PICTURE = spaces.Box(0, 255, (6, 5, 3), np.uint8)
-GREY = spaces.Box(0, 255, (6, 5), np.uint8)
-NESTED = spaces.Dict(
-    {"eye": PICTURE, "arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2,)), "grip": spaces.Discrete(3)})}
-)
-
-
 @pytest.fixture(autouse=True)
 def _own_ids() -> Iterator[None]:
-    """`Own-v0` and its kind, for one test."""
-    before = dict(gymnasium.registry)
     SEEN.clear()
-
-    def add(name: str, sees: spaces.Space, does: spaces.Space, limit: int | None = 7, **kwargs: Any) -> None:
-        gymnasium.register(name, Own, max_episode_steps=limit, kwargs={"sees": sees, "does": does, **kwargs})
-
-    two = spaces.Discrete(2)
-    add("Picture-v0", PICTURE, two)
-    add("Grey-v0", GREY, two)
-    add("Nested-v0", NESTED, two)
-    add("Discrete-v0", spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
-    add("Multi-v0", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 4]))
-    add("Tuple-v0", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), _hybrid())
-    add("Wide-v0", spaces.Box(-np.inf, np.inf, (2, 2), np.float64), _uneven())
-    add("Both-v0", spaces.Box(-1, 1, (1,)), two, ends=7)
-    add("Endless-v0", spaces.Box(-1, 1, (1,)), two, limit=None, ends=5)
-    add("Text-v0", spaces.Text(3), two)
-    add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
-    gymnasium.register("Gone-v0", "no_such_library.worlds:World")
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
-
-
-def _uneven() -> spaces.Box:
-    return spaces.Box(np.array([0, -3.0]), np.array([1, 5.0]), dtype=np.float64)
-
-
-def _hybrid() -> spaces.Space:
-    return spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(0, 10, (2,)), spaces.MultiDiscrete([2, 2])])
+    with registered():
+        yield
 
 
 def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Step, Row]]:
@@ -236,56 +174,6 @@ def test_numbers_are_float32_of_one_axis_and_pictures_stay_bytes():
     assert spec_of("gym/Grey-v0").roles[0].observation_space.shape == (6, 5, 1)
     row = make("gym/Picture-v0", copies=2).reset()
     assert (row.obs["agent"].dtype, row.obs["agent"].shape) == (torch.uint8, (2, 1, 6, 5, 3))
-
-
-def seen(space: spaces.Space, value: Any) -> Any:
-    observer = Observer(space)
-    tree = observer.tree(observer.arrays([copy.deepcopy(value), value]), torch.device("cpu"))
-    return {k: v[1, 0].tolist() for k, v in tree.items()} if isinstance(tree, dict) else tree[1, 0].tolist()
-
-
-def test_observations_of_every_space_have_their_literal_form():
-    assert seen(spaces.Discrete(4, start=2), np.int64(3)) == [0, 1, 0, 0]
-    assert seen(spaces.MultiDiscrete([2, 3]), np.array([1, 2])) == [0, 1, 0, 0, 1]
-    assert seen(spaces.MultiDiscrete([2, 3], start=[1, 5]), np.array([1, 6])) == [1, 0, 0, 1, 0]
-    assert seen(spaces.MultiBinary([2, 2]), np.array([[0, 1], [1, 1]], np.int8)) == [0, 1, 1, 1]
-    assert seen(spaces.Box(-9, 9, (2, 2)), np.array([[1, 2], [3, 4]])) == [1, 2, 3, 4]
-    assert seen(spaces.Box(-9, 9, ()), 5.0) == [5]
-    assert seen(spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))]), (1, np.array([0.5, -0.5]))) == [
-        0,
-        1,
-        0.5,
-        -0.5,
-    ]
-    assert seen(spaces.Box(0, 255, (1, 2), np.uint8), np.array([[7, 8]], np.uint8)) == [[[7], [8]]]
-
-
-def test_parts_of_a_dict_are_sensors_and_bear_their_path():
-    assert seen(NESTED, {"eye": np.full((6, 5, 3), 9, np.uint8), "arm": {"angle": [0.5, -0.5], "grip": 2}}) == {
-        "arm.angle": [0.5, -0.5],
-        "arm.grip": [0, 0, 1],
-        "eye": np.full((6, 5, 3), 9).tolist(),
-    }
-    mixed = spaces.Tuple([spaces.Box(0, 255, (1, 1, 1), np.uint8), spaces.Discrete(2)])
-    assert seen(mixed, (np.array([[[3]]], np.uint8), 0)) == {"0": [[[3]]], "1": [1, 0]}
-
-
-def test_numbers_of_actions_are_mapped_to_the_bounds_and_clipped():
-    rows = Actuator(_uneven())(None, np.float32([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]]))
-    assert [row.tolist() for row in rows] == [[0, -3], [1, 5], [0.5, 3], [0, 5]]
-    assert rows[0].dtype == np.float64
-    does = spaces.Box(np.float32([-2.1, 0.3]), np.float32([1.7, 0.9]))
-    numbers = 3 * torch.rand(500, 2, generator=torch.Generator().manual_seed(0)) - 1.5
-    mapped = to_bounds(numbers, Actuator(does).spec).numpy().clip(does.low, does.high)
-    np.testing.assert_array_equal(Actuator(does)(None, numbers.numpy()), mapped)
-
-
-def test_choices_begin_where_their_space_does():
-    assert Actuator(spaces.Discrete(3, start=5))(np.array([[0], [2]]), None) == [5, 7]
-    picks = Actuator(spaces.MultiDiscrete([2, 4], start=[0, 10]))(np.array([[1, 3]]), None)
-    assert [pick.tolist() for pick in picks] == [[1, 13]]
-    (one,) = Actuator(_hybrid())(np.array([[2, 0, 1]]), np.float32([[-1.0, 0]]))
-    assert (one[0], one[1].tolist(), one[2].tolist()) == (3, [0, 5], [0, 1])
 
 
 @pytest.mark.parametrize("name", ["Discrete", "Multi", "Tuple", "Wide"])

@@ -1,0 +1,78 @@
+"""Environments of gymnasium's kind with every space, for the tests of its adapter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+SEEN: list[Any] = []
+"""Native actions that an `Own` was given."""
+
+
+class Own(gymnasium.Env):
+    """Counts its steps; shows a sample of `sees` that its generator drew; ends by itself after `ends` steps."""
+
+    def __init__(self, sees: spaces.Space, does: spaces.Space, ends: int = 0):
+        self.observation_space, self.action_space = copy.deepcopy(sees), does
+        self.ends = ends
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.age = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        SEEN.append(action)
+        self.age += 1
+        return self.observation_space.sample(), self.age, self.age == self.ends, False, {}
+
+
+PICTURE = spaces.Box(0, 255, (6, 5, 3), np.uint8)
+GREY = spaces.Box(0, 255, (6, 5), np.uint8)
+NESTED = spaces.Dict(
+    {"eye": PICTURE, "arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2,)), "grip": spaces.Discrete(3)})}
+)
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """`Picture-v0` and its kind can be made, for a while."""
+    before = dict(gymnasium.registry)
+
+    def add(name: str, sees: spaces.Space, does: spaces.Space, limit: int | None = 7, **kwargs: Any) -> None:
+        gymnasium.register(name, Own, max_episode_steps=limit, kwargs={"sees": sees, "does": does, **kwargs})
+
+    two = spaces.Discrete(2)
+    add("Picture-v0", PICTURE, two)
+    add("Grey-v0", GREY, two)
+    add("Nested-v0", NESTED, two)
+    add("Discrete-v0", spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
+    add("Multi-v0", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 4]))
+    add("Tuple-v0", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), hybrid())
+    add("Wide-v0", spaces.Box(-np.inf, np.inf, (2, 2), np.float64), uneven())
+    add("Both-v0", spaces.Box(-1, 1, (1,)), two, ends=7)
+    add("Endless-v0", spaces.Box(-1, 1, (1,)), two, limit=None, ends=5)
+    add("Text-v0", spaces.Text(3), two)
+    add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
+    gymnasium.register("Gone-v0", "no_such_library.worlds:World")
+    try:
+        yield
+    finally:
+        gymnasium.registry.clear()
+        gymnasium.registry.update(before)
+
+
+def uneven() -> spaces.Box:
+    return spaces.Box(np.array([0, -3.0]), np.array([1, 5.0]), dtype=np.float64)
+
+
+def hybrid() -> spaces.Space:
+    return spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(0, 10, (2,)), spaces.MultiDiscrete([2, 2])])
