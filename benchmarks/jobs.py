@@ -49,6 +49,12 @@ _SPREAD = "env=particle/simple_spread"
 _TAG = "env=particle/simple_tag"
 _TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50")
 _LEVELS = (-155.0, -145.0, -135.0)
+_OFF_POLICY = "Papoudakis et al. 2021, Table 3, 2 M steps"
+_OPENAI = (_SPREAD, "env.variant=openai")
+_LISTENER = ("env=particle/simple_speaker_listener", "env.variant=openai")
+_POLE = "the task's limit"
+_ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
+_SHORT = ("eval.episodes=100", "eval.copies=20")
 
 JOBS = (
     Job(
@@ -101,6 +107,68 @@ JOBS = (
         "spread-continuous-ippo",
         ("algo=ippo", _SPREAD, "env.actions=continuous", "steps=1500k"),
         *("agent", "sum", "spread-continuous", None, ""),
+    ),
+    *(
+        Job(
+            f"spread-openai-{algo}",
+            (f"algo={algo}", *_OPENAI, f"steps={steps}", "eval.every=100k"),
+            *("agent", "agent", "spread-openai-core", level, source, _LEVELS, "spread_greedily"),
+        )
+        for algo, steps, level, source in (
+            ("qmix", "1500k", -126.6, _OFF_POLICY),
+            ("vdn", "1M", -131.0, _OFF_POLICY),
+            ("iql", "1M", -132.6, _OFF_POLICY),
+            ("maddpg", "2M", -141.7, _OFF_POLICY),
+            ("masac", "1M", None, ""),
+            ("coma", "3M", -204.3, _PAPOUDAKIS),
+            ("poca", "3M", -135.0, "asked of MA-POCA here"),
+        )
+    ),
+    *(
+        Job(
+            f"spread-openai-50-{algo.replace('/', '-')}",
+            (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k"),
+            *("agent", "agent", "spread-openai-50-core", level, _ORIGINAL, (-382.0, -344.0, -300.0), "spread_greedily"),
+        )
+        for algo, level in (
+            ("maddpg", -300.0),
+            ("coma", -379.0),
+            ("maddpg/original", -300.0),
+            ("coma/original", -379.0),
+            ("mappo/original", -344.0),
+        )
+    ),
+    *(
+        Job(
+            f"speaker-listener-{algo}",
+            (f"algo={algo}", *_LISTENER, f"steps={steps}", "eval.every=100k"),
+            *("team", "agent", "speaker-listener-core", level, "a scripted listener earns about -12.1", (-20.0, -15.0)),
+            script="follow_speaker",
+        )
+        for algo, steps, level in (("qmix", "1M", -12.0), ("maddpg", "1500k", -14.0))
+    ),
+    *(
+        Job(
+            f"{task}-{algo}",
+            (f"algo={algo}", f"env=gym/{env}", f"steps={steps}", f"eval.every={every}", *_SHORT),
+            *("agent", "sum", task, level, source, (level,)),
+        )
+        for algo, task, env, steps, every, level, source in (
+            ("ddqn", "cartpole", "CartPole-v1", "50k", "2500", 500.0, _POLE),
+            ("ppo", "cartpole", "CartPole-v1", "100k", "5k", 500.0, _POLE),
+            ("sac", "pendulum", "Pendulum-v1", "20k", "2k", -160.0, _ZOO),
+            ("ddpg", "pendulum", "Pendulum-v1", "20k", "2k", -160.0, _ZOO),
+            ("td3", "pendulum", "Pendulum-v1", "20k", "2k", -160.0, _ZOO),
+        )
+    ),
+    *(
+        Job(
+            f"{task}-{algo}",
+            (f"algo={algo}", f"env=coop/{task}", f"steps={steps}", "eval.every=100k"),
+            *("team", "sum", task, None, ""),
+        )
+        for task, steps in (("escape", "1M"), ("baton", "1M"), ("pushblock", "2M"))
+        for algo in ("poca", "coma", "ippo")
     ),
 )
 
