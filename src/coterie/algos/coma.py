@@ -252,7 +252,7 @@ class COMA(Algorithm):
         valued = window.acted[:-1, :, None].expand_as(live)
         q, critic_report = self._regress(window, obs, joint, before, taken, target, valued, critic_lr)
         gain = counterfactual_advantage(q, pi[:-1], taken, self._component)
-        # Reached before the loss by nothing of a masked place.
+        # Nothing of a masked place may reach the loss.
         gain = torch.where(live.unsqueeze(-1), gain, 0.0)
         if config.normalise_advantage:
             gain = standardise(gain, live.unsqueeze(-1).expand_as(gain))
