@@ -19,6 +19,23 @@ Carry = dict[str, Tensor]
 """Memory between steps, by name: `h`, and `c` for an LSTM."""
 
 
+def _gru(gates: Tensor, keep: Tensor, start: Tensor, weight: Tensor, bias: Tensor, steps: list | None) -> Tensor:
+    """h_1 .. h_T, see `_GruSequence`; steps takes what its backward pass wants of every step."""
+    size, h = start.shape[-1], start
+    out = []
+    for x, k in zip(gates.unbind(0), keep.unbind(0), strict=True):
+        before = h * k
+        memory = before @ weight
+        rz = (x[..., : 2 * size] + memory[..., : 2 * size]).sigmoid_()
+        recall = memory[..., 2 * size :] + bias
+        new = tanh_(torch.addcmul(x[..., 2 * size :], rz[..., :size], recall))
+        h = torch.lerp(new, before, rz[..., size:])
+        if steps is not None:
+            steps.append((before, recall, rz, new))
+        out.append(h)
+    return out[0].unsqueeze(0) if len(out) == 1 else torch.stack(out)
+
+
 class _GruSequence(torch.autograd.Function):
     """h_1 .. h_T of a GRU from the inputs' share of its gates.
 
@@ -30,36 +47,23 @@ class _GruSequence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gates: Tensor, keep: Tensor, start: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        size = start.shape[-1]
-        h = start
-        kept, recalled, opened, out = [], [], [], []
-        for x, k in zip(gates.unbind(0), keep.unbind(0), strict=True):
-            before = h * k
-            memory = before @ weight
-            rz = (x[..., : 2 * size] + memory[..., : 2 * size]).sigmoid_()
-            recall = memory[..., 2 * size :] + bias
-            new = tanh_(torch.addcmul(x[..., 2 * size :], rz[..., :size], recall))
-            h = torch.lerp(new, before, rz[..., size:])
-            kept.append(before)
-            recalled.append(recall)
-            opened.append((rz, new))
-            out.append(h)
-        result = torch.stack(out)
+        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        result = _gru(gates, keep, start, weight, bias, steps)
         ctx.save_for_backward(keep, weight)
-        ctx.steps = (kept, recalled, opened)
+        ctx.steps = steps
         return result
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
         keep, weight = ctx.saved_tensors
-        kept, recalled, opened = ctx.steps
+        kept, recalled, opened, new_ = zip(*ctx.steps, strict=True)
         size, steps = weight.shape[-2], len(kept)
         back = weight.transpose(-1, -2)
         d_gates = grad.new_empty(*grad.shape[:-1], 3 * size)
         d_memory = torch.empty_like(d_gates)
         d_h = torch.zeros_like(grad[0])
         for t in range(steps - 1, -1, -1):
-            rz, new = opened[t]
+            rz, new = opened[t], new_[t]
             r, z = rz[..., :size], rz[..., size:]
             g = d_h + grad[t]
             d_x, d_m = d_gates[t], d_memory[t]
@@ -178,7 +182,8 @@ class Memory(nn.Module):
             gates = x @ self.input_weight + self.bias
         keep = (~first).unsqueeze(-1).to(x.dtype)
         if self.kind == "gru":
-            out = _GruSequence.apply(gates, keep, carry["h"], self.weight, self.recall_bias)
-            return out, {"h": out[-1]}  # pyright: ignore[reportReturnType, reportOptionalSubscript]
+            given = (gates, keep, carry["h"], self.weight, self.recall_bias)
+            out: Tensor = _GruSequence.apply(*given) if torch.is_grad_enabled() else _gru(*given, None)  # pyright: ignore[reportAssignmentType]
+            return out, {"h": out[-1]}
         out, c = _LstmSequence.apply(gates, keep, carry["h"], carry["c"], self.weight)  # pyright: ignore[reportGeneralTypeIssues]
         return out, {"h": out[-1], "c": c}
