@@ -80,7 +80,7 @@ class COMAConfig(BaseModel):
     """Sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
     critic_chunks: int = Field(1, ge=1, le=100_000)
     """Stretches of time, from the last to the first, each one step of the critic; advantages are those before the
-    step. As many as a sequence has rows, or more: one step a row.
+    step. Rows left over go to the last; as many as a sequence has rows, or more: one step a row.
     """
     lr: float = Field(5e-4, gt=0, lt=1)
     """Adam's learning rate."""
@@ -163,13 +163,7 @@ class COMA(Algorithm):
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._length = onpolicy.sequence_length(config.sequence, self.horizon)
-        sequences = self.horizon // self._length * copies
-        if (config.batch or config.minibatches) > sequences:
-            name = "minibatches" if config.batch is None else "batch"
-            raise UserError(
-                f"algo.{name}={config.batch or config.minibatches} is more than a window's {sequences} sequences "
-                f"({copies} copies x {self.horizon // self._length}): lower it, or raise copies or algo.horizon"
-            )
+        onpolicy.require_enough(config.minibatches, config.batch, self.horizon // self._length, copies)
         if config.epsilon_schedule == "exponential" and config.epsilon_end == 0:
             raise UserError("algo.epsilon_end=0 is never reached exponentially: use algo.epsilon_schedule=linear")
         if config.share == "all" and not alike(team.roles):
@@ -222,7 +216,7 @@ class COMA(Algorithm):
         reports = []
         for _ in range(config.epochs):
             for part in self._deal(pieces.copies):
-                drawn = pieces if part is None else _select(pieces, part)
+                drawn = pieces if part is None else onpolicy.select(pieces, part)
                 reports.append(self._learn(drawn, lr, critic_lr, entropy_coef))
         self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
         metrics, acted = self._report(torch.stack(reports), window.acted[:-1].sum())
@@ -295,13 +289,10 @@ class COMA(Algorithm):
         report.
         """
         state = self._state(window)
-        found, reports = [], []
-        chunks = min(self.config.critic_chunks, self._length)
-        for rows in reversed(torch.arange(self._length).tensor_split(chunks)):
-            time = slice(int(rows[0]), int(rows[-1]) + 1)
-            seen = tree_map(lambda x, time=time: x[time], obs)
+
+        def learn(time: slice) -> tuple[Tensor, Tensor]:
             q, _ = self.critic(
-                seen,
+                tree_map(lambda x: x[time], obs),
                 None if state is None else state[time],
                 joint[time],
                 None if last is None else last[time],
@@ -309,20 +300,21 @@ class COMA(Algorithm):
                 {},
             )
             value = by_component(q * taken[time], self._component)
-            error = (value - target[time].unsqueeze(-1)).square()
-            loss = masked_mean(self._mean_of_parts(error), valued[time])
+            distance = value - target[time].unsqueeze(-1)
+            loss = masked_mean(self._mean_of_parts(distance.square()), valued[time])
             norm = self._critic_step.step(loss, {"value": lr})
             self.target.follow()
-            found.append(q.detach())
             with torch.no_grad():
-                distance = self._mean_of_parts((value - target[time].unsqueeze(-1)).abs())
                 worth = (
                     loss,
-                    masked_mean(distance, valued[time]),
+                    masked_mean(self._mean_of_parts(distance.abs()), valued[time]),
                     masked_mean(self._mean_of_parts(value), valued[time]),
+                    masked_mean(target[time], valued[time]),
+                    norm[0],
                 )
-                reports.append(torch.stack([*worth, masked_mean(target[time], valued[time]), norm[0]]))
-        return torch.cat(found[::-1]), torch.stack(reports).mean(0)
+                return q.detach(), torch.stack(worth)
+
+        return onpolicy.backwards(self._length, self.config.critic_chunks, learn)
 
     def _report(self, reports: Tensor, acted: Tensor) -> tuple[dict[str, float], int]:
         """Metrics of an update and how many steps it saw; NonFiniteError names what is not a number. The one read by
@@ -383,18 +375,9 @@ class COMA(Algorithm):
 
     def _cut(self, window: Window) -> Window:
         """The window as one of shorter sequences [L, S, ..], each with the row that follows it to look ahead."""
-        length = self._length
-        starts = range(0, self.horizon, length)
-        if len(starts) == 1:
+        if self._length == self.horizon:
             return window
-        rows = {"obs", "action_mask", "state", "alive", "first", "acted"}
-        parts: dict[str, Any] = {"carry": self._carries(window, length)}
-        for name, value in vars(window).items():
-            if name in rows:
-                parts[name] = tree_map(lambda x: torch.cat([x[at : at + length + 1] for at in starts], 1), value)
-            elif name != "carry":
-                parts[name] = onpolicy.sequences(value, length)
-        return Window(**parts)
+        return onpolicy.cut(window, self._length, self._carries(window, self._length))
 
     def _carries(self, window: Window, length: int) -> Carry:
         """The policy's memory before each sequence, [S, N, ..] by name."""
@@ -421,14 +404,8 @@ class COMA(Algorithm):
 
     def _deal(self, sequences: int) -> list[Tensor | None]:
         """Which sequences each part learns from; None: from all."""
-        config = self.config
-        if config.minibatches == 1 and config.batch is None:
-            return [None]
-        if config.batch is None:
-            order = torch.randperm(sequences, generator=self._draws)
-            return [part.to(self.device) for part in order.chunk(config.minibatches)]
-        drawn = [torch.randperm(sequences, generator=self._draws)[: config.batch] for _ in range(config.minibatches)]
-        return [part.to(self.device) for part in drawn]
+        dealt = onpolicy.deal(sequences, self.config.minibatches, self.config.batch, self._draws)
+        return [part if part is None else part.to(self.device) for part in dealt]
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -471,13 +448,3 @@ def components(team: TeamSpec, device: torch.device) -> tuple[Tensor | None, dic
         found[at : at + role.n, torch.arange(len(owner)), owner] = 1.0
         at += role.n
     return found, parts
-
-
-def _select(window: Window, copies: Tensor) -> Window:
-    """The window of some of its copies."""
-    return Window(
-        **{
-            name: tree_map(lambda x, axis=int(name != "carry"): x.index_select(axis, copies), value)
-            for name, value in vars(window).items()
-        }
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -82,6 +82,66 @@ def begins(window: Window, as_team: bool) -> Tensor:
 def sequences(tree: Tree, length: int) -> Tree:
     """Tensors [T, B, ..] cut into sequences [length, S, ..], S = T / length x B, pieces of one time side by side."""
     return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), tree)
+
+
+def cut(window: Window, length: int, carry: Carry) -> Window:
+    """The window as one of sequences [length, S, ..], S as in `sequences`, each with the row that follows it to look
+    ahead; carry: the policy's memory before each, [S, N, ..] by name.
+    """
+    starts = range(0, window.horizon, length)
+    rows = {"obs", "action_mask", "state", "alive", "first", "acted"}
+    parts: dict[str, Any] = {"carry": carry}
+    for name, value in vars(window).items():
+        if name in rows:
+            parts[name] = tree_map(lambda x: torch.cat([x[at : at + length + 1] for at in starts], 1), value)
+        elif name != "carry":
+            parts[name] = sequences(value, length)
+    return Window(**parts)
+
+
+def select(window: Window, copies: Tensor) -> Window:
+    """The window of some of its copies, or of some of the sequences that were made of it."""
+    return Window(
+        **{
+            name: tree_map(lambda x, axis=int(name != "carry"): x.index_select(axis, copies), value)
+            for name, value in vars(window).items()
+        }
+    )
+
+
+def deal(copies: int, parts: int, batch: int | None, shuffle: torch.Generator) -> list[Tensor | None]:
+    """Which of a window's copies, or sequences, each part learns from; None: from all.
+
+    batch: so many are drawn anew for each part, none of them twice; None: all are dealt out to the parts.
+    """
+    if batch is not None:
+        return [torch.randperm(copies, generator=shuffle)[:batch] for _ in range(parts)]
+    return [None] if parts == 1 else [*torch.randperm(copies, generator=shuffle).chunk(parts)]
+
+
+def require_enough(minibatches: int, batch: int | None, pieces: int, copies: int) -> None:
+    """UserError if `copies` windows of `pieces` sequences are too few for `deal`."""
+    if (batch or minibatches) > pieces * copies:
+        name = "minibatches" if batch is None else "batch"
+        raise UserError(
+            f"algo.{name}={batch or minibatches} is more than a window's {pieces * copies} sequences "
+            f"({copies} copies x {pieces}): lower it, or raise copies or algo.horizon"
+        )
+
+
+def backwards(length: int, chunks: int, learn: Callable[[slice], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A critic's steps on stretches of time, from the last to the first: what it said of all rows [length, ..], of each
+    before the step on it, and the mean report.
+
+    chunks: how many; rows left over go to the last in time, more than there are rows: one step a row; learn: takes a
+    step on some rows and returns what was said of them before [rows, ..], and a report.
+    """
+    said, reports = [], []
+    for rows in torch.arange(length).flip(0).tensor_split(min(chunks, length)):
+        before, report = learn(slice(int(rows[-1]), int(rows[0]) + 1))
+        said.append(before)
+        reports.append(report)
+    return torch.cat(said[::-1]), torch.stack(reports).mean(0)
 
 
 def actor_starts(policy: ActorPolicy, obs: dict[str, Tree], window: Window, length: int) -> Carry:
