@@ -1,7 +1,8 @@
 """PPO, IPPO and MAPPO: clipped policy gradients with a learned value.
 
 PPO is one agent; IPPO gives every agent of a team the same algorithm with a critic on its own observation; MAPPO is
-IPPO whose critic sees what the whole team sees. One structural knob, `critic`, tells them apart.
+IPPO whose critic sees what the whole team sees. One structural knob, `critic`, tells them apart. With `critic_chunks`
+every part of an update trains its critic before its policy, as the trainer did whose settings `mappo/original` has.
 
 Sources: Schulman et al. 2017 (PPO), de Witt et al. 2020 (IPPO), Yu et al. 2022 (MAPPO).
 Differs: a critic of the team is evaluated once a copy and has an output an agent; advantages are normalised over the
@@ -10,23 +11,30 @@ window, not over minibatches; actor and critic are clipped apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
 from coterie.algos.optimiser import Optimiser
 from coterie.errors import UserError
-from coterie.math.losses import clipped_surrogate, clipped_value_error, masked_mean, masked_moments, standardise
+from coterie.math.losses import (
+    clipped_surrogate,
+    clipped_value_error,
+    masked_mean,
+    masked_moments,
+    standardise,
+    value_error,
+)
 from coterie.math.returns import gae
 from coterie.math.running import Moments, ema_scale, ema_start, ema_update
 from coterie.math.schedules import Shape as ScheduleShape
-from coterie.math.schedules import scheduled
+from coterie.math.schedules import decayed, scheduled
 from coterie.nets.critics import OwnCritic, TeamCritic
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
@@ -66,12 +74,21 @@ class PPOConfig(BaseModel):
     """Passes over a window."""
     minibatches: int = Field(1, ge=1, le=10_000)
     """Parts of a window, each one step of the optimiser."""
+    batch: int | None = Field(None, ge=1)
+    """With `critic_chunks`: sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
+    critic_chunks: int | None = Field(None, ge=1, le=100_000)
+    """Stretches of time, from the last to the first, each one step of the critic before the one of the policy; targets
+    are computed anew for each part, gains are targets less values before the step. Rows left over go to the last
+    stretch. null: one step for both at once, on targets that are computed once a window.
+    """
     entropy_coef: float = Field(0.01, ge=0)
     """Weight of the entropy bonus at the start."""
     entropy_schedule: ScheduleShape = "constant"
     """How the weight of the entropy bonus goes to `entropy_end` times its value."""
     entropy_end: float = Field(0.1, gt=0, le=1)
     """Share of the entropy bonus left at the end of its schedule."""
+    entropy_decay: float | None = Field(None, gt=0, lt=1)
+    """Factor of the entropy bonus after every update, down to `entropy_end` times its value; in place of a schedule."""
     value_coef: float = Field(1.0, gt=0)
     """Weight of the value loss."""
     value_clip_eps: float | None = Field(0.2, gt=0)
@@ -105,7 +122,9 @@ class PPOConfig(BaseModel):
     memory_size: int = Field(128, ge=1)
     """Units of the recurrent layer."""
     sequence: int | None = Field(None, ge=1)
-    """Rows through which a recurrent network is trained at once; the whole window if not given."""
+    """Rows of a sequence: recurrent networks are trained through one, and `critic_chunks` draws and divides them; the
+    whole window if not given.
+    """
     share: Share = "role"
     """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
     agent_id: bool | None = None
@@ -161,8 +180,11 @@ class PPO(Algorithm):
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        recurrent = config.memory != "none"
-        self._length = onpolicy.sequence_length(config.sequence, self.horizon) if recurrent else None
+        self._recurrent = config.memory != "none"
+        self._apart = config.critic_chunks is not None
+        sequences = self._recurrent or self._apart
+        self._length = onpolicy.sequence_length(config.sequence, self.horizon) if sequences else None
+        self._check(copies)
         self._agent_id = config.share == "all" if config.agent_id is None else config.agent_id
         if config.share == "all" and not alike(team.roles):
             raise UserError(
@@ -182,12 +204,12 @@ class PPO(Algorithm):
             device,
         )
         self.critic = self._build_critic(draw)
-        self._optimiser = Optimiser(
-            {"policy": self.policy.module, "value": self.critic},
-            config.adam_eps,
-            config.weight_decay,
-            config.max_grad_norm,
-        )
+        clip = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        policy: dict[str, nn.Module] = {"policy": self.policy.module}
+        value: dict[str, nn.Module] = {"value": self.critic}
+        self._optimiser = Optimiser(policy if self._apart else policy | value, *clip)
+        self._critic_optimiser = Optimiser(value, *clip) if self._apart else self._optimiser
+        self._updates = 0
         self._value_moments: Moments = ema_start(1, device)
         self._carry = self._critic_carry(copies)  # the critic's memory before the next window
         self._shuffle = generator(seed, "minibatches")
@@ -199,10 +221,19 @@ class PPO(Algorithm):
         config = self.config
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         rates = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
-        entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+        entropy_coef = config.entropy_coef * self._entropy_left(progress)
+        learn = self._critic_first if self._apart else self._together
+        reports, explained, epochs = learn(window, rates, entropy_coef)
+        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
+        self._updates += 1
+        return self._report(reports, float(explained), lr, entropy_coef, epochs)
+
+    def _together(self, window: Window, rates: dict[str, float], entropy_coef: float) -> tuple[Tensor, Tensor, int]:
+        """Steps of policy and critic at once. A report a minibatch, the explained variance, and the passes made."""
+        config = self.config
         with torch.no_grad():
             batch, explained = self._targets(window)
-        if self._length is None:
+        if not self._recurrent:
             rows = window.acted[:-1].flatten().nonzero().squeeze(-1)
             batch, carries = tree_map(lambda x: x.flatten(0, 1), batch), None
         else:
@@ -217,17 +248,62 @@ class PPO(Algorithm):
                 norms = self._optimiser.step(loss, rates)
                 reports.append(torch.cat([report, norms.detach()]))
             epochs = epoch + 1
-            if config.target_kl is not None and float(reports[-1][3]) > config.target_kl:
+            if self._strayed(reports[-1]):
                 break
-        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
-        return self._report(torch.stack(reports), float(explained), lr, entropy_coef, epochs)
+        return torch.stack(reports), explained, epochs
+
+    def _critic_first(self, window: Window, rates: dict[str, float], entropy_coef: float) -> tuple[Tensor, Tensor, int]:
+        """Steps of the critic and then one of the policy, part by part. Returns what `_together` does."""
+        config = self.config
+        assert self._length is not None
+        whole = onpolicy.cut(window, self._length, {})
+        reports: list[Tensor] = []
+        worth: list[Tensor] = []
+        epochs = 0
+        for epoch in range(config.epochs):
+            for part in onpolicy.deal(whole.copies, config.minibatches, config.batch, self._shuffle):
+                drawn = whole if part is None else onpolicy.select(whole, part.to(self.device))
+                report, explained = self._learn(drawn, rates, entropy_coef)
+                reports.append(report)
+                worth.append(explained)
+            epochs = epoch + 1
+            if self._strayed(reports[-1]):
+                break
+        return torch.stack(reports), torch.stack(worth).mean(), epochs
+
+    def _learn(self, window: Window, rates: dict[str, float], entropy_coef: float) -> tuple[Tensor, Tensor]:
+        """Targets of a window of sequences, steps of the critic backwards in time, one of the policy; its report, and
+        the explained variance before the steps.
+        """
+        config = self.config
+        with torch.no_grad():
+            batch, explained = self._targets(window)
+            _, scale = self._value_scale()
+
+        def regress(time: slice) -> tuple[Tensor, Tensor]:
+            part = tree_map(lambda x: x[time], batch)
+            value, _ = self.critic(part.obs, part.state, None, {})
+            error = value_error(value, part.target, config.huber_delta)
+            loss = masked_mean(error.mean(-1), part.valued)
+            norm = self._critic_optimiser.step(config.value_coef * loss, rates)
+            return value.detach(), torch.stack([loss.detach(), norm[0]])
+
+        assert config.critic_chunks is not None
+        assert batch.live is not None
+        value, (value_loss, value_norm) = onpolicy.backwards(len(batch.target), config.critic_chunks, regress)
+        gain = torch.where(batch.live, ((batch.target - value) * scale).mean(-1), 0.0)
+        if config.normalise_advantage:
+            gain = standardise(gain, batch.live)
+        loss, report = self._policy_loss(replace(batch, advantage=gain), {}, entropy_coef)
+        norm = self._optimiser.step(loss, rates)
+        return torch.cat([report, torch.stack([value_loss, norm[0], value_norm])]), explained
 
     def _targets(self, window: Window) -> tuple[Batch, Tensor]:
         """Advantages and lambda-returns from one pass of the critic over T + 1 rows."""
         config = self.config
         obs = self.policy.scale(window.obs)
         state = None if self._state_name is None else window.state[self._state_name]
-        begins = None if self._length is None else onpolicy.begins(window, self._central)
+        begins = onpolicy.begins(window, self._central) if self._recurrent else None
         value = self._values(obs, state, begins)  # [T + 1, B, N, K], normalised
         mean, scale = self._value_scale()
         real = value * scale + mean
@@ -258,37 +334,43 @@ class PPO(Algorithm):
             value=value[:-1],
             live=live if masked else None,
             valued=valued if masked else None,
-            first=None if self._length is None else window.first[:-1],
+            first=window.first[:-1] if self._recurrent else None,
             begins=None if begins is None else begins[:-1],
         )
         return batch, 1 - missed / spread.clamp(min=1e-8)
 
     def _loss(self, batch: Batch, starts: dict[str, Carry] | None, entropy_coef: float) -> tuple[Tensor, Tensor]:
-        """The loss of a minibatch, and [5] what it is made of: policy, value, entropy, divergence, clipped share."""
+        """The loss of a minibatch, and [5] what it is made of: as in `_policy_loss`, and the loss of the values."""
         config = self.config
         actor_carry, critic_carry = ({}, {}) if starts is None else (starts["actor"], starts["critic"])
-        log_prob, entropy = self.policy.evaluate(batch.obs, batch.action_mask, batch.action, batch.first, actor_carry)
+        loss, report = self._policy_loss(batch, actor_carry, entropy_coef)
+        value, _ = self.critic(batch.obs, batch.state, batch.begins, critic_carry)
+        error = clipped_value_error(value, batch.value, batch.target, config.value_clip_eps, config.huber_delta)
+        value_loss = masked_mean(error.mean(-1), batch.valued)
+        return loss + config.value_coef * value_loss, torch.cat([report, value_loss.detach().view(1)])
+
+    def _policy_loss(self, batch: Batch, carry: Carry, entropy_coef: float) -> tuple[Tensor, Tensor]:
+        """The policy's loss with its bonus, and [4] the loss without it, entropy, divergence, clipped share."""
+        config = self.config
+        log_prob, entropy = self.policy.evaluate(batch.obs, batch.action_mask, batch.action, batch.first, carry)
         log_ratio = log_prob - batch.log_prob
         if batch.live is not None:  # nothing of a masked place may reach exp
             log_ratio = torch.where(batch.live, log_ratio, 0.0)
         ratio = log_ratio.exp()
         policy_loss = masked_mean(clipped_surrogate(ratio, batch.advantage, config.clip_eps), batch.live)
-        value, _ = self.critic(batch.obs, batch.state, batch.begins, critic_carry)
-        error = clipped_value_error(value, batch.value, batch.target, config.value_clip_eps, config.huber_delta)
-        value_loss = masked_mean(error.mean(-1), batch.valued)
         spread = masked_mean(entropy, batch.live)
-        loss = policy_loss + config.value_coef * value_loss - entropy_coef * spread
+        loss = policy_loss - entropy_coef * spread
         with torch.no_grad():
             divergence = masked_mean(ratio - 1 - log_ratio, batch.live)
             clipped = masked_mean(((ratio - 1).abs() > config.clip_eps).float(), batch.live)
-            report = torch.stack([policy_loss, value_loss, spread, divergence, clipped])
+            report = torch.stack([policy_loss, spread, divergence, clipped])
         return loss, report.detach()
 
     def _report(
         self, reports: Tensor, explained: float, lr: float, entropy_coef: float, epochs: int
     ) -> dict[str, float]:
         """Metrics of an update; NonFiniteError names what is not a number. The one read by the host."""
-        names = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction")
+        names = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")
         names += ("policy/grad_norm", "value/grad_norm")
         metrics = onpolicy.means(reports, names, self.team.name)
         metrics |= {"value/explained_variance": explained, "policy/lr": lr}
@@ -298,8 +380,9 @@ class PPO(Algorithm):
 
     def _values(self, obs: dict[str, Tree], state: Tensor | None, begins: Tensor | None) -> Tensor:
         """Normalised values of T + 1 rows; notes the memory before each sequence and before the next window."""
-        if self._length is None:
+        if begins is None:
             return self.critic(obs, state, None, {})[0]
+        assert self._length is not None
         values, self._starts, carry = [], [], self._carry
         for at in [*range(0, self.horizon, self._length), self.horizon]:
             part = slice(at, min(at + self._length, self.horizon) if at < self.horizon else at + 1)
@@ -308,7 +391,7 @@ class PPO(Algorithm):
             else:
                 self._starts.append(carry)
             seen = tree_map(lambda x, part=part: x[part], obs)
-            value, carry = self.critic(seen, None if state is None else state[part], begins[part], carry)  # pyright: ignore[reportOptionalSubscript]
+            value, carry = self.critic(seen, None if state is None else state[part], begins[part], carry)
             values.append(value)
         return torch.cat(values)
 
@@ -324,6 +407,17 @@ class PPO(Algorithm):
             return batch, carries
         return onpolicy.sequences(batch, length), carries
 
+    def _entropy_left(self, progress: float) -> float:
+        """Share of the entropy bonus that is left."""
+        config = self.config
+        if config.entropy_decay is not None:
+            return decayed(1.0, config.entropy_decay, config.entropy_end, self._updates)
+        return scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+
+    def _strayed(self, report: Tensor) -> bool:
+        """Whether the policy has left the one that collected so far that the update stops."""
+        return self.config.target_kl is not None and float(report[2]) > self.config.target_kl
+
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
 
@@ -334,6 +428,21 @@ class PPO(Algorithm):
         )
 
     # -------------------------------------------------------------------------------------------------- construction
+
+    def _check(self, copies: int) -> None:
+        """UserError for settings that do not go together."""
+        config = self.config
+        if not self._apart:
+            if config.batch is not None:
+                raise UserError(f"algo.batch={config.batch} goes with algo.critic_chunks: set it, or algo.minibatches")
+            return
+        if self._recurrent:
+            raise UserError(
+                f"algo.memory={config.memory} does not go with algo.critic_chunks={config.critic_chunks}, which wants "
+                "networks without: leave one of them out"
+            )
+        assert self._length is not None
+        onpolicy.require_enough(config.minibatches, config.batch, self.horizon // self._length, copies)
 
     def _build_critic(self, draw: torch.Generator) -> OwnCritic | TeamCritic:
         config, team = self.config, self.team
@@ -352,16 +461,20 @@ class PPO(Algorithm):
         return {
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "optimiser": self._optimiser.state_dict() | self._critic_optimiser.state_dict(),
             "value_moments": self._value_moments,
             "carry": self._carry,
             "shuffle": self._shuffle.get_state(),
+            "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self._optimiser.load_state_dict(state["optimiser"])
+        if self._apart:
+            self._critic_optimiser.load_state_dict(state["optimiser"])
         self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
         self._carry = {name: x.to(self.device) for name, x in state["carry"].items()}
         self._shuffle.set_state(state["shuffle"].cpu())
+        self._updates = state["updates"]

@@ -18,3 +18,8 @@ def scheduled(shape: Shape, start: float, end: float, progress: float) -> float:
     if shape == "linear":
         return start + (end - start) * progress
     return start * (end / start) ** progress
+
+
+def decayed(start: float, factor: float, end: float, times: int) -> float:
+    """start multiplied `times` times by `factor`, in [0, 1], and no less than `end`."""
+    return max(start * factor**times, end)
