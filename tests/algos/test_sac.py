@@ -125,7 +125,7 @@ def test_every_kind_of_action_and_memory_is_learned(kind, memory, critic):
     """All weights move and stay finite, with masks, deaths, group rewards and roles that differ."""
     algorithm, collector = learner(
         Everything(kind), memory=memory, critic=critic, normalise_obs=True, priority_exponent=0.6, tau=0.5,
-        burn_in=2 if memory != "none" else 0, sequence=5, learning_starts=200, learn_temperature=True,
+        burn_in=2 if memory != "none" else 0, sequence=5, learning_starts=200, n_step=2,
     )  # fmt: skip
     before = tree_map(torch.clone, learned(algorithm))
     for _ in range(3):
@@ -242,6 +242,26 @@ def test_the_target_takes_the_smaller_of_two_critics(one, other, smaller):
     target = algorithm._targets(window, draw, spread, torch.tensor(0.5))
     wanted = 1 + 0.9 * (smaller + 0.5 * spread[1:])
     torch.testing.assert_close(target[window.acted[:-1]], wanted[window.acted[:-1]])
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_targets_of_several_steps_hold_the_entropies_on_the_way(limit):
+    """Added up by hand: pay 1 and Q 2, stopping at a limit with the value there, at an end without."""
+    world = Probe(show_x, pay_one, length=4, limit=limit)
+    algorithm, collector = learner(world, n_step=3, gamma=0.9, horizon=10)
+    constant_critic(algorithm.targets.module.one, 2.0)
+    constant_critic(algorithm.targets.module.other, 2.0)
+    window = window_of(algorithm, collector)
+    draw, spread = draw_of(algorithm, window)
+    target = algorithm._targets(window, draw, spread, torch.tensor(0.5))[:, 0, 0]
+    bonus = 0.5 * spread[:, 0, 0]
+    for t in (0, 1, 2, 3, 5, 6, 7):  # the row 4 is a closing one
+        last = min(t + 2, 3 if t < 4 else 8)  # the step after which the sum stops
+        ended = last in (3, 8) and not limit
+        wanted = sum(0.9 ** (k - t) for k in range(t, last + 1))
+        wanted += sum(0.9 ** (k - t) * bonus[k] for k in range(t + 1, last + 1))
+        wanted += 0.0 if ended else 0.9 ** (last + 1 - t) * (2 + bonus[last + 1])
+        assert target[t].item() == pytest.approx(float(wanted), abs=1e-5)
 
 
 @pytest.mark.parametrize("scale", ["none", "spread", "standard"])

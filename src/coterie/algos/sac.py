@@ -30,6 +30,7 @@ from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
 from coterie.algos.target import Target
 from coterie.errors import UserError
 from coterie.math.losses import masked_mean
+from coterie.math.returns import n_step_return
 from coterie.math.running import Moments, count_scale, count_start, count_update
 from coterie.math.schedules import scheduled
 from coterie.math.squashed import entropy, expected, soft_value
@@ -62,6 +63,10 @@ class SACConfig(OffPolicyConfig):
     critic: Literal["own", "joint", "state", "joint_state"] = "own"
     """What the critics read beside the agent's own observation and action: nothing, or the others' actions and the
     team's joint observation, the environment's state, or both of these.
+    """
+    n_step: int = Field(1, ge=1, le=1000)
+    """Rewards of a target, before the value. Without memory, sequences are as long, and rows further on in them have
+    shorter targets.
     """
     batch: int = Field(256, ge=1, le=1_000_000)
     """Sequences in a gradient step; single transitions are sequences of length one."""
@@ -123,7 +128,7 @@ class SAC(Algorithm):
         self._temperature_optimiser = Optimiser({"temperature": self.temperature}, config.adam_eps, 0.0, None)
         self.targets = Target(self.critics, config.tau, config.target_every)
         states = () if self._state_name is None else (self._state_name,)
-        self.replay = build_replay(config, team, copies, self.horizon, 1, states, seed, device)
+        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
         self._noise = generator(seed, "update", device=device)
         self._members = onpolicy.group_members(team).to(device)
         numbers = [role.action.continuous for role in team.roles for _ in role.agents]
@@ -193,17 +198,18 @@ class SAC(Algorithm):
         return draw, torch.where(window.alive, spread, 0.0) if self.team.mortal else spread
 
     def _targets(self, window: Window, draw: Draw, spread: Tensor, alpha: Tensor) -> Tensor:
-        """What Q is to become: the reward and the soft value of the row after, [L, S, N]."""
+        """What Q is to become [L, S, N]: rewards and entropies of the rows to come, and the Q at their end."""
         config = self.config
         rows = slice(0 if config.recurrent else 1, None)  # memory has to be led up to the row
         q = self._q(self.targets.module, window, rows, tree_map(lambda x: x[rows], draw.action), None).amin(0)
-        value = soft_value(q[-window.horizon :], draw.prob[1:], spread[1:], alpha)
+        q = expected(draw.prob[1:], q[-window.horizon :])
         reward = self._paid(window)
         if config.reward_scale != "none":
             mean, scale = count_scale(self._reward_moments)
             reward = (reward - mean if config.reward_scale == "standard" else reward) / scale
-        terminated, _ = onpolicy.ends(window, self._central, self.team.mortal)
-        return reward + config.gamma * value.masked_fill(terminated, 0)
+        terminated, boundary = onpolicy.ends(window, self._central, self.team.mortal)
+        reward = reward + config.gamma * (alpha * spread[1:]).masked_fill(terminated, 0)
+        return n_step_return(reward, q, terminated, boundary, config.gamma, config.n_step)
 
     def _paid(self, window: Window) -> Tensor:
         return onpolicy.paid(window, self._members, self.team.paid_by_group, self.config.team_reward)
