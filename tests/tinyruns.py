@@ -23,6 +23,7 @@ from coterie.__main__ import main
 from coterie.checkpoint import Checkpoints
 from coterie.config import resolve
 from coterie.loop import Trainer
+from coterie.segments import Segment
 from coterie.types import tree_leaves
 
 TINY = (
@@ -83,6 +84,8 @@ def assert_same(one: Any, other: Any, place: str = "") -> None:
         assert len(one) == len(other), place
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_same(a, b, f"{place}/{i}")
+    elif isinstance(one, Segment):
+        assert_same(one.read(), other.read(), place)
     elif isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype, place
         assert one.shape == other.shape, place
