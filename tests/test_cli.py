@@ -61,8 +61,10 @@ MISTAKES = [
     ("train eval=5", "eval is a section: set eval.every"),
     ("train env.local_ration=0.5", "did you mean 'env.local_ratio'"),
     ("train seed.x=5", "there is no key 'seed.x': did you mean 'seed'"),
-    ("train algo=random algo.lr=1e-3", "algo.lr is no key of algorithm 'random' but of ippo, mappo, ppo"),
-    (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "is no key of algorithm 'random' but of ippo"),
+    ("train algo=random algo.lr=1e-3", "algo.lr is no key of algorithm 'random' but of coma, ddpg, ddqn and"),
+    ("train algo=mappo algo.mixer=sum", "algo.mixer is no key of algorithm 'mappo' but of ddqn, iql, qmix and 3 others"),
+    ("train algo=mappo algo.embedding=8", "algo.embedding is no key of algorithm 'mappo' but of poca: name"),
+    (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "is no key of algorithm 'random' but of coma"),
     (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary': did you mean 'adversary'"),
     (f"train {TAG} teams.adversary.algo=mapo", "there is no algorithm 'mapo'"),
     (f"train {TAG} teams.all.roles=[adversary,agnt]", "has no role 'agnt': did you mean 'agent'"),
@@ -144,7 +146,7 @@ def test_a_mistake_has_no_traceback_unless_it_is_asked_for():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
     assert plain.stdout == ""
-    assert plain.stderr == "coterie: there is no algorithm 'mapo': did you mean 'mappo' or 'ppo' or 'ippo'?\n"
+    assert plain.stderr == "coterie: there is no algorithm 'mapo': did you mean 'mappo' or 'maddpg' or 'ppo'?\n"
     debug = _coterie("train", "algo=mapo", env={"COTERIE_DEBUG": "1"})
     assert debug.returncode == 2
     assert "Traceback" in debug.stderr
@@ -229,7 +231,9 @@ def test_cfg_job_prints_the_configuration_with_origins(capsys: pytest.CaptureFix
 def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(algos) == {"ppo", "ippo", "mappo", "random", "frozen"}
+    families = ({"ppo", "ippo", "mappo"}, {"coma"}, {"poca"}, {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"})
+    off_policy = ({"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen"})
+    assert set(algos) == set().union(*families, *off_policy)
     assert "continuous" in algos["mappo"]["actions"]
     assert algos["ippo"]["presets"] == ["ippo/yardstick"]
     assert main(["list", "envs", "--json"]) == 0

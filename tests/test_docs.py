@@ -241,8 +241,12 @@ def test_runs_log_what_the_page_of_metrics_tells_and_nothing_else(tmp_path: Path
     for run, settings in {
         "one": ["algo=mappo", "env=particle/simple_spread"],
         "two": ["algo=ippo", "env=particle/simple_tag", "teams.agent.algo=random"],
+        **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
-        assert main(["train", *tiny(*settings, "steps=300"), f"out={tmp_path / run}"]) == 0
+        small = {"algo.epochs", "algo.minibatches"} if run not in ("one", "two") else set()
+        given = [s for s in tiny(*settings, "steps=300") if s.partition("=")[0] not in small]
+        early = ["algo.learning_starts=10", "algo.batch=4"] if run in ("qmix", "ddpg", "td3", "sac") else []
+        assert main(["train", *given, *early, f"out={tmp_path / run}"]) == 0
         for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines():
             logged |= set(json.loads(line))
     declared = {emitted: metrics.lookup(emitted) for emitted in logged}

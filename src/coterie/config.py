@@ -304,7 +304,7 @@ def _check_key(setting: Setting, models: Mapping[str, type[BaseModel]], teams: I
         owners = _owners(key.removeprefix(section))
         if owners:
             raise UserError(
-                f"{key} is no key of algorithm '{own}' but of {', '.join(owners)}{where}: "
+                f"{key} is no key of algorithm '{own}' but of {_few(owners)}{where}: "
                 "name one of these, or leave the key out"
             )
     raise UserError(f"there is no key '{key}'{where}: {messages.nearest_keys(key, known)}")
@@ -341,3 +341,8 @@ def _check_teams(env: Choice, teams: Sequence[str], leaves: _Leaves) -> None:
             )
         wanted[team] = [value] if isinstance(value, str) else value
     assign(wanted, spec_of(env.name, env.params))
+
+
+def _few(names: list[str]) -> str:
+    """At most four names; of more the first three, and how many others."""
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} others"
