@@ -87,7 +87,7 @@ def critic_calls(algorithm):
     ("chunks", "ages"), [(1, [[0, 1, 2, 3, 4]]), (2, [[2, 3, 4], [0, 1]]), (99, [[4], [3], [2], [1], [0]])]
 )
 def test_the_critic_goes_backwards_a_step_a_stretch_and_then_the_policy_makes_one(chunks, ages):
-    algorithm, collector = learner(episodes(), critic_chunks=chunks, minibatches=3, batch=7)
+    algorithm, collector = learner(episodes(), critic_chunks=chunks, minibatches=3, batch_sequences=7)
     calls = critic_calls(algorithm)
     algorithm.update(window_of(algorithm, collector), 0.0)
     assert [obs[:, 0, 0, 0].tolist() for obs, _ in calls] == ages * 3
@@ -181,7 +181,7 @@ def test_a_part_is_of_distinct_episodes_drawn_anew():
 
 
 def test_every_part_holds_whole_episodes():
-    algorithm, collector = learner(episodes(), minibatches=25, batch=10)
+    algorithm, collector = learner(episodes(), minibatches=25, batch_sequences=10)
     calls = critic_calls(algorithm)
     algorithm.update(window_of(algorithm, collector), 0.0)
     assert len(calls) == 2 * 25
@@ -212,7 +212,7 @@ def test_the_entropy_bonus_is_multiplied_after_every_update_down_to_its_floor():
 @pytest.mark.parametrize("critic", ["own", "joint_state"])
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(kind, critic):
     """And what stands in dead places, NaN or a million, changes none of them."""
-    settings = {"critic": critic, "minibatches": 3, "batch": 10, "entropy_coef": 0.1, "entropy_decay": 0.9}
+    settings = {"critic": critic, "minibatches": 3, "batch_sequences": 10, "entropy_coef": 0.1, "entropy_decay": 0.9}
     settings |= {"normalise_value": True, "normalise_advantage": True, "normalise_obs": True}
     algorithm, collector = learner(Everything(kind), **settings)
     other, _ = learner(Everything(kind), **settings)
@@ -248,9 +248,9 @@ def test_the_ratio_is_one_in_the_first_part_and_a_divergence_stops_the_passes():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"critic_chunks": None, "batch": 10}, "algo.batch=10 goes with algo.critic_chunks"),
+        ({"critic_chunks": None, "batch_sequences": 10}, "algo.batch_sequences=10 goes with algo.critic_chunks"),
         ({"memory": "gru"}, "algo.memory=gru does not go with algo.critic_chunks=2"),
-        ({"batch": 33}, "algo.batch=33 is more than a window's 32 sequences"),
+        ({"batch_sequences": 33}, "algo.batch_sequences=33 is more than a window's 32 sequences"),
         ({"minibatches": 33}, "algo.minibatches=33 is more than a window's 32 sequences"),
         ({"sequence": 4}, "algo.sequence=4 does not divide the horizon of 10 rows"),
     ],
@@ -267,7 +267,7 @@ def test_probe_action_that_fits_the_observation_is_chosen(critic_first):
     pay = lambda x, age, d, c: (d[:, :1] == x.view(-1, 1)).float() * 2 - 1  # noqa: E731
     world = Probe(lambda x, age: x.view(-1, 1, 1), pay, length=4)
     algorithm, collector = learner(
-        world, 32, minibatches=8, batch=20, lr=0.01, critic_chunks=2, entropy_coef=0.05, entropy_decay=0.9
+        world, 32, minibatches=8, batch_sequences=20, lr=0.01, critic_chunks=2, entropy_coef=0.05, entropy_decay=0.9
     )
     if not critic_first:
         whole = algorithm._policy_loss
@@ -285,7 +285,7 @@ def test_probe_action_that_fits_the_observation_is_chosen(critic_first):
 
 ORIGINAL = {
     "critic": "joint", "share": "none", "team_reward": True, "memory": "none", "normalise_obs": False,
-    "horizon": 4 * 51, "sequence": 51, "epochs": 1, "minibatches": 25, "batch": 10, "critic_chunks": 10,
+    "horizon": 4 * 51, "sequence": 51, "epochs": 1, "minibatches": 25, "batch_sequences": 10, "critic_chunks": 10,
     "hidden": (256, 256), "critic_hidden": (256, 512, 512), "activation": "relu", "layer_norm": False,
     "lr": 1e-4, "critic_lr": None, "lr_schedule": "constant", "weight_decay": 1e-6, "adam_eps": 1e-8,
     "max_grad_norm": 0.5, "gamma": 0.998, "gae_lambda": 0.95, "clip_eps": 0.1, "target_kl": None,

@@ -163,7 +163,8 @@ class COMA(Algorithm):
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._length = onpolicy.sequence_length(config.sequence, self.horizon)
-        onpolicy.require_enough(config.minibatches, config.batch, self.horizon // self._length, copies)
+        asked = ("minibatches", config.minibatches) if config.batch is None else ("batch", config.batch)
+        onpolicy.require_enough(*asked, self.horizon // self._length, copies)
         if config.epsilon_schedule == "exponential" and config.epsilon_end == 0:
             raise UserError("algo.epsilon_end=0 is never reached exponentially: use algo.epsilon_schedule=linear")
         if config.share == "all" and not alike(team.roles):

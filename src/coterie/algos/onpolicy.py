@@ -119,12 +119,11 @@ def deal(copies: int, parts: int, batch: int | None, shuffle: torch.Generator) -
     return [None] if parts == 1 else [*torch.randperm(copies, generator=shuffle).chunk(parts)]
 
 
-def require_enough(minibatches: int, batch: int | None, pieces: int, copies: int) -> None:
-    """UserError if `copies` windows of `pieces` sequences are too few for `deal`."""
-    if (batch or minibatches) > pieces * copies:
-        name = "minibatches" if batch is None else "batch"
+def require_enough(name: str, wanted: int, pieces: int, copies: int) -> None:
+    """UserError if `copies` windows of `pieces` sequences are fewer than the `wanted` that `algo.{name}` asks for."""
+    if wanted > pieces * copies:
         raise UserError(
-            f"algo.{name}={batch or minibatches} is more than a window's {pieces * copies} sequences "
+            f"algo.{name}={wanted} is more than a window's {pieces * copies} sequences "
             f"({copies} copies x {pieces}): lower it, or raise copies or algo.horizon"
         )
 

@@ -74,7 +74,7 @@ class PPOConfig(BaseModel):
     """Passes over a window."""
     minibatches: int = Field(1, ge=1, le=10_000)
     """Parts of a window, each one step of the optimiser."""
-    batch: int | None = Field(None, ge=1)
+    batch_sequences: int | None = Field(None, ge=1)
     """With `critic_chunks`: sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
     critic_chunks: int | None = Field(None, ge=1, le=100_000)
     """Stretches of time, from the last to the first, each one step of the critic before the one of the policy; targets
@@ -261,7 +261,7 @@ class PPO(Algorithm):
         worth: list[Tensor] = []
         epochs = 0
         for epoch in range(config.epochs):
-            for part in onpolicy.deal(whole.copies, config.minibatches, config.batch, self._shuffle):
+            for part in onpolicy.deal(whole.copies, config.minibatches, config.batch_sequences, self._shuffle):
                 drawn = whole if part is None else onpolicy.select(whole, part.to(self.device))
                 report, explained = self._learn(drawn, rates, entropy_coef)
                 reports.append(report)
@@ -433,8 +433,11 @@ class PPO(Algorithm):
         """UserError for settings that do not go together."""
         config = self.config
         if not self._apart:
-            if config.batch is not None:
-                raise UserError(f"algo.batch={config.batch} goes with algo.critic_chunks: set it, or algo.minibatches")
+            if config.batch_sequences is not None:
+                raise UserError(
+                    f"algo.batch_sequences={config.batch_sequences} goes with algo.critic_chunks: set that too, or "
+                    "algo.minibatches instead"
+                )
             return
         if self._recurrent:
             raise UserError(
@@ -442,7 +445,9 @@ class PPO(Algorithm):
                 "networks without: leave one of them out"
             )
         assert self._length is not None
-        onpolicy.require_enough(config.minibatches, config.batch, self.horizon // self._length, copies)
+        drawn = config.batch_sequences
+        asked = ("minibatches", config.minibatches) if drawn is None else ("batch_sequences", drawn)
+        onpolicy.require_enough(*asked, self.horizon // self._length, copies)
 
     def _build_critic(self, draw: torch.Generator) -> OwnCritic | TeamCritic:
         config, team = self.config, self.team
