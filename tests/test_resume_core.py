@@ -8,6 +8,7 @@ import pytest
 
 from coterie import replay, run
 from coterie.config import resolve
+from coterie.errors import UserError
 from tinyruns import assert_same, rows_of, state_of, stop_at
 
 SPREAD = "env=particle/simple_spread"
@@ -30,7 +31,13 @@ CASES = {
         *("algo.replay_store=disk", "algo.normalise_obs=true"),
     ),
     "maddpg, recurrent": (SPREAD, "algo=maddpg", *REPLAY, *GRU),
-    "td3, continuous, drifting noise": (SPREAD, "env.actions=continuous", "algo=td3", *REPLAY, "algo.noise=ornstein_uhlenbeck"),
+    "td3, continuous, drifting noise": (
+        SPREAD,
+        "env.actions=continuous",
+        "algo=td3",
+        *REPLAY,
+        "algo.noise=ornstein_uhlenbeck",
+    ),
     "masac": (SPREAD, "algo=masac", *REPLAY),
     "sac, recurrent, continuous": (SPREAD, "env.actions=continuous", "algo=sac", *REPLAY, *GRU),
     "gym": ("env=gym/CartPole-v1", "algo=ddqn", *REPLAY),
@@ -74,3 +81,18 @@ def test_a_policy_is_evaluated_without_the_replay_it_learned_from(tmp_path: Path
         segment.unlink()
     found = run.evaluate_run(out, 4, checkpoint="last")
     assert found["teams"]["agent"]["length_mean"] == 25
+
+
+def test_a_run_says_what_its_replay_takes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "one", *CASES["masac"], "steps=40", "progress=lines")
+    said = capfd.readouterr()
+    assert "replay of 200 steps: " in said.out + said.err
+    train(tmp_path / "two", SPREAD, "algo=mappo", "steps=40", "progress=lines")  # the control: nothing is replayed
+    said = capfd.readouterr()
+    assert "replay of" not in said.out + said.err
+
+
+def test_a_replay_that_cannot_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"algo\.replay=1000000000000 does not fit: .*; give algo\.replay="):
+        train(tmp_path / "run", *CASES["masac"], "algo.replay=1000000000000")
+    assert not (tmp_path / "run").exists()

@@ -25,9 +25,9 @@ ALGOS: dict[str, str] = {
     "maddpg": "coterie.algos.ddpg:DDPG",
     "td3": "coterie.algos.ddpg:DDPG",
     "matd3": "coterie.algos.ddpg:DDPG",
-    "random": "coterie.algos.random:Random",
     "sac": "coterie.algos.sac:SAC",
     "masac": "coterie.algos.sac:SAC",
+    "random": "coterie.algos.random:Random",
     "frozen": "coterie.algos.frozen:Frozen",
 }
 """An algorithm's name to its class. Names that share a class differ by their preset in `conf/algo`."""

@@ -179,6 +179,7 @@ class DDPG(Algorithm):
         self._target_critics = Target(self.critics, config.tau, config.target_every)
         states = (self._state_name,) if self._state_name else ()
         self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
+        self.notes = (self.replay.description,)
         self._draw = generator(seed, "updates", device=device)
         self._joint = JointAction(team, device)
         self._members = onpolicy.group_members(team).to(device)

@@ -129,6 +129,7 @@ class SAC(Algorithm):
         self.targets = Target(self.critics, config.tau, config.target_every)
         states = () if self._state_name is None else (self._state_name,)
         self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
+        self.notes = (self.replay.description,)
         self._noise = generator(seed, "update", device=device)
         self._members = onpolicy.group_members(team).to(device)
         numbers = [role.action.continuous for role in team.roles for _ in role.agents]
