@@ -94,5 +94,5 @@ def test_a_run_says_what_its_replay_takes(tmp_path: Path, capfd: pytest.CaptureF
 
 def test_a_replay_that_cannot_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"algo\.replay=1000000000000 does not fit: .*; give algo\.replay="):
-        train(tmp_path / "run", *CASES["masac"], "algo.replay=1000000000000")
+        train(tmp_path / "run", SPREAD, "algo=masac", "algo.replay=1000000000000")
     assert not (tmp_path / "run").exists()
