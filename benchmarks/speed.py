@@ -39,6 +39,11 @@ _RECURRENT = (
     *("algo=mappo", "algo.memory=gru", "algo.memory_size=128", "algo.hidden=[128]", "algo.critic=joint"),
     *("algo.epochs=4", "algo.minibatches=4", "algo.horizon=128", "algo.sequence=128", "copies=128"),
 )
+_EPISODES = (
+    *("algo=qmix", "algo.memory=gru", "algo.memory_size=64", "algo.hidden=[64]", "algo.last_action=true"),
+    *("algo.n_step=1", "algo.batch=32", "algo.horizon=26", "algo.learning_starts=1000", "algo.replay=130000"),
+)
+"""Recurrent QMIX: 32 whole episodes of 26 rows a gradient step."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,29 @@ def _rows() -> list[Row]:
     rows += [
         Row("ippo", "train", ("algo=ippo/yardstick", "device=cpu"), "IPPO, the yardstick's work", 0.9, 1.6, True),
         Row("rmappo", "train", (*_RECURRENT, "device=cpu"), "recurrent MAPPO, GRU 128", 5000, 9000),
+        Row(
+            "rqmix",
+            "train",
+            (*_EPISODES, "copies=8", "algo.updates=1", "device=cpu"),
+            "recurrent QMIX, GRU 64, 8 copies, a gradient step every 208 steps",
+            10_000,
+            16_000,
+        ),
+        Row(
+            "rqmix-128",
+            "train",
+            (*_EPISODES, "copies=128", "algo.updates=16", "device=cpu"),
+            "the same with 128 copies: 16 gradient steps every 3,328 steps",
+        ),
+        Row(
+            "coma-original",
+            "train",
+            ("algo=coma/original", "algo.horizon=510", "device=cpu"),
+            "COMA, the original's settings, an update every 500 steps of all copies",
+            20_000,
+        ),
+        Row("coma-original-50", "train", ("algo=coma/original", "device=cpu"), "the same, an update every 50"),
+        Row("maddpg-original", "train", ("algo=maddpg/original", "device=cpu"), "MADDPG, likewise", 20_000),
     ]
     if torch.cuda.is_available():
         big = ("copies=16384", "device=cuda")
