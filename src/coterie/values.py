@@ -105,6 +105,8 @@ class ValuePolicy(Policy):
 
     def _extra(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
         """Last actions by block."""
+        if len(last) == 1:
+            return last
         return {block.name: torch.cat([last[role.name] for role in block.roles], -2) for block in self.blocks}
 
     def state_dict(self) -> dict[str, Any]:

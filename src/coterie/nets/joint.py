@@ -48,12 +48,15 @@ def beside(vectors: dict[str, Tensor]) -> Tensor:
     that reads last actions carries them so.
     """
     width = max(vector.shape[-1] for vector in vectors.values())
-    parts = [functional.pad(vector, (0, width - vector.shape[-1])) for vector in vectors.values()]
+    short = [width - vector.shape[-1] for vector in vectors.values()]
+    parts = [functional.pad(v, (0, lack)) if lack else v for v, lack in zip(vectors.values(), short, strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
 
 def by_role(team: TeamSpec, carried: Tensor) -> dict[str, Tensor]:
     """Vectors by role [.., n, P] from what `beside` made of them [.., N, longest P]."""
+    if len(team.roles) == 1:
+        return {team.roles[0].name: carried}
     parts = carried.split([role.n for role in team.roles], -2)
     return {role.name: part[..., : action_size(role.action)] for role, part in zip(team.roles, parts, strict=True)}
 
