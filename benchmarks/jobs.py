@@ -117,7 +117,7 @@ JOBS = (
         for algo, steps, level, source in (
             ("qmix", "1500k", -126.6, _OFF_POLICY),
             ("vdn", "1M", -131.0, _OFF_POLICY),
-            ("iql", "1M", -132.6, _OFF_POLICY),
+            ("iql", "1500k", -132.6, _OFF_POLICY),
             ("maddpg", "2M", -141.7, _OFF_POLICY),
             ("masac", "1M", None, ""),
             ("coma", "3M", -204.3, _PAPOUDAKIS),
