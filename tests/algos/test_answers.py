@@ -1,142 +1,30 @@
-"""Known answers through every family's own code, and mistakes of public code put in to see that they are noticed.
+"""Known answers through every family's own code: exact numbers, exact games, and what each must do to the bit.
 
 What the mathematics say by themselves is in tests/math; here the same numbers have to come out of each learner's own
-targets, from windows that a collector made.
+targets, from windows that a collector made. Mistakes of public code: test_mistakes.py.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import gymnasium
 import pytest
 import torch
 from gymnasium import spaces
 
-from algos import test_coma, test_ddpg, test_poca, test_ppo, test_qlearning, test_sac
-from algos.test_every import learner as preset
-from algos.worlds import Everything, Probe, env_of
+from algos import test_coma, test_poca, test_ppo, test_qlearning
+from algos.families import FAMILIES, WITH_LAMBDA, WITH_STEPS, clock, made, teach, window_of
+from algos.worlds import Everything, Probe
 from coterie.algos import poca, ppo
 from coterie.algos.ppo import PPOConfig
 from coterie.collect import Collector
 from coterie.envs.make import make
 from coterie.math.returns import n_step_return
 from coterie.math.running import ema_scale
-from coterie.nets.joint import beside
-from coterie.replay import Sample
-from coterie.types import tree_leaves, tree_map
 
 CPU = torch.device("cpu")
-
-
-# ------------------------------------------------------------------- every family's targets of a window [T, B, N]
-
-
-def ppo_targets(algorithm, window):
-    return algorithm._targets(window)[0].target[..., 0]
-
-
-def poca_targets(algorithm, window):
-    return algorithm._targets(window)[0].target[..., 0].expand_as(window.reward)
-
-
-def coma_targets(algorithm, window):
-    algorithm._ahead.manual_seed(0)
-    vectors = algorithm._joint.vectors(window.action)
-    pi = algorithm.policy.choices(window.obs, window.action_mask, None, window.carry, None).exp()
-    joint = algorithm._joint_action(vectors, pi[-1], window)
-    return algorithm._targets(window, window.obs, joint, None, pi, beside(vectors))
-
-
-def q_targets(algorithm, window):
-    target = algorithm._batch(window).target
-    return target if target.ndim == 3 else target.unsqueeze(-1).expand(*target.shape, window.reward.shape[-1])
-
-
-def ddpg_targets(algorithm, window):
-    algorithm._draw.manual_seed(0)
-    index = torch.arange(window.copies)
-    return algorithm._targets(algorithm._batch(Sample(window, index, torch.ones(window.copies))))
-
-
-def sac_targets(algorithm, window):
-    algorithm._noise.manual_seed(0)
-    draw, spread = algorithm._draw(window)
-    return algorithm._targets(window, draw, spread, torch.zeros(()))  # no temperature: nothing but rewards and Q
-
-
-def q_learner(world, copies, **settings):
-    return test_qlearning.learner(env_of(world, copies), **settings)
-
-
-RAW = {"normalise_value": False, "normalise_advantage": False}
-GRU = {"memory": "gru"}  # without one, learners from replay have targets of a sequence's first row alone
-FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
-    "ppo": (test_ppo.learner, ppo_targets, RAW, "gae_lambda"),
-    "mappo": (test_ppo.learner, ppo_targets, RAW | {"critic": "joint"}, "gae_lambda"),
-    "poca": (test_poca.learner, poca_targets, RAW, "td_lambda"),
-    "coma": (test_coma.learner, coma_targets, {}, "td_lambda"),
-    "iql": (q_learner, q_targets, GRU, "trace_decay"),
-    "vdn": (q_learner, q_targets, GRU | {"mixer": "sum"}, "trace_decay"),
-    "ddpg": (test_ddpg.learner, ddpg_targets, GRU, ""),
-    "maddpg": (test_ddpg.learner, ddpg_targets, GRU | {"critic": "joint"}, ""),
-    "sac": (test_sac.learner, sac_targets, GRU, ""),
-    "masac": (test_sac.learner, sac_targets, GRU | {"critic": "joint"}, ""),
-}
-"""How a learner is made, how its targets are had, with which settings, and the name of its lambda."""
-OF_AGENTS = ("ppo", "iql", "ddpg", "sac")
-WITH_LAMBDA = [name for name, family in FAMILIES.items() if family[3]]
-WITH_STEPS = [name for name in FAMILIES if name in {"iql", "vdn", "ddpg", "maddpg", "sac", "masac"}]
-
-
-def made(name, world, copies=4, **settings):
-    """A learner of a family, its collector and its function of targets."""
-    build, targets, own, _ = FAMILIES[name]
-    algorithm, collector = build(world, copies, **own | {"horizon": 8} | settings)
-    return algorithm, collector, targets
-
-
-def teach(name, algorithm, worth):
-    """From now on the critic that targets ask says worth[x] of who sees the number x, whatever is done."""
-    table = torch.tensor(worth)
-
-    def of(obs):
-        return table[obs["agent"].long()]  # [.., N, 1]
-
-    def group(obs, window, begins):
-        value = of(obs)
-        return torch.cat([value[:-1, :, :1], value[:-1]], 2), value[-1:, :, :1], []
-
-    if name in {"ppo", "mappo"}:
-        algorithm._values = lambda obs, state, begins: of(obs)
-    elif name == "poca":
-        algorithm._values = group
-    elif name == "coma":
-        algorithm.target.module = test_coma.Table(lambda obs, joint: table[obs.long()].expand(*obs.shape[:-1], 2))
-    elif name in {"iql", "vdn"}:
-        algorithm._worth = lambda value, q, picks, rows: of(rows.obs)[..., 0 if name == "vdn" else slice(None), 0]
-    elif name in {"ddpg", "maddpg"}:
-        algorithm._read = lambda critic, batch, start, stop: of(batch.rows.obs)[start:stop, ..., 0]
-        algorithm._judge = lambda critic, seen, action: seen
-    else:
-        algorithm._q = lambda critics, window, rows, action, fresh: of(window.obs)[rows].expand(2, -1, -1, -1, 2)
-
-
-def window_of(algorithm, collector):
-    (window,) = collector.advance(algorithm.horizon)[0].values()
-    return window
-
-
-def clock(pay, length, limit, n=1):
-    """Shows the age of an episode, and pays what a table says of it."""
-    paid = torch.tensor(pay)
-    return Probe(
-        lambda x, age: age.view(-1, 1, 1), lambda x, age, d, c: paid[age.long()].view(-1, 1), n=n, length=length,
-        limit=limit,
-    )  # fmt: skip
 
 
 def expect(found, numbers):
@@ -259,132 +147,6 @@ def test_double_q_of_the_learner_values_what_the_online_network_picks(memory):
         expect(targets(algorithm, window_of(algorithm, collector)), [known])
 
 
-# ------------------------------------------------------------------------------------------------------- whose is what
-
-
-def other_places(one, other):
-    """Places [t, copy, agent] where they differ."""
-    return {tuple(place) for place in (one != other).nonzero().tolist()}
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_flags_rewards_and_observations_reach_the_targets_of_their_own_copy_and_agent_alone(name):
-    """Flattening one of them copy by copy and another agent by agent would mix three copies of two agents. What one
-    agent of copy 2 sees next, earns, or the end of its life changes its own target, or its team's, and no other.
-    """
-    alone = name in OF_AGENTS
-    world = Probe(lambda x, age: x.view(-1, 1, 1), test_ppo.pay_nothing, n=2, length=9, start=lambda noise: noise[:, 0])
-    settings = {"memory": "none"} if name not in {"ppo", "mappo", "poca", "coma"} else {}
-    algorithm, collector, targets = made(name, world, 3, horizon=1, **settings)
-    window = window_of(algorithm, collector)
-    with torch.no_grad():
-        plain = targets(algorithm, window)
-        own, team = {(0, 2, 1)}, {(0, 2, 0), (0, 2, 1)}
-        obs = window.obs["agent"].clone()
-        obs[1, 2, 1] += 5
-        assert other_places(plain, targets(algorithm, replace(window, obs={"agent": obs}))) == (own if alone else team)
-        reward = window.reward.clone()
-        reward[0, 2, 1] += 5
-        shared = name in {"vdn", "poca", "coma"}  # the others pay each agent its own
-        found = other_places(plain, targets(algorithm, replace(window, reward=reward)))
-        assert found == (team if shared else own)
-        ended = window.terminated.clone()
-        ended[0, 2, 1 if alone else slice(None)] = True
-        found = targets(algorithm, replace(window, terminated=ended))
-        assert other_places(plain, found) == (own if alone else team)
-        assert not found[0, 2, 1 if alone else slice(None)].any()
-
-
-def weights(algorithm):
-    """All that learning moves but what was stored, and memories, which may hold what a life that is over did."""
-    state = algorithm.state_dict()
-    parts = [part for key, part in state.items() if key not in {"replay", "carry"} and "optimis" not in key]
-    return [x.clone() for x in tree_leaves(parts) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-
-
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-PRESETS = ("ippo", "mappo", "poca", "coma", "iql", "vdn", "qmix", "qplex", "wqmix", "maddpg", "matd3", "sac", "masac")
-
-
-def poisoned(window, places, actions=True, rewards=True):
-    """The window with a million for each reward and note, and the first choice, at `places` [T, B, N]."""
-
-    def done(action, here):
-        numbers, choices = action.continuous, action.discrete
-        here = here.unsqueeze(-1)
-        return replace(
-            action,
-            continuous=None if numbers is None else torch.where(here, 1e6, numbers),
-            discrete=None if choices is None else torch.where(here, 0, choices),
-        )
-
-    at, action = 0, dict(window.action)
-    for role, x in window.action.items() if actions else ():
-        n = (x.discrete if x.discrete is not None else x.continuous).shape[-2]
-        action[role] = done(x, places[..., at : at + n])
-        at += n
-    record = {name: torch.where(places, 1e6, x) for name, x in window.record.items()}
-    reward = torch.where(places, 1e6, window.reward) if rewards else window.reward
-    return replace(window, reward=reward, action=action, record=record)
-
-
-@pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("name", PRESETS)
-def test_what_was_done_and_paid_in_closing_rows_moves_no_weight(name, memory):
-    """Of any learner, to the bit; in the control it is paid in rows that were acted on. What COMA's policy would do
-    behind a limit it reads from the closing row.
-    """
-    moved = []
-    for where in ("nowhere", "closing", "acted"):
-        algorithm = preset(name, env_of(Everything(dead=0.0), 16), memory)
-        collector = Collector(env_of(Everything(dead=0.0), 16), {algorithm.team.name: algorithm.policy}, seed=0)
-        for _ in range(2):
-            window = window_of(algorithm, collector)
-            closing = ~window.acted[:-1].unsqueeze(-1).expand_as(window.reward)
-            assert closing.any()
-            places = {"nowhere": closing & ~closing, "closing": closing, "acted": ~closing}[where]
-            if where == "acted":
-                window = replace(window, reward=window.reward + places)
-            else:
-                window = poisoned(window, places, actions=name != "coma")
-            algorithm.update(window, 0.0)
-        moved.append(weights(algorithm))
-    nowhere, closing, acted = moved
-    assert all(x.isfinite().all() for x in closing)
-    assert same(nowhere, closing)
-    assert not same(nowhere, acted)
-
-
-@pytest.mark.parametrize("where", ["dead", "live"])
-@pytest.mark.parametrize("name", ["ippo", "poca", "iql", "ddpg", "td3", "sac"])
-def test_what_the_learner_is_given_of_the_dead_moves_no_weight(name, where):
-    """The collector cleans windows; this is put in behind it, so that the learner's own masks have to hold. Only who
-    judges by an agent's own observation, or knows who is there, can be asked that.
-    """
-    found = []
-    for poison in (False, True):
-        algorithm = preset(name, env_of(Everything("discrete", dead=0.0), 16), "none")
-        collector = Collector(env_of(Everything("discrete", dead=0.0), 16), {algorithm.team.name: algorithm.policy}, 0)
-        for _ in range(2):
-            window = window_of(algorithm, collector)
-            alive = window.alive if where == "dead" else ~window.alive
-            assert not alive.all()
-            if poison:
-                obs = {
-                    "guard": torch.where(alive[..., :2, None], window.obs["guard"], 1e3),
-                    "scout": torch.where(alive[..., 2:, None], window.obs["scout"], 1e3),
-                }
-                if where == "dead":  # a group is paid what stands there, as it is: collectors leave zeros
-                    window = poisoned(window, ~alive[:-1], rewards=name != "poca")
-                window = replace(window, obs=obs)
-            algorithm.update(window, 0.0)
-        found.append(weights(algorithm))
-    assert same(*found) == (where == "dead")
-
-
 # ------------------------------------------------------------------------------------------------------------- ratios
 
 KINDS = list(itertools.product(Everything.KINDS, ("none", "gru", "lstm")))
@@ -415,126 +177,6 @@ def test_every_single_ratio_of_the_first_epoch_is_one(module, kind, memory, monk
     note[tuple(place)] += 1e-4
     algorithm.update(replace(window, record={"log_prob": note}), 0.0)
     assert ratios[-1].abs().max() > 5e-5
-
-
-# ----------------------------------------------------------------------------------------------- seeds and exploration
-
-ACTING = ("ippo", "poca", "coma", "iql", "qmix", "maddpg", "masac")
-
-
-@pytest.mark.parametrize("name", ACTING)
-def test_copies_and_agents_that_see_the_same_explore_each_by_itself(name):
-    """Three choices, near a uniform policy: two agents agree in a third of the copies. One draw for all copies, or for
-    all agents, the mistake, makes them agree everywhere.
-    """
-    world = Probe(test_ppo.show_nothing, test_ppo.pay_nothing, n=2, actions=spaces.Discrete(3))
-    algorithm = preset(name, env_of(world, 600), "none")
-    row, policy = env_of(world, 600).reset(), algorithm.policy
-    (noise,) = policy.noise(1, 600, torch.Generator().manual_seed(0))
-    shares = []
-    for mistake in (lambda x: x, lambda x: x[:1].expand_as(x).clone(), lambda x: x[:, :1].expand_as(x).clone()):
-        with torch.no_grad():
-            action = policy.act(row, policy.start(600), tree_map(mistake, noise), "explore")[0]["agent"].discrete
-        shares.append(
-            [(action[1:] == action[:-1]).float().mean().item(), (action[:, 0] == action[:, 1]).float().mean()]
-        )
-    assert shares[0] == pytest.approx([1 / 3, 1 / 3], abs=0.06)
-    assert shares[1][0] == 1
-    assert shares[2][1] == 1
-
-
-def test_copies_begin_apart_and_seeds_choose_how():
-    """Of a world, and of the same world elsewhere under another seed; the control gives both one seed."""
-    first = [env_of(Everything(), 8, seed).reset().obs["guard"][:, 0, 0] for seed in (1, 2, 1)]
-    assert len(first[0].unique()) == 8
-    assert not torch.isin(first[0], first[1]).any()
-    assert torch.equal(first[0], first[2])
-
-
-# ------------------------------------------------------------------------------------------------------------- resume
-
-
-REPLAYED = {"learning_starts": 200, "target_every": 2, "priority_exponent": 0.6, "replay": 2000, "updates": 3}
-WHOLE: dict[str, tuple[Any, dict[str, Any]]] = {
-    "ppo": (test_ppo.learner, {"minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
-    "poca": (test_poca.learner, {"minibatches": 2, "epochs": 2}),
-    "coma": (test_coma.learner, {"minibatches": 2, "epsilon_steps": 3000, "target_every": 2}),
-    "qmix": (q_learner, REPLAYED | {"mixer": "monotonic", "reward_scale": "spread", "last_action": True}),
-    "matd3": (test_ddpg.learner, REPLAYED | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch": 8}),
-    "masac": (test_sac.learner, REPLAYED | {"critic": "joint", "reward_scale": "standard", "batch": 8}),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_resume_that_forgets_any_part_of_the_state_goes_on_otherwise(name):
-    """With all of it: the same metrics and weights to the bit. Each part in turn is left as it was at the start:
-    optimisers, targets, replay, counters, statistics, generators.
-    """
-    build, settings = WHOLE[name]
-    settings = settings | {"memory": "gru", "memory_size": 8, "normalise_obs": True}
-    whole, collector = build(Everything(), 8, **settings)
-    for _ in range(3):
-        whole.update(window_of(whole, collector), 0.2)
-    state = copy.deepcopy(whole.state_dict())
-    windows = [tree_map(torch.clone, window_of(whole, collector)) for _ in range(2)]
-
-    def went_on(algorithm):
-        metrics = [algorithm.update(window, 0.6) for window in windows]
-        return metrics, weights(algorithm)
-
-    metrics, moved = went_on(whole)
-    for forgotten in (None, *state):
-        other, _ = build(Everything(), 8, **settings)
-        fresh = copy.deepcopy(other.state_dict())
-        other.load_state_dict(copy.deepcopy(state | ({} if forgotten is None else {forgotten: fresh[forgotten]})))
-        again, weighed = went_on(other)
-        assert (again == metrics and same(moved, weighed)) == (forgotten is None), forgotten
-
-
-# ------------------------------------------------------------------------------------------------------------- memory
-
-
-@pytest.mark.parametrize("name", ["ippo", "poca", "coma", "qmix", "maddpg", "masac"])
-def test_who_acts_forgets_the_life_before_in_its_first_row_and_not_later(name):
-    """What is remembered of another life changes nothing where a life begins; where it does not begin, it does."""
-    env = env_of(Everything(dead=0.0), 8)
-    policy = preset(name, env, "gru").policy
-    row, (noise,) = env.reset(), policy.noise(1, 8, torch.Generator().manual_seed(0))
-    strange = {key: torch.ones_like(x) for key, x in policy.start(8).items()}
-    for first in (True, False):
-        here = replace(row, first=torch.full_like(row.first, first))
-        with torch.no_grad():
-            (_, one, noted), (_, other, again) = (
-                policy.act(here, carry, noise, "explore") for carry in (policy.start(8), strange)
-            )
-        assert {"h"} <= set(one)
-        assert torch.equal(one["h"], other["h"]) == first
-        assert all(torch.equal(noted[key], again[key]) for key in noted) or not first
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "coma"])
-def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next(name):
-    """Lives of three steps and a closing row. What is seen in the first one changes its own targets and none of those
-    after it. The control begins lives one row late, in the flag that collectors give.
-    """
-    world = Probe(lambda x, age: x.view(-1, 1, 1) + age.view(-1, 1, 1), test_ppo.pay_nothing, n=2, length=3)
-    settings = GRU | {"memory_size": 8, FAMILIES[name][3] or "n_step": 0.0 if FAMILIES[name][3] else 1}
-    for late in (False, True):
-        algorithm, collector, targets = made(name, world, horizon=12, **settings)
-        window, carry = window_of(algorithm, collector), getattr(algorithm, "_carry", None)
-        if late:
-            window = replace(window, first=torch.cat([window.first[:1], window.first[:-1]]))
-        obs = window.obs["agent"].clone()
-        obs[:4] -= 3
-        found = []
-        for seen in (window.obs, {"agent": obs}):
-            if carry is not None:
-                algorithm._carry = carry
-            with torch.no_grad():
-                found.append(targets(algorithm, replace(window, obs=seen)))
-        assert (found[0][:2] != found[1][:2]).any(-1).all()
-        later = [x[3:] for x in found]  # the target of a closing row is the value of the row after it, the first
-        assert torch.allclose(*later, atol=1e-6) != late
 
 
 # ---------------------------------------------------------------------------------------------------------- exact games
