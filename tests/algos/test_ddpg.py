@@ -542,11 +542,13 @@ def test_probe_action_that_fits_the_observation_is_chosen(seen):
     assert found > 0.95 if seen else found < 0.65
 
 
-def test_probe_best_action_that_is_masked_is_left():
-    mask = torch.tensor([True, True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_probe_best_action_that_is_masked_is_left(masked):
+    """The control masks nothing, and the best is taken."""
+    mask = torch.tensor([True, True, not masked])
     world = Probe(show_nothing, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
     algorithm, _ = train(world, 20)
-    assert acts(algorithm, world)[2].mean().item() == pytest.approx(1.0, abs=0.03)
+    assert acts(algorithm, world)[2].mean().item() == pytest.approx(1.0 if masked else 2.0, abs=0.03)
 
 
 @pytest.mark.parametrize("variant", [{}, {"twin_critics": True, "policy_delay": 2, "target_noise": 0.2}])

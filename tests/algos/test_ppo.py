@@ -176,7 +176,9 @@ def test_schedules_move_with_the_progress_of_the_run():
 
 
 def test_values_do_not_move_when_their_scale_is_learned():
-    """De-normalised advantages: forgetting this leaves targets of the wrong size."""
+    """A network that learns on a scale that moves says the same of the world. That advantages are of de-normalised
+    values: test_answers.py.
+    """
     world = Probe(see=lambda x, age: x.view(-1, 1, 1), pay=lambda x, age, d, c: torch.full((len(x), 1), 50.0))
     algorithm, collector, _ = train(world, 40)
     value, window = values(algorithm, collector)
@@ -279,12 +281,13 @@ def test_probe_action_that_fits_the_observation_is_chosen(seen):
     assert found > 0.95 if seen else found < 0.65
 
 
-def test_probe_best_action_that_is_masked_is_left():
-    world = Probe(
-        show_nothing, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=torch.tensor([True, True, False])
-    )
+@pytest.mark.parametrize("masked", [True, False])
+def test_probe_best_action_that_is_masked_is_left(masked):
+    """The control masks nothing, and the best is taken."""
+    mask = torch.tensor([True, True, not masked])
+    world = Probe(show_nothing, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
     algorithm, collector, _ = train(world, 20)
-    assert mean_reward(algorithm, collector) == pytest.approx(1.0, abs=0.03)
+    assert mean_reward(algorithm, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.03)
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm", "none"])
