@@ -62,7 +62,7 @@ MISTAKES = [
     ("train env.local_ration=0.5", "did you mean 'env.local_ratio'"),
     ("train seed.x=5", "there is no key 'seed.x': did you mean 'seed'"),
     ("train algo=random algo.lr=1e-3", "algo.lr is no key of algorithm 'random' but of coma, ddpg, ddqn and"),
-    ("train algo=mappo algo.mixer=sum", "algo.mixer is no key of algorithm 'mappo' but of ddqn, iql, qmix and 3 others"),
+    ("train algo=mappo algo.mixer=sum", "algo.mixer is no key of algorithm 'mappo' but of ddqn, iql, qmix and 3"),
     ("train algo=mappo algo.embedding=8", "algo.embedding is no key of algorithm 'mappo' but of poca: name"),
     (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "is no key of algorithm 'random' but of coma"),
     (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary': did you mean 'adversary'"),

@@ -73,10 +73,16 @@ def ends(window: Window, as_team: bool, mortal: bool) -> tuple[Tensor, Tensor]:
 
 
 def begins(window: Window, as_team: bool) -> Tensor:
-    """Where a critic's memory starts anew: with its agent [T + 1, B, N], or with the copy [T + 1, B, 1] (as_team)."""
+    """Where a critic's memory starts anew: with its agent [T + 1, B, N], or with the copy's episode [T + 1, B, 1]
+    (as_team).
+
+    An episode begins behind a closing row. Of a window's first row nobody knows what was before: there it is taken to
+    begin if all who live have just begun.
+    """
     if not as_team:
         return window.first
-    return (window.first == window.alive).all(-1, keepdim=True) & window.first.any(-1, keepdim=True)
+    fresh = (window.first[:1] == window.alive[:1]).all(-1) & window.first[:1].any(-1)
+    return torch.cat([fresh, ~window.acted[:-1]]).unsqueeze(-1)
 
 
 def sequences(tree: Tree, length: int) -> Tree:
