@@ -14,6 +14,7 @@ from algos import test_coma, test_ddpg, test_poca, test_ppo, test_sac
 from algos.families import FAMILIES, GRU, OF_AGENTS, made, q_learner, window_of
 from algos.test_every import learner as preset
 from algos.worlds import Everything, Probe, env_of
+from coterie.algos import onpolicy
 from coterie.collect import Collector
 from coterie.types import tree_leaves, tree_map
 
@@ -256,10 +257,17 @@ def test_who_acts_forgets_the_life_before_in_its_first_row_and_not_later(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "coma"])
-def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next(name):
+def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next(name, monkeypatch):
     """Lives of three steps and a closing row. What is seen in the first one changes its own targets and none of those
-    after it. The control begins lives one row late, in the flag that collectors give.
+    after it. The control begins lives one row late: in the flag that collectors give, and in what critics of a team
+    take from the closing rows.
     """
+    begins = onpolicy.begins
+
+    def begins_late(window, as_team):
+        rows = begins(window, as_team)
+        return torch.cat([rows[:1], rows[:-1]]) if as_team else rows
+
     world = Probe(lambda x, age: x.view(-1, 1, 1) + age.view(-1, 1, 1), test_ppo.pay_nothing, n=2, length=3)
     settings = GRU | {"memory_size": 8, FAMILIES[name][3] or "n_step": 0.0 if FAMILIES[name][3] else 1}
     for late in (False, True):
@@ -267,6 +275,7 @@ def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next
         window, carry = window_of(algorithm, collector), getattr(algorithm, "_carry", None)
         if late:
             window = replace(window, first=torch.cat([window.first[:1], window.first[:-1]]))
+            monkeypatch.setattr(onpolicy, "begins", begins_late)
         obs = window.obs["agent"].clone()
         obs[:4] -= 3
         found = []
