@@ -7,6 +7,8 @@ costs several times what the arithmetic does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -19,20 +21,29 @@ Carry = dict[str, Tensor]
 """Memory between steps, by name: `h`, and `c` for an LSTM."""
 
 
-def _gru(gates: Tensor, keep: Tensor, start: Tensor, weight: Tensor, bias: Tensor, steps: list | None) -> Tensor:
-    """h_1 .. h_T, see `_GruSequence`; steps takes what its backward pass wants of every step."""
+_STRETCH = 1 << 17
+"""Numbers of memory that a stretch of a sequence has, so that what the backward pass lays by for it stays in cache."""
+
+
+def _gru(
+    gates: Tensor, keep: Tensor, start: Tensor, weight: Tensor, bias: Tensor, saved: Sequence[Tensor] | None = None
+) -> Tensor:
+    """h_1 .. h_T, see `_GruSequence`; saved: where every step's h', (r, z), h' W_n + b, n and h are written."""
     size, h = start.shape[-1], start
+    add_product = torch.addmm if weight.ndim == 2 else torch.baddbmm
+    weight_rz, weight_n = weight.split((2 * size, size), -1)
+    steps = zip(*(x.unbind(0) for x in (*gates.split((2 * size, size), -1), keep)), strict=True)
+    room = repeat((None,) * 5) if saved is None else zip(*(x.unbind(0) for x in saved), strict=True)
     out = []
-    for x, k in zip(gates.unbind(0), keep.unbind(0), strict=True):
-        before = h * k
-        memory = before @ weight
-        rz = (x[..., : 2 * size] + memory[..., : 2 * size]).sigmoid_()
-        recall = memory[..., 2 * size :] + bias
-        new = tanh_(torch.addcmul(x[..., 2 * size :], rz[..., :size], recall))
-        h = torch.lerp(new, before, rz[..., size:])
-        if steps is not None:
-            steps.append((before, recall, rz, new))
+    for (x_rz, x_n, k), (kept, opened, recalled, new, after) in zip(steps, room, strict=False):
+        before = torch.mul(h, k, out=kept)
+        r, z = add_product(x_rz, before, weight_rz, out=opened).sigmoid_().chunk(2, -1)
+        recall = add_product(bias, before, weight_n, out=recalled)
+        n = tanh_(torch.addcmul(x_n, r, recall, out=new))
+        h = torch.lerp(n, before, z, out=after)
         out.append(h)
+    if saved is not None:
+        return saved[-1]
     return out[0].unsqueeze(0) if len(out) == 1 else torch.stack(out)
 
 
@@ -47,42 +58,51 @@ class _GruSequence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gates: Tensor, keep: Tensor, start: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        result = _gru(gates, keep, start, weight, bias, steps)
-        ctx.save_for_backward(keep, weight)
-        ctx.steps = steps
-        return result
+        size = start.shape[-1]
+        widths = (size, 2 * size, size, size, size)
+        saved = [gates.new_empty(*gates.shape[:-1], width) for width in widths]
+        out = _gru(gates, keep, start, weight, bias, saved)
+        ctx.save_for_backward(keep, weight, *saved[:-1])
+        return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        keep, weight = ctx.saved_tensors
-        kept, recalled, opened, new_ = zip(*ctx.steps, strict=True)
-        size, steps = weight.shape[-2], len(kept)
-        back = weight.transpose(-1, -2)
-        d_gates = grad.new_empty(*grad.shape[:-1], 3 * size)
-        d_memory = torch.empty_like(d_gates)
+        keep, weight, kept, opened, recalled, new = ctx.saved_tensors
+        size = weight.shape[-2]
+        r, z = opened.chunk(2, -1)
+        # Gradients lie side by side: of h' W_n + b, of the insides of r and z, which memory and input share, of x_n.
+        d = grad.new_empty(*grad.shape[:-1], 4, size)
+        d_memory, d_gates = d[..., :3, :].flatten(-2), d[..., 1:, :].flatten(-2)
+        back = weight.roll(size, -1).transpose(-1, -2).contiguous()
+        product = torch.mm if weight.ndim == 2 else torch.bmm
+        stretch = max(1, _STRETCH // grad[0].numel())
+        room = torch.empty_like(d[:stretch])
         d_h = torch.zeros_like(grad[0])
-        for t in range(steps - 1, -1, -1):
-            rz, new = opened[t], new_[t]
-            r, z = rz[..., :size], rz[..., size:]
-            g = d_h + grad[t]
-            d_x, d_m = d_gates[t], d_memory[t]
-            d_new = torch.mul(g, 1 - z)
-            torch.ops.aten.tanh_backward(d_new, new, grad_input=d_x[..., 2 * size :])
-            d_n = d_x[..., 2 * size :]
-            torch.mul(d_n, r, out=d_m[..., 2 * size :])
-            d_rz = torch.cat([d_n * recalled[t], g * (kept[t] - new)], -1)
-            torch.ops.aten.sigmoid_backward(d_rz, rz, grad_input=d_x[..., : 2 * size])
-            d_m[..., : 2 * size] = d_x[..., : 2 * size]
-            d_h = torch.addcmul(d_m @ back, g, z).mul_(keep[t])
-        before = torch.stack(kept)
+        for stop in range(len(grad), 0, -stretch):
+            at = slice(max(0, stop - stretch), stop)
+            share = _gru_shares(kept[at], r[at], z[at], recalled[at], new[at], room[: at.stop - at.start])
+            steps = zip(*(x.unbind(0) for x in (grad[at], share, d[at], d_memory[at], z[at], keep[at])), strict=True)
+            for g, own, d_step, d_product, z_step, k in reversed(list(steps)):
+                g = g + d_h
+                torch.mul(g.unsqueeze(-2), own, out=d_step)
+                d_h = product(d_product, back).addcmul_(g, z_step).mul_(k)
         if weight.ndim == 2:
-            d_weight = before.flatten(0, -2).T @ d_memory.flatten(0, -2)
-            d_bias = d_memory[..., 2 * size :].flatten(0, -2).sum(0)
+            d_weight = kept.flatten(0, -2).T @ d_memory.flatten(0, -2)
+            d_bias = d_memory[..., :size].flatten(0, -2).sum(0)
         else:
-            d_weight = torch.einsum("tgmi,tgmo->gio", before, d_memory)
-            d_bias = d_memory[..., 2 * size :].sum((0, 2)).unsqueeze(1)
-        return d_gates, None, d_h, d_weight, d_bias
+            d_weight = torch.einsum("tgmi,tgmo->gio", kept, d_memory)
+            d_bias = d_memory[..., :size].sum((0, 2)).unsqueeze(1)
+        return d_gates, None, d_h, d_weight.roll(-size, -1), d_bias
+
+
+def _gru_shares(kept: Tensor, r: Tensor, z: Tensor, recalled: Tensor, new: Tensor, out: Tensor) -> Tensor:
+    """What a change of h changes h' W_n + b, the insides of r and of z, and x_n by: [T, .., M, 4, H], into `out`."""
+    aten = torch.ops.aten
+    aten.tanh_backward(1 - z, new, grad_input=out[..., 3, :])
+    torch.mul(out[..., 3, :], r, out=out[..., 0, :])
+    aten.sigmoid_backward(out[..., 3, :] * recalled, r, grad_input=out[..., 1, :])
+    aten.sigmoid_backward(kept - new, z, grad_input=out[..., 2, :])
+    return out
 
 
 class _LstmSequence(torch.autograd.Function):
@@ -183,7 +203,7 @@ class Memory(nn.Module):
         keep = (~first).unsqueeze(-1).to(x.dtype)
         if self.kind == "gru":
             given = (gates, keep, carry["h"], self.weight, self.recall_bias)
-            out: Tensor = _GruSequence.apply(*given) if torch.is_grad_enabled() else _gru(*given, None)  # pyright: ignore[reportAssignmentType]
+            out: Tensor = _GruSequence.apply(*given) if torch.is_grad_enabled() else _gru(*given)  # pyright: ignore[reportAssignmentType]
             return out, {"h": out[-1]}
         out, c = _LstmSequence.apply(gates, keep, carry["h"], carry["c"], self.weight)  # pyright: ignore[reportGeneralTypeIssues]
         return out, {"h": out[-1], "c": c}
