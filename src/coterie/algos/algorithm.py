@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from coterie.errors import UserError
 from coterie.nets.sensors import layout
+from coterie.nets.team import Share, alike
 from coterie.policy import Mode, Policy
 from coterie.types import TeamSpec, Window
 
@@ -70,6 +71,14 @@ class Capabilities:
             )
         if not self.death and team.mortal:
             raise UserError(f"algo={name} does not support agents that die, and those of team '{team.name}' can")
+
+
+def require_alike(team: TeamSpec, share: Share) -> None:
+    """UserError if all agents are to share parameters and their roles' spaces differ."""
+    if share == "all" and not alike(team.roles):
+        raise UserError(
+            f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
+        )
 
 
 class Algorithm(ABC):

@@ -12,15 +12,17 @@ choice, each component has a value and a baseline of its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import Algorithm, Capabilities
+from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
+from coterie.algos.onpolicy import OnPolicyConfig, Units
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.target import Target
 from coterie.errors import NonFiniteError, UserError
@@ -34,7 +36,6 @@ from coterie.nets.critics import ChoiceCritic
 from coterie.nets.joint import JointAction, beside, by_role, last_actions
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
-from coterie.nets.team import Shape, Share, alike
 from coterie.seeds import generator
 from coterie.types import TeamSpec, Tree, Window, tree_map
 
@@ -50,13 +51,9 @@ declare(
 _REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")
 _REPORTED += ("loss/value", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
 
-Units = Annotated[int, Field(ge=1, le=100_000)]
 
-
-class COMAConfig(BaseModel):
+class COMAConfig(OnPolicyConfig):
     """Settings of COMA."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     critic: Literal["joint", "state", "joint_state"] = "joint"
     """What the critic reads besides the agent's own observation and the others' actions: the team's joint observation,
@@ -74,18 +71,12 @@ class COMAConfig(BaseModel):
     """
     epochs: int = Field(1, ge=1, le=1000)
     """Passes over a window."""
-    minibatches: int = Field(1, ge=1, le=10_000)
-    """Parts of a window, each one step of the actor."""
     batch: int | None = Field(None, ge=1)
     """Sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
     critic_chunks: int = Field(1, ge=1, le=100_000)
     """Stretches of time, from the last to the first, each one step of the critic; advantages are those before the
     step. Rows left over go to the last; as many as a sequence has rows, or more: one step a row.
     """
-    lr: float = Field(5e-4, gt=0, lt=1)
-    """Adam's learning rate."""
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """The critic's learning rate; the actor's if not given."""
     lr_schedule: ScheduleShape = "constant"
     """How the actor's learning rate goes from the start to `lr_end` times its value."""
     lr_end: float = Field(0.01, gt=0, le=1)
@@ -94,8 +85,6 @@ class COMAConfig(BaseModel):
     """How the critic's learning rate goes from the start to `critic_lr_end` times its value."""
     critic_lr_end: float = Field(0.01, gt=0, le=1)
     """Share of the critic's learning rate left at the end of its schedule."""
-    gamma: float = Field(0.99, ge=0, le=1)
-    """Discount a step."""
     td_lambda: float = Field(0.8, ge=0, le=1)
     """Trace decay of the critic's targets."""
     tau: float = Field(0.01, gt=0, le=1)
@@ -112,36 +101,16 @@ class COMAConfig(BaseModel):
     """Environment steps that the schedule of epsilon takes; the whole run if not given."""
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus at the start."""
-    entropy_schedule: ScheduleShape = "constant"
-    """How the weight of the entropy bonus goes to `entropy_end` times its value."""
-    entropy_end: float = Field(0.1, gt=0, le=1)
-    """Share of the entropy bonus left at the end of its schedule."""
     normalise_advantage: bool = False
     """Advantages are shifted and scaled over the live entries of a part."""
-    max_grad_norm: float | None = Field(10.0, gt=0)
-    """Norm to which the gradients of actor and critic are clipped, each for itself; null: no clip."""
-    adam_eps: float = Field(1e-5, gt=0)
-    """Adam's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Adam's weight decay."""
-    hidden: tuple[Units, ...] = Field((64, 64), min_length=1)
-    """Units of the actor's hidden layers."""
     critic_hidden: tuple[Units, ...] | None = Field((128, 128), min_length=1)
     """Units of the critic's hidden layers; the actor's if not given."""
     activation: Activation = "relu"
     """What stands behind every hidden layer."""
-    layer_norm: bool = False
-    """Normalise inputs and hidden layers by their features."""
     memory: MemoryKind = "none"
     """Recurrent layer of the actor; the critic has none."""
-    memory_size: int = Field(64, ge=1)
-    """Units of the recurrent layer."""
-    share: Share = "role"
-    """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
     agent_id: bool | None = None
     """Whether networks read who the agent is; by default where agents share parameters."""
-    normalise_obs: bool = False
-    """Observations are shifted and scaled by their running mean and spread."""
     team_reward: bool = True
     """Every agent is paid the mean of its team's rewards; otherwise its own and its group's."""
 
@@ -167,16 +136,13 @@ class COMA(Algorithm):
         onpolicy.require_enough(*asked, self.horizon // self._length, copies)
         if config.epsilon_schedule == "exponential" and config.epsilon_end == 0:
             raise UserError("algo.epsilon_end=0 is never reached exponentially: use algo.epsilon_schedule=linear")
-        if config.share == "all" and not alike(team.roles):
-            raise UserError(
-                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-            )
+        require_alike(team, config.share)
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
         reads_id = (config.share != "none" and team.n > 1) if config.agent_id is None else config.agent_id
         draw = generator(seed, "weights")
         self.policy: ActorPolicy = ActorPolicy(
             team,
-            Shape(config.hidden, config.activation, config.layer_norm, config.memory, config.memory_size),
+            config.body,
             config.share,
             reads_id,
             False,
@@ -189,13 +155,13 @@ class COMA(Algorithm):
         )
         self.policy.epsilon = config.epsilon
         size = team.state_sizes[self._state_name] if self._state_name else 0
-        shape = Shape(config.critic_hidden or config.hidden, config.activation, config.layer_norm, "none", 1)
+        shape = replace(config.critic_body, memory="none")
         self.critic = ChoiceCritic(
             team, "joint" in config.critic, size, config.critic_last_action, shape, config.share, reads_id, draw, device
         ).to(device)
-        clip = (config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._actor_step = Optimiser({"policy": self.policy.module}, *clip)
-        self._critic_step = Optimiser({"value": self.critic}, *clip)
+        adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self._actor_step = Optimiser({"policy": self.policy.module}, *adam)
+        self._critic_step = Optimiser({"value": self.critic}, *adam)
         self.target = Target(self.critic, config.tau, config.target_every)
         self._joint = JointAction(team, device)
         self._members = onpolicy.group_members(team).to(device)
@@ -236,7 +202,7 @@ class COMA(Algorithm):
         live = onpolicy.live(window)
         vectors = self._joint.vectors(window.action)
         last = self._last(vectors, window, live)
-        first = None if config.memory == "none" else window.first
+        first = None if not config.recurrent else window.first
         log_pi = self.policy.choices(obs, window.action_mask, first, window.carry, last)  # [T + 1, B, N, A]
         pi = log_pi.detach().exp()
         taken = beside(vectors)
@@ -391,7 +357,7 @@ class COMA(Algorithm):
         for at in range(0, self.horizon, length):
             found.append(carry)
             time = slice(at, at + length)
-            if self.config.memory != "none":
+            if self.config.recurrent:
                 carry = carry | self.policy.unroll(
                     tree_map(lambda x, time=time: x[time], obs),
                     window.first[time],

@@ -1,17 +1,24 @@
-"""What a window says to an on-policy learner: who is learned from, what is paid, where futures end, and sequences."""
+"""What on-policy learners have in common: their settings, and what a window says to them.
+
+That is: who is learned from, what is paid, where futures end, and sequences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from coterie.actor import ActorPolicy
 from coterie.errors import NonFiniteError, UserError
+from coterie.math.schedules import Shape as ScheduleShape
 from coterie.metrics import Metric, declare
-from coterie.nets.memory import Carry
+from coterie.nets.layers import Activation
+from coterie.nets.memory import Carry, MemoryKind
+from coterie.nets.team import Shape, Share
 from coterie.types import TeamSpec, Tree, Window, tree_map
 
 METRICS = (
@@ -32,6 +39,102 @@ METRICS = (
     Metric("policy/epochs", "", "passes over the window before the divergence stopped them", None, "mean"),
 )
 declare(*METRICS)
+
+Units = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class OnPolicyConfig(BaseModel):
+    """Settings that on-policy learners share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    horizon: int = Field(128, ge=1, le=100_000)
+    """Rows of a window: environment steps of every copy between two updates, restarts counted."""
+    lr: float = Field(5e-4, gt=0, lt=1)
+    """Adam's learning rate."""
+    critic_lr: float | None = Field(None, gt=0, lt=1)
+    """The critic's learning rate; the actor's if not given."""
+    lr_schedule: ScheduleShape = "constant"
+    """How the learning rates go from the start to `lr_end` times their value."""
+    lr_end: float = Field(0.01, gt=0, le=1)
+    """Share of the learning rates left at the end of their schedule."""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount a step."""
+    epochs: int = Field(10, ge=1, le=1000)
+    """Passes over a window."""
+    minibatches: int = Field(1, ge=1, le=10_000)
+    """Parts of a window, each one step of the optimiser; of the actor's where the critic has one of its own."""
+    entropy_coef: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus at the start."""
+    entropy_schedule: ScheduleShape = "constant"
+    """How the weight of the entropy bonus goes to `entropy_end` times its value."""
+    entropy_end: float = Field(0.1, gt=0, le=1)
+    """Share of the entropy bonus left at the end of its schedule."""
+    normalise_advantage: bool = True
+    """Advantages are shifted and scaled over the live entries of what they are computed for, a window or a part."""
+    max_grad_norm: float | None = Field(10.0, gt=0)
+    """Norm to which the gradients of actor and critic are clipped, each for itself; null: no clip."""
+    adam_eps: float = Field(1e-5, gt=0)
+    """Adam's epsilon."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Adam's weight decay."""
+    hidden: tuple[Units, ...] = Field((64, 64), min_length=1)
+    """Units of the actor's hidden layers."""
+    critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
+    """Units of the critic's hidden layers; the actor's if not given."""
+    activation: Activation = "tanh"
+    """What stands behind every hidden layer."""
+    layer_norm: bool = False
+    """Normalise inputs and hidden layers by their features."""
+    memory: MemoryKind = "none"
+    """Recurrent layer of actor and critic."""
+    memory_size: int = Field(64, ge=1)
+    """Units of the recurrent layer."""
+    sequence: int | None = Field(None, ge=1)
+    """Rows through which a recurrent network is trained at once; the whole window if not given."""
+    share: Share = "role"
+    """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
+    agent_id: bool | None = None
+    """Whether networks read who the agent is; by default only where share=all."""
+    normalise_obs: bool = False
+    """Observations are shifted and scaled by their running mean and spread."""
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether networks have a memory."""
+        return self.memory != "none"
+
+    @property
+    def body(self) -> Shape:
+        """How the actor is built."""
+        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+
+    @property
+    def critic_body(self) -> Shape:
+        """How the critic is built."""
+        hidden = self.critic_hidden or self.hidden
+        return Shape(hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+
+
+class ClippedConfig(OnPolicyConfig):
+    """Settings that learners share which clip the gain of their policy and of their values."""
+
+    clip_eps: float = Field(0.2, gt=0, lt=1)
+    """How far the ratio of new to old policy may move before the gain is cut."""
+    value_coef: float = Field(1.0, gt=0)
+    """Weight of the value loss."""
+    value_clip_eps: float | None = Field(0.2, gt=0)
+    """How far a value may move from the old one, on the normalised scale, before its gain is cut; null: no clip."""
+    huber_delta: float | None = Field(10.0, gt=0)
+    """Error from which on the value loss grows linearly; null: squared everywhere."""
+    normalise_value: bool = True
+    """Values are learned on the scale of their moving mean and spread."""
+    value_beta: float = Field(0.99999, gt=0, lt=1)
+    """Decay of the value statistics."""
+    state_std: bool = False
+    """The spread of continuous actions is an output of the actor, not a parameter."""
+    init_std: float = Field(0.6, gt=0, le=10)
+    """Spread of continuous actions at the start; their range is 2."""
 
 
 def live(window: Window) -> Tensor:

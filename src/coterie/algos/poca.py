@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
+from coterie.algos.onpolicy import ClippedConfig, Units
 from coterie.algos.optimiser import Optimiser
-from coterie.errors import UserError
 from coterie.math.losses import clipped_surrogate, clipped_value_error, masked_mean, masked_moments, standardise
 from coterie.math.returns import lambda_return
 from coterie.math.running import Moments, ema_scale, ema_start, ema_update
@@ -35,8 +35,8 @@ from coterie.metrics import Metric, declare
 from coterie.nets.attention import HEADS
 from coterie.nets.entities import EntityCritic
 from coterie.nets.layers import Activation
-from coterie.nets.memory import Carry, MemoryKind
-from coterie.nets.team import Shape, Share, alike
+from coterie.nets.memory import Carry
+from coterie.nets.team import Share
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
 
@@ -45,20 +45,14 @@ declare(
     Metric("policy/clip_eps", "", "how far the ratio may move", None, "last"),
 )
 
-Units = Annotated[int, Field(ge=1, le=100_000)]
 
-
-class POCAConfig(BaseModel):
+class POCAConfig(ClippedConfig):
     """Settings of MA-POCA."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     horizon: int = Field(64, ge=1, le=100_000)
     """Rows of a window: environment steps of every copy between two updates, restarts counted."""
     lr: float = Field(3e-4, gt=0, lt=1)
     """Adam's learning rate."""
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """The critic's learning rate; the actor's if not given."""
     lr_schedule: ScheduleShape = "linear"
     """How the learning rates go from the start to `lr_end` times their value."""
     lr_end: float = Field(1e-6, gt=0, le=1)
@@ -89,22 +83,6 @@ class POCAConfig(BaseModel):
     """Weight of the value loss, half a squared error, and of the baselines' together."""
     baseline_coef: float = Field(0.5, gt=0)
     """Weight of the baselines' loss against that of the value."""
-    value_clip_eps: float | None = Field(0.2, gt=0)
-    """How far a value may move from the old one, on the normalised scale, before its gain is cut; null: no clip."""
-    huber_delta: float | None = Field(10.0, gt=0)
-    """Error from which on the value loss grows linearly; null: squared everywhere."""
-    normalise_value: bool = True
-    """Values are learned on the scale of their moving mean and spread."""
-    value_beta: float = Field(0.99999, gt=0, lt=1)
-    """Decay of the value statistics."""
-    normalise_advantage: bool = True
-    """Advantages are shifted and scaled over the live entries of the window."""
-    max_grad_norm: float | None = Field(10.0, gt=0)
-    """Norm to which the gradients of actor and critic are clipped, each for itself; null: no clip."""
-    adam_eps: float = Field(1e-5, gt=0)
-    """Adam's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Adam's weight decay."""
     hidden: tuple[Units, ...] = Field((128, 128), min_length=1)
     """Units of the actor's hidden layers."""
     critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
@@ -115,22 +93,10 @@ class POCAConfig(BaseModel):
     """What stands behind every hidden layer."""
     layer_norm: bool = False
     """Normalise inputs and hidden layers by their features, beside what the attention normalises anyway."""
-    memory: MemoryKind = "none"
-    """Recurrent layer of actor and critic."""
-    memory_size: int = Field(64, ge=1)
-    """Units of the recurrent layer."""
-    sequence: int | None = Field(None, ge=1)
-    """Rows through which a recurrent network is trained at once; the whole window if not given."""
     share: Share = "role"
     """Whose actors share parameters: those of a role, all of the team (told apart by their id), or none."""
     agent_id: bool | None = None
     """Whether actors read who the agent is; by default only where share=all."""
-    state_std: bool = False
-    """The spread of continuous actions is an output of the actor, not a parameter."""
-    init_std: float = Field(0.6, gt=0, le=10)
-    """Spread of continuous actions at the start; their range is 2."""
-    normalise_obs: bool = False
-    """Observations are shifted and scaled by their running mean and spread."""
 
 
 @dataclass(frozen=True)
@@ -195,24 +161,25 @@ class POCA(Algorithm):
         """signals: what the team is rewarded for beside the environment's reward."""
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
-        recurrent = config.memory != "none"
-        self._length = onpolicy.sequence_length(config.sequence, self.horizon) if recurrent else None
+        self._length = onpolicy.sequence_length(config.sequence, self.horizon) if config.recurrent else None
         agent_id = config.share == "all" if config.agent_id is None else config.agent_id
-        if config.share == "all" and not alike(team.roles):
-            raise UserError(
-                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-            )
+        require_alike(team, config.share)
         self.signals = (Signal("extrinsic", config.strength, config.gamma, extrinsic), *signals)
         self._gamma = torch.tensor([signal.gamma for signal in self.signals], device=device)
         self._strength = torch.tensor([signal.strength for signal in self.signals], device=device)
         draw = generator(seed, "weights")
-        shape = Shape(config.hidden, config.activation, config.layer_norm, config.memory, config.memory_size)
         self.policy: ActorPolicy = ActorPolicy(
-            team, shape, config.share, agent_id, config.state_std, config.init_std, config.normalise_obs, draw, device
+            team,
+            config.body,
+            config.share,
+            agent_id,
+            config.state_std,
+            config.init_std,
+            config.normalise_obs,
+            draw,
+            device,
         )
-        body = config.critic_hidden or config.hidden
-        shape = Shape(body, config.activation, config.layer_norm, config.memory, config.memory_size)
-        self.critic = EntityCritic(team, len(self.signals), config.embedding, shape, draw).to(device)
+        self.critic = EntityCritic(team, len(self.signals), config.embedding, config.critic_body, draw).to(device)
         modules = {"policy": self.policy.module, "value": self.critic}
         self._optimiser = Optimiser(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self._value_moments: Moments = ema_start(len(self.signals), device)

@@ -12,15 +12,16 @@ window, not over minibatches; actor and critic are clipped apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
+from coterie.algos.onpolicy import ClippedConfig
 from coterie.algos.optimiser import Optimiser
 from coterie.errors import UserError
 from coterie.math.losses import (
@@ -33,47 +34,22 @@ from coterie.math.losses import (
 )
 from coterie.math.returns import gae
 from coterie.math.running import Moments, ema_scale, ema_start, ema_update
-from coterie.math.schedules import Shape as ScheduleShape
 from coterie.math.schedules import decayed, scheduled
 from coterie.nets.critics import OwnCritic, TeamCritic
-from coterie.nets.layers import Activation
-from coterie.nets.memory import Carry, MemoryKind
-from coterie.nets.team import Shape, Share, alike
+from coterie.nets.memory import Carry
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
 
-Units = Annotated[int, Field(ge=1, le=100_000)]
 
-
-class PPOConfig(BaseModel):
+class PPOConfig(ClippedConfig):
     """Settings of PPO, IPPO and MAPPO."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     critic: Literal["own", "joint", "state", "joint_state"] = "own"
     """What the critic reads: the agent's own observation, the team's joint one, the environment's state, or both of
     these.
     """
-    horizon: int = Field(128, ge=1, le=100_000)
-    """Rows of a window: environment steps of every copy between two updates, restarts counted."""
-    lr: float = Field(5e-4, gt=0, lt=1)
-    """Adam's learning rate."""
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """The critic's learning rate; the actor's if not given."""
-    lr_schedule: ScheduleShape = "constant"
-    """How the learning rates go from the start to `lr_end` times their value."""
-    lr_end: float = Field(0.01, gt=0, le=1)
-    """Share of the learning rates left at the end of their schedule."""
-    gamma: float = Field(0.99, ge=0, le=1)
-    """Discount a step."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """Trace decay of the generalised advantage."""
-    clip_eps: float = Field(0.2, gt=0, lt=1)
-    """How far the ratio of new to old policy may move before the gain is cut."""
-    epochs: int = Field(10, ge=1, le=1000)
-    """Passes over a window."""
-    minibatches: int = Field(1, ge=1, le=10_000)
-    """Parts of a window, each one step of the optimiser."""
     batch_sequences: int | None = Field(None, ge=1)
     """With `critic_chunks`: sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
     critic_chunks: int | None = Field(None, ge=1, le=100_000)
@@ -81,60 +57,16 @@ class PPOConfig(BaseModel):
     are computed anew for each part, gains are targets less values before the step. Rows left over go to the last
     stretch. null: one step for both at once, on targets that are computed once a window.
     """
-    entropy_coef: float = Field(0.01, ge=0)
-    """Weight of the entropy bonus at the start."""
-    entropy_schedule: ScheduleShape = "constant"
-    """How the weight of the entropy bonus goes to `entropy_end` times its value."""
-    entropy_end: float = Field(0.1, gt=0, le=1)
-    """Share of the entropy bonus left at the end of its schedule."""
     entropy_decay: float | None = Field(None, gt=0, lt=1)
     """Factor of the entropy bonus after every update, down to `entropy_end` times its value; in place of a schedule."""
-    value_coef: float = Field(1.0, gt=0)
-    """Weight of the value loss."""
-    value_clip_eps: float | None = Field(0.2, gt=0)
-    """How far a value may move from the old one, on the normalised scale, before its gain is cut; null: no clip."""
-    huber_delta: float | None = Field(10.0, gt=0)
-    """Error from which on the value loss grows linearly; null: squared everywhere."""
-    normalise_value: bool = True
-    """Values are learned on the scale of their moving mean and spread."""
-    value_beta: float = Field(0.99999, gt=0, lt=1)
-    """Decay of the value statistics."""
-    normalise_advantage: bool = True
-    """Advantages are shifted and scaled over the live entries of the window."""
-    max_grad_norm: float | None = Field(10.0, gt=0)
-    """Norm to which the gradients of actor and critic are clipped, each for itself; null: no clip."""
     target_kl: float | None = Field(None, gt=0)
     """Estimated divergence from the old policy at which an update stops; null: never."""
-    adam_eps: float = Field(1e-5, gt=0)
-    """Adam's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Adam's weight decay."""
-    hidden: tuple[Units, ...] = Field((64, 64), min_length=1)
-    """Units of the actor's hidden layers."""
-    critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
-    """Units of the critic's hidden layers; the actor's if not given."""
-    activation: Activation = "tanh"
-    """What stands behind every hidden layer."""
-    layer_norm: bool = False
-    """Normalise inputs and hidden layers by their features."""
-    memory: MemoryKind = "none"
-    """Recurrent layer of actor and critic."""
     memory_size: int = Field(128, ge=1)
     """Units of the recurrent layer."""
     sequence: int | None = Field(None, ge=1)
     """Rows of a sequence: recurrent networks are trained through one, and `critic_chunks` draws and divides them; the
     whole window if not given.
     """
-    share: Share = "role"
-    """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
-    agent_id: bool | None = None
-    """Whether networks read who the agent is; by default only where share=all."""
-    state_std: bool = False
-    """The spread of continuous actions is an output of the actor, not a parameter."""
-    init_std: float = Field(0.6, gt=0, le=10)
-    """Spread of continuous actions at the start; their range is 2."""
-    normalise_obs: bool = False
-    """Observations are shifted and scaled by their running mean and spread."""
     team_reward: bool = False
     """Every agent is paid the mean of its team's rewards."""
 
@@ -180,21 +112,17 @@ class PPO(Algorithm):
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        self._recurrent = config.memory != "none"
+        self._recurrent = config.recurrent
         self._apart = config.critic_chunks is not None
         sequences = self._recurrent or self._apart
         self._length = onpolicy.sequence_length(config.sequence, self.horizon) if sequences else None
         self._check(copies)
         self._agent_id = config.share == "all" if config.agent_id is None else config.agent_id
-        if config.share == "all" and not alike(team.roles):
-            raise UserError(
-                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-            )
+        require_alike(team, config.share)
         draw = generator(seed, "weights")
-        shape = Shape(config.hidden, config.activation, config.layer_norm, config.memory, config.memory_size)
         self.policy: ActorPolicy = ActorPolicy(
             team,
-            shape,
+            config.body,
             config.share,
             self._agent_id,
             config.state_std,
@@ -204,11 +132,11 @@ class PPO(Algorithm):
             device,
         )
         self.critic = self._build_critic(draw)
-        clip = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
         policy: dict[str, nn.Module] = {"policy": self.policy.module}
         value: dict[str, nn.Module] = {"value": self.critic}
-        self._optimiser = Optimiser(policy if self._apart else policy | value, *clip)
-        self._critic_optimiser = Optimiser(value, *clip) if self._apart else self._optimiser
+        self._optimiser = Optimiser(policy if self._apart else policy | value, *adam)
+        self._critic_optimiser = Optimiser(value, *adam) if self._apart else self._optimiser
         self._updates = 0
         self._value_moments: Moments = ema_start(1, device)
         self._carry = self._critic_carry(copies)  # the critic's memory before the next window
@@ -451,8 +379,7 @@ class PPO(Algorithm):
 
     def _build_critic(self, draw: torch.Generator) -> OwnCritic | TeamCritic:
         config, team = self.config, self.team
-        hidden = config.critic_hidden or config.hidden
-        shape = Shape(hidden, config.activation, config.layer_norm, config.memory, config.memory_size)
+        shape = config.critic_body
         if not self._central:
             return OwnCritic(team, 1, shape, config.share, self._agent_id, draw).to(self.device)
         size = team.state_sizes[self._state_name] if self._state_name else 0
