@@ -304,8 +304,7 @@ def test_rewards_are_measured_once_as_they_come():
         )
         collector.env.reset(3)
         window = window_of(algorithm, collector)
-        for _ in range(1):
-            algorithm.update(window, 0.0)
+        algorithm.update(window, 0.0)
         live = (window.alive[:-1] & window.acted[:-1, :, None]).any(-1)
         total = (window.reward.sum(-1) + window.group_reward.sum(-1))[live].double()
         moments.append(algorithm._reward_moments)

@@ -178,3 +178,27 @@ def test_every_reward_signal_has_its_own_discount_in_a_lambda_return():
         n_step_return(reward, torch.zeros_like(reward), flags, flags, torch.tensor([0.5, 1.0]), 3),
     ):
         torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.75, 3.0]))
+
+
+@pytest.mark.parametrize(
+    ("function", "known"),
+    [
+        (gae, [2.310368, 1.7644, 1.02]),
+        (lambda_return, [2.810368, 2.3644, 1.72]),
+        (n_step_return, [2.467, 2.548, 1.72]),
+    ],
+)
+def test_doubles_are_reckoned_with_to_their_last_digit(function, known):
+    """gamma 0.9, lambda 0.8 or two steps, r = 1, V = [.5, .6, .7], and .8 behind. The control's discount went through
+    single precision.
+    """
+    value = torch.tensor([0.5, 0.6, 0.7, 0.8], dtype=torch.float64).view(4, 1, 1)
+    values = (value[:-1], value[1:]) if function is gae else (value[1:],)
+    no = torch.zeros(3, 1, 1, dtype=torch.bool)
+    exact, rounded = (
+        function(torch.ones_like(value[1:]), *values, no, no, gamma, 2 if function is n_step_return else 0.8).flatten()
+        for gamma in (0.9, torch.tensor(0.9).item())
+    )
+    wanted = torch.tensor(known, dtype=torch.float64)
+    torch.testing.assert_close(exact, wanted, atol=1e-14, rtol=0)
+    assert (rounded - wanted).abs().max() > 1e-8

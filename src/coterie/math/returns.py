@@ -25,7 +25,7 @@ def gae(
     Returns the shape and dtype of value. A + V is the lambda-return. Source: Schulman et al. 2016, eq. 16.
     """
     delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
-    decay = (gamma * gae_lambda * ~boundary).expand_as(delta)
+    decay = (gamma * gae_lambda * (~boundary).to(value.dtype)).expand_as(delta)
     later = torch.zeros_like(delta[0])
     advantage = []
     for d, c in zip(reversed(delta.unbind(0)), reversed(decay.unbind(0)), strict=True):
@@ -52,8 +52,8 @@ def lambda_return(
     that shape; gamma: a number, or a tensor that broadcasts to that shape, such as one discount a step.
     Returns the shape and dtype of next_value. Source: Sutton and Barto 2018, eq. 12.18.
     """
-    discount = (gamma * ~terminated).expand_as(next_value)
-    trace = (trace_decay * ~boundary).expand_as(next_value).to(next_value.dtype)
+    discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
+    trace = (trace_decay * (~boundary).to(next_value.dtype)).expand_as(next_value)
     trace = torch.cat([trace[:-1], torch.zeros_like(trace[:1])])
     now = reward + discount * (1 - trace) * next_value.masked_fill(terminated, 0)
     decay = discount * trace
@@ -81,7 +81,7 @@ def n_step_return(
     Arguments as in `lambda_return`; n: at least 1. With n = T it is the lambda-return of lambda 1.
     Source: Sutton and Barto 2018, eq. 7.1.
     """
-    discount = (gamma * ~terminated).expand_as(next_value)
+    discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
     successor = next_value.masked_fill(terminated, 0)
     stop = boundary.expand_as(next_value)[:-1]
     returns = torch.addcmul(reward, discount, successor)
