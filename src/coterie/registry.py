@@ -41,6 +41,7 @@ FAMILIES: dict[str, str] = {
     "matrix": "coterie.envs.matrix",
     "probe": "coterie.envs.probe",
     "coop": "coterie.envs.coop",
+    "skirmish": "coterie.envs.skirmish",
 }
 """A family's name to the module whose `SCENARIOS` holds its worlds: name to `module:Class`. These import no world."""
 

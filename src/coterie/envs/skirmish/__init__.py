@@ -1,0 +1,57 @@
+"""Small battles between a team and a scripted enemy, after the StarCraft Multi-Agent Challenge.
+
+Who fights whom, the units' figures, what is seen, done and paid are those of SMAC (Samvelyan et al. 2019); the battles
+are fought by a batched simulation of this project's own, much simpler than the game, so that win rates are not
+comparable with SMAC's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_HERE = "coterie.envs.skirmish"
+
+
+class Roster(NamedTuple):
+    """Who fights on a map: kinds and how many; limit: steps of an episode; walled: see `terrain.Wall`."""
+
+    allies: dict[str, int]
+    enemies: dict[str, int]
+    limit: int
+    walled: bool = False
+
+
+ROSTERS: dict[str, Roster] = {
+    "2m_vs_1z": Roster({"marine": 2}, {"zealot": 1}, 150),
+    "3m": Roster({"marine": 3}, {"marine": 3}, 60),
+    "8m": Roster({"marine": 8}, {"marine": 8}, 120),
+    "25m": Roster({"marine": 25}, {"marine": 25}, 150),
+    "5m_vs_6m": Roster({"marine": 5}, {"marine": 6}, 70),
+    "8m_vs_9m": Roster({"marine": 8}, {"marine": 9}, 120),
+    "10m_vs_11m": Roster({"marine": 10}, {"marine": 11}, 150),
+    "27m_vs_30m": Roster({"marine": 27}, {"marine": 30}, 180),
+    "MMM": Roster(
+        {"marauder": 2, "marine": 7, "medivac": 1},
+        {"marauder": 2, "marine": 7, "medivac": 1},
+        150,
+    ),
+    "MMM2": Roster(
+        {"marauder": 2, "marine": 7, "medivac": 1},
+        {"marauder": 3, "marine": 8, "medivac": 1},
+        180,
+    ),
+    "2s3z": Roster({"stalker": 2, "zealot": 3}, {"stalker": 2, "zealot": 3}, 120),
+    "3s5z": Roster({"stalker": 3, "zealot": 5}, {"stalker": 3, "zealot": 5}, 150),
+    "3s5z_vs_3s6z": Roster({"stalker": 3, "zealot": 5}, {"stalker": 3, "zealot": 6}, 170),
+    "3s_vs_3z": Roster({"stalker": 3}, {"zealot": 3}, 150),
+    "3s_vs_4z": Roster({"stalker": 3}, {"zealot": 4}, 200),
+    "3s_vs_5z": Roster({"stalker": 3}, {"zealot": 5}, 250),
+    "2s_vs_1sc": Roster({"stalker": 2}, {"spine_crawler": 1}, 300),
+    "6h_vs_8z": Roster({"hydralisk": 6}, {"zealot": 8}, 150),
+    "corridor": Roster({"zealot": 6}, {"zergling": 24}, 400, walled=True),
+    "2c_vs_64zg": Roster({"colossus": 2}, {"zergling": 64}, 400),
+}
+"""By the name of the map, as in SMAC."""
+
+SCENARIOS: dict[str, str] = {name: f"{_HERE}.maps:{name}" for name in ROSTERS}
+"""Map to `module:maker`; the maker bears its configuration as `Config`."""

@@ -1,0 +1,234 @@
+"""The world: a team of agents fights a scripted enemy, after SMAC (Samvelyan et al. 2019).
+
+Differs from SMAC: the battle is a simulation of this project's own (see `combat`); a limit truncates; what the enemy
+wins back by shields and healers is taken off the reward again, so that a won battle pays 20 and nothing can be farmed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.envs.skirmish import Roster
+from coterie.envs.skirmish.combat import Combat, Layout, Orders
+from coterie.envs.skirmish.force import FIRST_TARGET, HEAL, NOOP, Force, Shelf, tables
+from coterie.envs.skirmish.render import Fighter, Scene, draw
+from coterie.envs.skirmish.script import Enemy, Focus
+from coterie.envs.skirmish.sight import Sight
+from coterie.envs.skirmish.terrain import SIZE, Wall
+from coterie.envs.skirmish.units import ENERGY_START, STEP
+from coterie.envs.world import Outcome, State, View, World
+from coterie.types import Action, EnvSpec, RoleSpec
+
+ROLE = "ally"
+HOME = (9.0, SIZE / 2)
+"""Where the team begins, and where the enemy walks to."""
+FOE = (23.0, SIZE / 2)
+"""Where the enemy begins."""
+GRID = 1.5
+"""Lengths between units at the start."""
+SCATTER = 1.0
+"""Side of the square in which each of them begins."""
+KILL, WIN, BEST = 10.0, 200.0, 20.0
+"""Points for a fallen enemy and for a won battle, and what all points together are scaled to."""
+
+
+class SkirmishConfig(BaseModel):
+    """What all battles can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    reward: Literal["shaped", "sparse"] = "shaped"
+    """What the team is paid: shaped, points taken from the enemy, 10 for each that falls, 200 for all, scaled so that a
+    won battle pays 20; sparse, 1 for a won battle and -1 for a lost one.
+    """
+    enemy_focus: Focus = "nearest"
+    """Whom an enemy attacks: the nearest, or of those within its reach the weakest."""
+    enemy_damage: float = Field(1.0, ge=0, le=100)
+    """Factor on what the enemy's attacks take."""
+    episode_limit: int | None = Field(60, ge=1)
+    """Steps after which an episode is cut; None: never."""
+    limit_ends: bool = False
+    """The limit counts as an end of the task (terminated), not as a cut (truncated)."""
+
+
+@final
+class Skirmish(World):
+    """A battle of one map. It ends when a side has nobody left who can attack.
+
+    Metrics, at the last step: `won` (the enemy has fallen, the team has not), `enemies_dead`, `allies_dead`.
+    """
+
+    def __init__(self, name: str, roster: Roster, config: SkirmishConfig, with_state: bool = False):
+        self.config, self.force = config, Force(roster)
+        self.layout = Layout(self.force)
+        self._name, self._with_state = name, with_state
+        self._wall = Wall() if roster.walled else None
+        self._combat = Combat(self.force, self.layout, self._wall)
+        self._enemy = Enemy(self.force, config.enemy_focus, self._wall)
+        self._sight = Sight(self.force, self.layout)
+        self._shelf = Shelf(lambda like: tables(self.force, like))
+        self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
+        self.restart_noise = 2 * self.force.size
+        self.lasting = frozenset({"enemy_damage"})
+        self.limit_ends = config.limit_ends
+        role = RoleSpec(
+            ROLE,
+            "allies",
+            tuple(f"ally_{i}" for i in range(self.force.n)),
+            spaces.Box(-1, 1, (self._sight.size,), np.float32),
+            spaces.Discrete(self.force.choices),
+        )
+        self.spec = EnvSpec(
+            name,
+            (role,),
+            {"global": self._sight.state_size} if with_state else {},
+            mortal=True,
+            paid_by_group=True,
+            metrics=("won", "enemies_dead", "allies_dead"),
+            episode_limit=config.episode_limit,
+        )
+        self._begin = self._formation()
+
+    # ------------------------------------------------------------------------------------------ the contract
+
+    def restart(self, noise: Tensor) -> State:
+        copies, size = len(noise), self.force.size
+        begin = self._begin.to(noise)
+        units = begin.expand(-1, -1, copies).clone()
+        units[:2] += (noise.T.reshape(2, size, copies) - 0.5) * SCATTER
+        return {
+            "units": units.permute(2, 0, 1),
+            "enemy_damage": noise.new_full((copies,), self.config.enemy_damage),
+        }
+
+    def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
+        # A view of [F, U, B] memory except after loading; the same layout gives the same bits.
+        before = state["units"].permute(1, 2, 0).contiguous()
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        n, kept = self.force.n, self._shelf.beside(before)
+        orders = self._orders(before, chosen.squeeze(-1).T, state["enemy_damage"])
+        units = self._combat.fight(before, orders, kept)
+        lived, lives = before[2] > 0, units[2] > 0
+        fell = lived & ~lives
+        fights = lives if not self.force.healers else lives & kept.armed
+        stands, resists = fights[:n].any(0), fights[n:].any(0)
+        ended, won = ~(stands & resists), stands & ~resists
+        reward = self._reward(before, units, fell[n:], ended, won)
+        return {**state, "units": units.permute(2, 0, 1)}, Outcome(
+            reward=before.new_zeros(before.shape[2], n),
+            group_reward=reward.unsqueeze(1),
+            ended=ended,
+            agent_ended=fell[:n].T,
+            metrics=lambda: {
+                "won": won.float(),
+                "enemies_dead": (~lives[n:]).sum(0).float(),
+                "allies_dead": (~lives[:n]).sum(0).float(),
+            },
+        )
+
+    def view(self, state: State) -> View:
+        units = state["units"].permute(1, 2, 0).contiguous()
+        kept = self._shelf.beside(units)
+        obs, mask = self._sight.view(units, kept)
+        known = {"global": self._sight.state(units, kept)} if self._with_state else {}
+        return View({ROLE: obs}, {ROLE: mask}, known, (units[2, : self.force.n] > 0).T)
+
+    def render(self, state: State, size: int) -> np.ndarray:
+        return draw(self.scene(state), size)
+
+    # ------------------------------------------------------------------------------------------- workings
+
+    def _formation(self) -> Tensor:
+        """The rows [F, U, 1] of a new episode, everybody in the middle of its square."""
+        force, place = self.force, self.layout.place
+        rows = torch.zeros(len(place), force.size, 1)
+        sides = ((range(force.n), HOME, 1.0), (range(force.n, force.size), FOE, -1.0))
+        for members, (x, y), ahead in sides:
+            tall = int(np.ceil(np.sqrt(2 * len(members))))
+            deep = int(np.ceil(len(members) / tall))
+            # Those that walk up to their target stand in front.
+            by_range = sorted(members, key=lambda i: force.units[i].range)
+            for k, i in enumerate(by_range):
+                row, column = k % tall, k // tall
+                in_column = min(tall, len(members) - column * tall)
+                rows[0, i] = x + ahead * GRID * ((deep - 1) / 2 - column)
+                rows[1, i] = y + GRID * (row - (in_column - 1) / 2)
+        rows[2, :, 0] = torch.tensor([unit.health for unit in force.units])
+        if self.layout.shields:
+            rows[place["shield"], :, 0] = torch.tensor([unit.shield for unit in force.units])
+        if self.layout.heals:
+            rows[place["energy"], list(force.healers)] = ENERGY_START
+        rows[place["order"]] = -1  # nobody has had any
+        return rows
+
+    def _orders(self, units: Tensor, chosen: Tensor, enemy_damage: Tensor) -> Orders:
+        """What everybody does: the allies' choices [n, B], and the enemy's own."""
+        force, kept, copies = self.force, self._shelf.beside(units), units.shape[2]
+        n, m, pos = force.n, force.m, units[:2]
+        home = units.new_tensor(HOME).view(2, 1, 1)
+        goes = self._enemy.choose(pos, units[self.layout.points], kept)
+        goes, enemy_point = self._enemy.detour(goes, pos, home)
+        ours, theirs = (chosen + kept.ally_base).reshape(-1), (goes + kept.enemy_base).view(-1)
+        enemy_sheet = kept.enemy_sheet.index_select(1, theirs).view(-1, m, copies)
+        enemy_sheet[HEAL + 1 :] *= enemy_damage
+        ally_sheet = kept.ally_sheet.index_select(1, ours).view(-1, n, copies)
+        ally_point = kept.ally_shift.index_select(1, ours).view(2, n, copies) + pos[:, :n]
+        aim = torch.cat((kept.ally_aim.index_select(0, ours), kept.enemy_aim.index_select(0, theirs)))
+        lane = torch.arange(copies, device=units.device)
+        # What the fallen are told is nothing.
+        code = torch.cat((chosen.masked_fill(units[2, :n] <= 0, NOOP), goes)).to(units.dtype)
+        return Orders(
+            sheet=torch.cat((ally_sheet, enemy_sheet), 1),
+            target=torch.add(lane, aim.view(-1, copies), alpha=copies).view(-1),
+            point=torch.cat((ally_point, enemy_point), 1),
+            code=code,
+        )
+
+    def _reward(self, before: Tensor, units: Tensor, fell: Tensor, ended: Tensor, won: Tensor) -> Tensor:
+        """What the step pays the team [B]."""
+        if self.config.reward == "sparse":
+            return won.to(units.dtype) - (ended & ~won & (units[2, self.force.n :] > 0).any(0)).to(units.dtype)
+        points = self.layout.points
+        taken = (before[points, self.force.n :] - units[points, self.force.n :]).sum((0, 1))
+        return (taken + KILL * fell.sum(0) + WIN * won) * self._scale
+
+    def scene(self, state: State) -> Scene:
+        """The picture of the single copy that `state` holds."""
+        force, place = self.force, self.layout.place
+        rows = state["units"][0]
+        values, told = rows.T.tolist(), rows[place["order"]].tolist()
+        fighters = []
+        for i, unit in enumerate(force.units):
+            x, y, health = values[i][:3]
+            target = self._target(i, int(told[i]))
+            # Whoever attacked in the last step is still on most of its period.
+            idle = not unit.heals and values[i][place["cooldown"]] <= unit.period - STEP
+            fighters.append(
+                Fighter(
+                    unit.name,
+                    force.side(i),
+                    x,
+                    y,
+                    unit.radius,
+                    health / unit.health,
+                    values[i][place["shield"]] / unit.shield if unit.shield else None,
+                    None if idle else target,
+                )
+            )
+        alive = [f.health > 0 for f in fighters]
+        score = {"allies": float(sum(alive[: force.n])), "enemies": float(sum(alive[force.n :]))}
+        wall = None if self._wall is None else (self._wall.x, self._wall.gap)
+        return Scene(self._name, tuple(fighters), wall, score)
+
+    def _target(self, i: int, code: int) -> int | None:
+        """The unit that unit i goes for with the order of that number, None for nobody."""
+        if i < self.force.n:
+            return self.force.target_of(i, code - FIRST_TARGET) if code >= FIRST_TARGET else None
+        return code if 0 <= code < self.force.size else None

@@ -1,0 +1,191 @@
+"""A step of a battle: orders are looked up, everybody walks and attacks, crowds are pushed apart, shields grow.
+
+The copies stand in the last axis, so that every operation runs along contiguous memory: a battle is rows [F, U, B].
+A step is a few stretches of equal length (`STRETCHES`). In a stretch all see the places at its start, then
+
+    whoever aims at a unit within reach attacks if its weapon is ready before the stretch is over,
+    whoever aims at a unit out of reach, or goes to a point, walks towards it.
+
+All attacks of a stretch land together at its end, so that two who kill each other both fall. The weapon is ready again
+a period after the very tick at which it was, not after the stretch: attacks are as frequent as the figures say,
+whatever the length of a stretch. The fallen are put far away (`force.PARK`), where nothing reaches or sees them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.envs.skirmish.force import HEAL, HIT, PACE, REACH, WOUND, Force, Tables
+from coterie.envs.skirmish.terrain import SIZE, Wall
+from coterie.envs.skirmish.units import (
+    ENERGY,
+    ENERGY_GROWTH,
+    HEALTH_FOR_ENERGY,
+    SHIELD_DELAY,
+    SHIELD_GROWTH,
+    STEP,
+)
+
+STRETCHES = 2
+"""Into which a step is cut: two of four ticks. No weapon fires twice in one."""
+TICKS = STEP / STRETCHES
+PUSH = 0.4
+"""How much of their overlap crowded units lose in a step, for each of the two, when they stand on each other."""
+BEAM_DEPTH = 0.15
+"""Half the depth of a beam along the line of its attack."""
+_AWAY = 500.0  # farther than any two that live
+_NEAR = 1e-6
+_CLOSE = 1e-3  # whoever walks up to its reach may stop a rounding error short of it
+
+
+class Layout:
+    """Where the rows of a battle stand: x, y, health, shield (if there are any), cooldown, order, and two that are
+    there for shields and healers only: ticks since the last hit, energy.
+    """
+
+    def __init__(self, force: Force):
+        shields = any(force.shielded)
+        names = ["x", "y", "health", *(["shield"] if shields else []), "cooldown", "order"]
+        names += ["calm"] if shields else []
+        names += ["energy"] if force.healers else []
+        self.names = tuple(names)
+        self.place = {name: i for i, name in enumerate(names)}
+        self.points = slice(2, 4 if shields else 3)
+        """Health and shield."""
+        self.shields, self.heals = shields, bool(force.healers)
+
+
+class Orders(NamedTuple):
+    """What units do in a step. sheet: [R, U, B]; target: [U B] int64, their targets' places in [U, B] laid flat; point:
+    [2, U, B], where those go that aim at nobody; code: [U, B] the orders' numbers.
+    """
+
+    sheet: Tensor
+    target: Tensor
+    point: Tensor
+    code: Tensor
+
+
+class Combat:
+    """Fights a step of the battles of one map."""
+
+    def __init__(self, force: Force, layout: Layout, wall: Wall | None):
+        self._force, self._layout, self._wall = force, layout, wall
+
+    def fight(self, units: Tensor, orders: Orders, tables: Tables) -> Tensor:
+        """The rows [F, U, B] after a step."""
+        layout = self._layout
+        pos, points = units[:2], units[layout.points]
+        cooldown = units[layout.place["cooldown"]]
+        energy = units[layout.place["energy"]] if layout.heals else None
+        aims = orders.sheet[REACH] > -torch.inf
+        pace = orders.sheet[PACE] * TICKS
+        hit_at_all: Tensor | None = None
+        for _ in range(STRETCHES):
+            goal = pos.reshape(2, -1).index_select(1, orders.target).view_as(pos)
+            offset = torch.where(aims, goal, orders.point).sub_(pos)
+            distance = torch.hypot(offset[0], offset[1])
+            gap = distance - orders.sheet[REACH]
+            inside = gap <= _CLOSE
+            fires = (inside & (cooldown < TICKS)).to(pos.dtype)
+            taken = self._attacks(pos, offset, distance, fires, orders, tables)
+            points, hit = self._suffer(points, taken)
+            if energy is not None:
+                points, energy = self._heal(points, energy, inside, orders, tables)
+            if hit is not None:
+                hit_at_all = hit if hit_at_all is None else hit_at_all | hit
+            cooldown = torch.addcmul(cooldown, fires, tables.period).sub_(TICKS).clamp_min_(0)
+            # Nobody runs after the fallen; the fallen stay where they are.
+            walked = torch.minimum(gap.clamp_(min=0), pace).masked_fill_(distance > _AWAY, 0)
+            pos = torch.addcmul(pos, offset, walked.div_(distance.clamp_min_(_NEAR)))
+            pos = torch.where(points[0] > 0, pos, tables.park)
+        pos = self._settle(units[:2], pos, points[0], tables)
+        if hit_at_all is not None:
+            points, calm = self._recover(points, units[layout.place["calm"]], hit_at_all, tables)
+            tail = [calm.unsqueeze(0)]
+        else:
+            tail = []
+        if energy is not None:
+            tail.append(energy.unsqueeze(0))
+        return torch.cat((pos, points, cooldown.unsqueeze(0), orders.code.unsqueeze(0), *tail))
+
+    # ---------------------------------------------------------------------------------------------- attacks
+
+    def _attacks(
+        self, pos: Tensor, offset: Tensor, distance: Tensor, fires: Tensor, orders: Orders, tables: Tables
+    ) -> Tensor:
+        """[1 or 2, U, B]: what everybody's health, and shield, would lose to those who fire."""
+        rows = orders.sheet[WOUND : HIT + 1] if self._layout.shields else orders.sheet[WOUND : WOUND + 1]
+        dealt = (fires * rows).view(len(rows), -1)
+        taken = torch.zeros_like(dealt).scatter_add_(1, orders.target.expand_as(dealt), dealt).view_as(rows)
+        for i in self._force.beams:
+            taken = taken + self._beside(i, pos, offset, distance, fires, tables)
+        return taken
+
+    def _beside(self, i: int, pos: Tensor, offset: Tensor, distance: Tensor, fires: Tensor, tables: Tables) -> Tensor:
+        """[2, U, B]: what the beam of unit i takes from those beside its target, which is left out."""
+        unit = self._force.units[i]
+        start, stop = (self._force.n, self._force.size) if i < self._force.n else (0, self._force.n)
+        along = offset[:, i] / distance[i].clamp_min(_NEAR)
+        apart = pos[:, start:stop] - (pos[:, i] + offset[:, i]).unsqueeze(1)  # from the target
+        ahead = apart[0] * along[0] + apart[1] * along[1]
+        aside = apart[0] * along[1] - apart[1] * along[0]
+        others = (apart[0] != 0) | (apart[1] != 0)
+        burnt = others & (ahead.abs() <= BEAM_DEPTH + tables.radius[start:stop]) & (aside.abs() <= unit.beam)
+        taken = pos.new_zeros(2, *fires.shape)
+        taken[:, start:stop] = (burnt * fires[i]) * tables.beam[:, i, start:stop].unsqueeze(-1)
+        return taken
+
+    def _suffer(self, points: Tensor, taken: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Health and shield after the attacks, and who was hit [U, B] (None without shields).
+
+        A shield takes what it can, at full strength; of what is left over the health takes what armour leaves.
+        """
+        if not self._layout.shields:
+            return (points - taken).clamp_min_(0), None
+        wound, hit = taken
+        absorbed = torch.minimum(points[1], hit)
+        through = 1 - absorbed / hit.clamp_min(_NEAR)
+        health = torch.addcmul(points[0], wound, through, value=-1).clamp_min_(0)
+        shield = (points[1] - absorbed).mul_(health > 0)
+        return torch.stack((health, shield)), hit > 0
+
+    # --------------------------------------------------------------------------------------------- recovery
+
+    def _heal(
+        self, points: Tensor, energy: Tensor, inside: Tensor, orders: Orders, tables: Tables
+    ) -> tuple[Tensor, Tensor]:
+        """Points and energy after the healers' work: nobody's health grows above its full, the fallen stay fallen."""
+        missing = tables.full[0] - points[0]
+        needed = missing.view(-1).index_select(0, orders.target).view_as(missing)
+        given = torch.minimum(orders.sheet[HEAL] * TICKS * inside, needed)
+        given = torch.minimum(given, energy * HEALTH_FOR_ENERGY)
+        healed = torch.zeros_like(given).view(-1).scatter_add_(0, orders.target, given.view(-1)).view_as(given)
+        health = torch.minimum(points[0] + healed * (points[0] > 0), tables.full[0])
+        spent = energy - given / HEALTH_FOR_ENERGY
+        return torch.cat((health.unsqueeze(0), points[1:])), (spent + ENERGY_GROWTH * TICKS).clamp_(max=ENERGY)
+
+    def _recover(self, points: Tensor, calm: Tensor, hit: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """Points after shields grew, and the ticks since everybody's last hit."""
+        calm = (calm + STEP).masked_fill_(hit, 0)
+        grows = (calm >= SHIELD_DELAY) & (points[0] > 0)
+        shield = torch.minimum(points[1] + grows * (SHIELD_GROWTH * STEP), tables.full[1])
+        return torch.stack((points[0], shield)), calm
+
+    # ---------------------------------------------------------------------------------------------- places
+
+    def _settle(self, before: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
+        """Places [2, U, B] after crowds are pushed apart; nobody leaves the field or walks through the wall.
+
+        Each of two units that overlap gives way by (push - push d^2 / reach^2) d: no root, and nothing at reach.
+        """
+        apart = pos.unsqueeze(2) - pos.unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square())
+        strength = square.mul_(tables.contact).neg_().add_(PUSH).clamp_min_(0)
+        moved = (pos + apart.mul_(strength).sum(2)).clamp_(0, SIZE)
+        if self._wall is not None:
+            moved = self._wall.stop(before, moved)
+        return torch.where(health > 0, moved, tables.park)

@@ -1,0 +1,72 @@
+"""The scripted enemy: it walks to where the team began, goes for whom it notices, and pursues."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.envs.skirmish.force import Force, Tables
+from coterie.envs.skirmish.sight import SIGHT
+from coterie.envs.skirmish.terrain import Wall
+
+Focus = Literal["nearest", "weakest"]
+_FIRST = 1e6  # puts those within reach before all others
+_WHOLE = 1e4  # puts mates who need no healing behind all others
+_NOBODY = 1e5
+
+
+class Enemy:
+    """Gives every enemy the unit that it goes for, once a step."""
+
+    def __init__(self, force: Force, focus: Focus, wall: Wall | None):
+        self._force, self._focus, self._wall = force, focus, wall
+        n = force.n
+        self._healers = [i for i in force.healers if i >= n]
+        self._mates = [i for i in range(n, force.size) if not force.units[i].air]
+
+    def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
+        """[m, B] int64: the unit that each goes for, `size` for none.
+
+        The nearest that it can hit, if that is within sight; `weakest`: of those within reach the one with the fewest
+        points left, else the nearest. Healers go for the nearest mate that is hurt, else for the nearest mate.
+        pos: [2, U, B]; points: [1 or 2, U, B].
+        """
+        n, size = self._force.n, self._force.size
+        apart = pos[:, n:].unsqueeze(2) - pos[:, :n].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square())
+        if tables.unfit is not None:
+            square = square + tables.unfit
+        if self._focus == "weakest":
+            left = points.sum(0)[:n] - _FIRST
+            square = torch.where(square <= tables.reach2, left, square)
+        least, chosen = square.min(1)
+        chosen = chosen.masked_fill_(least >= SIGHT**2, size)
+        if self._healers:
+            chosen = self._mended(chosen, pos, points[0], tables)
+        return chosen
+
+    def _mended(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
+        """`chosen` with the healers' choices in their places."""
+        n, size, mates = self._force.n, self._force.size, self._mates
+        apart = pos[:, self._healers].unsqueeze(2) - pos[:, mates].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square()) + (health[mates] >= tables.full[0, mates]) * _WHOLE
+        least, mate = square.min(1)
+        best = torch.tensor(mates, device=mate.device)[mate].masked_fill(least >= _NOBODY, size)
+        return chosen.index_copy(0, torch.tensor(self._healers, device=mate.device) - n, best)
+
+    def detour(self, chosen: Tensor, pos: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
+        """Choices and points to go to, [m, B] and [2, m, B], of those who have a wall before them.
+
+        Whoever has it between itself and where it wants to be drops its target and goes for the gap.
+        """
+        n, copies = self._force.n, pos.shape[2]
+        point = home.expand(-1, self._force.m, copies)
+        if self._wall is None:
+            return chosen, point
+        size = self._force.size
+        target_x = pos[0].gather(0, chosen.clamp(max=size - 1))
+        goal_x = torch.where(chosen < size, target_x, point[0])
+        behind, way = self._wall.way(pos[:, n:], goal_x)
+        return chosen.masked_fill(behind, size), torch.where(behind, way, point)

@@ -1,0 +1,131 @@
+"""What agents can do and see, and the state for critics: the features of SMAC, in SMAC's order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.envs.skirmish.combat import Layout
+from coterie.envs.skirmish.force import MOVES, Force, Tables
+from coterie.envs.skirmish.terrain import SIZE
+from coterie.envs.skirmish.units import ENERGY
+
+SIGHT = 9.0
+"""How far agents see, between the middles; also how far the enemy notices."""
+AIM = 6.0
+"""How far away a target can be chosen; weapons of a shorter reach are carried nearer first."""
+_MARGIN = 1.0  # a move is open while this much of the field is left that way
+
+
+class Sight:
+    """Builds masks, observations and states of one map from its rows [F, U, B]."""
+
+    def __init__(self, force: Force, layout: Layout):
+        self._force, self._layout = force, layout
+        ally, enemy = force.shielded
+        kinds = len(force.names) if force.typed else 0
+        self._kinds = kinds
+        self.ally_size = 5 + ally + kinds
+        self.enemy_size = 5 + enemy + kinds
+        self.own_size = 1 + ally + kinds
+        self.size = len(MOVES) + force.m * self.enemy_size + (force.n - 1) * self.ally_size + self.own_size
+        self.state_size = force.n * (4 + ally + kinds + force.choices) + force.m * (3 + enemy + kinds)
+        self._picks: dict[torch.device, Tensor] = {}
+
+    # ------------------------------------------------------------------------------------------------ the view
+
+    def view(self, units: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """Observations [B, n, D] and masks [B, n, A]; the fallen see zeros, and every choice is open to them."""
+        n, copies = self._force.n, units.shape[2]
+        pos = units[:2]
+        apart = pos.unsqueeze(1) - pos[:, :n].unsqueeze(2)
+        distance = torch.hypot(apart[0], apart[1])
+        alive = units[2, :n] > 0
+        able = self._able(pos[:, :n], distance, alive, tables)
+        seen = (distance < SIGHT).to(units.dtype)
+        share = units[self._layout.points] * tables.inverse_full[: len(units[self._layout.points])]
+        parts = [(distance / SIGHT).unsqueeze(0), apart / SIGHT]
+        parts.append(share.unsqueeze(1).expand(-1, n, -1, -1))
+        if self._kinds:
+            parts.append(tables.types.unsqueeze(1).expand(-1, n, -1, copies))
+        around = torch.cat(parts).mul_(seen)
+        rows = [seen.view(-1, copies), around.view(-1, copies), able.to(units.dtype).view(-1, copies)]
+        rows.append(share[:, :n].reshape(-1, copies))
+        if self._kinds:
+            rows.append((tables.types[:, :n] * alive).view(-1, copies))
+        source = torch.cat(rows)
+        obs = source.index_select(0, self._pick(units.device)).t().contiguous().view(copies, n, self.size)
+        return obs, self._mask(able, alive)
+
+    def _able(self, pos: Tensor, distance: Tensor, alive: Tensor, tables: Tables) -> Tensor:
+        """[4 + slots, n, B] bool: which moves and which targets agents can choose."""
+        n, slots = self._force.n, self._force.slots
+        y_up, x_up = pos[1] < SIZE - _MARGIN, pos[0] < SIZE - _MARGIN
+        y_down, x_down = pos[1] > _MARGIN, pos[0] > _MARGIN
+        near = distance <= AIM
+        targets = near[:, n:]
+        if tables.fit is not None:
+            # A healer's targets are those of its own side.
+            targets = near.gather(1, tables.slot.expand(-1, -1, near.shape[2])) & tables.fit
+        able = torch.cat((torch.stack((y_up, y_down, x_up, x_down)) & alive, targets.transpose(0, 1)))
+        assert able.shape[0] == len(MOVES) + slots
+        return able
+
+    def _mask(self, able: Tensor, alive: Tensor) -> Tensor:
+        fallen = ~alive
+        mask = torch.cat((fallen.unsqueeze(0), torch.ones_like(alive).unsqueeze(0), able | fallen))
+        choices, n, copies = mask.shape
+        return mask.transpose(0, 1).reshape(-1, copies).t().contiguous().view(copies, n, choices)
+
+    def _pick(self, device: torch.device) -> Tensor:
+        """[n D] int64: the rows of the view's `source` in the order of an observation, agent by agent."""
+        if device not in self._picks:
+            self._picks[device] = torch.tensor(self._order(), device=device)
+        return self._picks[device]
+
+    def _order(self) -> list[int]:
+        force, layout, kinds = self._force, self._layout, self._kinds
+        n, size = force.n, force.size
+        points = layout.points.stop - layout.points.start
+        around = 3 + points + kinds  # features of a pair, `seen` apart
+        able = n * size * (1 + around)
+        own = able + (len(MOVES) + force.slots) * n
+        kind = own + points * n
+
+        def pair(i: int, j: int, first: int, shielded: bool) -> list[int]:
+            features = [0, 1, 2, 3, *([4] if shielded else []), *range(3 + points, around)]
+            return [first, *(n * size + (f * n + i) * size + j for f in features)]
+
+        order: list[int] = []
+        for i in range(n):
+            order += [able + move * n + i for move in range(len(MOVES))]
+            for k in range(force.m):
+                order += pair(i, n + k, able + (len(MOVES) + k) * n + i, force.shielded[1])
+            for j in range(n):
+                order += pair(i, j, i * size + j, force.shielded[0]) if j != i else []
+            order += [own + f * n + i for f in range(1 + force.shielded[0])]
+            order += [kind + f * n + i for f in range(kinds)]
+        return order
+
+    # ------------------------------------------------------------------------------------------------ the state
+
+    def state(self, units: Tensor, tables: Tables) -> Tensor:
+        """[B, S]: by ally health, readiness, place, shield, kind; by enemy those without readiness; last actions.
+
+        Zeros stand for the fallen. Places are from the middle of the field, in sides of it.
+        """
+        force, layout, copies = self._force, self._layout, units.shape[2]
+        n, (ally, enemy) = force.n, force.shielded
+        alive = units[2] > 0
+        share = units[layout.points] * tables.inverse_full[: layout.points.stop - layout.points.start]
+        place = (units[:2] / SIZE - 0.5) * alive
+        ready = units[layout.place["cooldown"], :n] * tables.per_period
+        if layout.heals:
+            ready = ready + units[layout.place["energy"], :n] * (tables.heals / ENERGY)
+        kinds = [tables.types * alive] if self._kinds else []
+        allies = [share[:1, :n], (ready * alive[:n]).unsqueeze(0), place[:, :n], *([share[1:, :n]] if ally else [])]
+        allies += [kind[:, :n] for kind in kinds]
+        enemies = [share[:1, n:], place[:, n:], *([share[1:, n:]] if enemy else []), *(kind[:, n:] for kind in kinds)]
+        acted = units[layout.place["order"], :n].unsqueeze(1) == tables.choices
+        parts = [torch.cat(part).transpose(0, 1).reshape(-1, copies) for part in (allies, enemies)]
+        return torch.cat((*parts, acted.to(units.dtype).view(-1, copies))).t().contiguous()
