@@ -86,7 +86,7 @@ class ActorPolicy(Policy):
         last = None
         if self.last_action:
             last = by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0))
-        out, carry = self.net.row(self.scale(row.obs), row.first, _memory(carry), self._extra(last))
+        out, carry = self.net(self.scale(row.obs), row.first, _memory(carry), self._extra(last))
         actions, log_probs = {}, {}
         for block in self.blocks:
             params, log_std = self._params(block, out[block.name])

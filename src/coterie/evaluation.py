@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coterie.collect import act, due
+from coterie.collect import act, due, stepping
 from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
@@ -79,7 +79,7 @@ def evaluate(
     tracker = Episodes(env.spec, env.copies, env.device)
     played = torch.zeros(env.copies, dtype=torch.long, device=env.device)
     kept: list[Finished] = []
-    with torch.inference_mode():
+    with stepping(env):
         row = env.reset(seed)
         carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):

@@ -64,7 +64,7 @@ class ValuePolicy(Policy):
         if self.last_action:
             extra = self._extra(by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0)))
         memory = {name: x for name, x in carry.items() if name != "last"}
-        q, memory = self.net.row(self.scale(row.obs), row.first, memory, extra)
+        q, memory = self.net(self.scale(row.obs), row.first, memory, extra)
         actions = {}
         for block in self.blocks:
             drawn = None if mode == "greedy" else noise[:, block.start : block.stop]
@@ -75,15 +75,11 @@ class ValuePolicy(Policy):
 
     def _choose(self, block: Block, q: Tensor, mask: Tensor | None, noise: Tensor | None) -> Action:
         """The best available choices [B, n, K], or uniformly drawn ones where an agent explores."""
-        choices = block.roles[0].action.choices
-        picks = [part.argmax(-1, keepdim=True) for part in mask_logits(q, mask).split(choices, -1)]
-        best = picks[0] if len(picks) == 1 else torch.cat(picks, -1)
+        best = _highest(mask_logits(q, mask), block.choices)
         if noise is None:
             return Action(best)
         score = noise[..., 1 : 1 + q.shape[-1]]
-        score = score if mask is None else torch.where(mask, score, -1.0)
-        picks = [part.argmax(-1, keepdim=True) for part in score.split(choices, -1)]
-        drawn = picks[0] if len(picks) == 1 else torch.cat(picks, -1)
+        drawn = _highest(score if mask is None else torch.where(mask, score, -1.0), block.choices)
         return Action(torch.where(noise[..., :1] < self.epsilon, drawn, best))
 
     # ----------------------------------------------------------------------------------------------------- learning
@@ -116,3 +112,10 @@ class ValuePolicy(Policy):
         self.net.load_state_dict(state["net"])
         self.scale.load_state_dict(state["moments"])
         self.epsilon = state["epsilon"]
+
+
+def _highest(score: Tensor, choices: tuple[int, ...]) -> Tensor:
+    """The choice of the highest score [.., sum A] of every component [.., K]."""
+    if len(choices) == 1:
+        return score.argmax(-1, keepdim=True)
+    return torch.cat([part.argmax(-1, keepdim=True) for part in score.split(choices, -1)], -1)

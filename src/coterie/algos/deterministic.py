@@ -85,7 +85,7 @@ class DeterministicPolicy(Policy):
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
-        out, memory = self.net.row(self.scale(row.obs), row.first, self.memory(carry))
+        out, memory = self.net(self.scale(row.obs), row.first, self.memory(carry))
         drift = carry.get(_DRIFT)
         drifts = []
         actions = {}

@@ -76,7 +76,7 @@ class SquashedPolicy(Policy):
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
-        out, carry = self.net.row(self.scale(row.obs), row.first, carry)
+        out, carry = self.net(self.scale(row.obs), row.first, carry)
         actions: dict[str, Action] = {}
         for block in self.blocks:
             mask, drawn = block.mask(row.action_mask), None if mode == "greedy" else noise[block.name]

@@ -19,7 +19,8 @@ def encoded(spec: ActionSpec, action: Action) -> Tensor:
     parts = []
     if action.discrete is not None:
         for k, choices in enumerate(spec.choices):
-            parts.append(functional.one_hot(action.discrete[..., k], choices).float())
+            blank = torch.zeros(*action.discrete.shape[:-1], choices, device=action.discrete.device)
+            parts.append(blank.scatter_(-1, action.discrete[..., k : k + 1], 1.0))
     if action.continuous is not None:
         parts.append(action.continuous)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

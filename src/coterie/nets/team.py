@@ -16,7 +16,7 @@ from coterie.nets.bodies import Mlp
 from coterie.nets.layers import Activation, Linear
 from coterie.nets.memory import Carry, Memory, MemoryKind
 from coterie.nets.sensors import Sensors, layout, together
-from coterie.types import Action, RoleSpec, TeamSpec, Tree, tree_map
+from coterie.types import Action, RoleSpec, TeamSpec, Tree
 
 Share = Literal["role", "all", "none"]
 
@@ -140,15 +140,14 @@ class BlockNet(nn.Module):
     def forward(
         self, obs: Tree, first: Tensor | None, carry: Carry, extra: Tensor | None = None
     ) -> tuple[Tensor, Carry]:
-        """obs: [.., n, ..]; first: [T, M, n] bool and carry [M, n, H] by name, for networks with memory; extra:
-        [.., n, E], what the network reads besides, such as the agents' last actions.
+        """obs: [.., n, ..]; first: [T, M, n] or [M, n] bool and carry [M, n, H] by name, for networks with memory;
+        extra: [.., n, E], what the network reads besides, such as the agents' last actions.
         """
         x = self.sensors(obs)
-        if extra is not None:
-            x = torch.cat([x, extra], -1)
+        parts = [x] if extra is None else [x, extra]
         if self.ids is not None:
-            x = torch.cat([x, self.ids.expand(*x.shape[:-1], -1)], -1)  # pyright: ignore[reportCallIssue]
-        return self.core(x, first, carry)
+            parts.append(self.ids.expand(*x.shape[:-1], -1))  # pyright: ignore[reportCallIssue]
+        return self.core(x if len(parts) == 1 else torch.cat(parts, -1), first, carry)
 
 
 class Core(nn.Module):
@@ -169,23 +168,22 @@ class Core(nn.Module):
 
     def forward(self, x: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
         lead = x.shape[:-1]
+        steps = lead[0] if len(lead) > 2 else 1  # a row is a sequence of one
         if self.sets is None:
             flat = self.body(x.flatten(0, -2))
             if self.memory is not None:
                 assert first is not None
-                steps = lead[0]
                 inner = {name: value.flatten(0, -2) for name, value in carry.items()}
                 flat, inner = self.memory(flat.unflatten(0, (steps, -1)), first.reshape(steps, -1), inner)
-                carry = {name: value.reshape(*lead[1:], -1) for name, value in inner.items()}
+                carry = {name: value.view(*lead[-2:], -1) for name, value in inner.items()}
                 flat = flat.flatten(0, 1)
             return self.head(flat).reshape(*lead, -1), carry
         flat = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]: a set is an agent
         if self.memory is not None:
             assert first is not None
-            steps = lead[0]
             inner = {name: value.transpose(0, 1) for name, value in carry.items()}  # [n, M, H]
             sequence = flat.unflatten(1, (steps, -1)).transpose(0, 1)  # [T, n, M, D]
-            sequence, inner = self.memory(sequence, first.transpose(1, 2), inner)
+            sequence, inner = self.memory(sequence, first.reshape(steps, *lead[-2:]).transpose(1, 2), inner)
             carry = {name: value.transpose(0, 1) for name, value in inner.items()}
             flat = sequence.transpose(0, 1).flatten(1, 2)
         return self.head(flat).transpose(0, 1).reshape(*lead, -1), carry
@@ -196,7 +194,7 @@ class TeamNet(nn.Module):
 
     outputs: width of each block's head; head_gain: gain of the head's orthogonal initialisation; extra: how many
     numbers a block's network reads besides observations.
-    With memory, inputs are sequences [T, M, n, D] and the carry is [M, N, H] by name.
+    The carry of a memory is [M, N, H] by name.
     """
 
     def __init__(
@@ -228,20 +226,13 @@ class TeamNet(nn.Module):
         names = ("h",) if self.shape.memory == "gru" else ("h", "c")
         return {name: torch.zeros(copies, self.agents, self.shape.memory_size, device=device) for name in names}
 
-    def row(
-        self, obs: dict[str, Tree], first: Tensor, carry: Carry, extra: dict[str, Tensor] | None = None
-    ) -> tuple[dict[str, Tensor], Carry]:
-        """One row [B, n, ..] instead of sequences."""
-        if not carry:
-            return self(obs, None, carry, extra)
-        obs, more = tree_map(lambda x: x.unsqueeze(0), (obs, extra))
-        out, carry = self(obs, first.unsqueeze(0), carry, more)
-        return {name: x.squeeze(0) for name, x in out.items()}, carry
-
     def forward(
         self, obs: dict[str, Tree], first: Tensor | None, carry: Carry, extra: dict[str, Tensor] | None = None
     ) -> tuple[dict[str, Tensor], Carry]:
-        """A block's outputs [.., n, out] and the memory; extra: by block [.., n, E]."""
+        """A block's outputs [.., n, out] and the memory; extra: by block [.., n, E].
+
+        With memory: sequences [T, M, n, D] with first [T, M, N], or one row [M, n, D] with first [M, N].
+        """
         out, carries = {}, []
         for block in self.blocks:
             agents = slice(block.start, block.stop)
