@@ -16,9 +16,9 @@ from torch import Tensor
 
 from coterie.envs.skirmish import Roster
 from coterie.envs.skirmish.combat import Combat, Layout, Orders
+from coterie.envs.skirmish.enemy import Enemy, Focus
 from coterie.envs.skirmish.force import FIRST_TARGET, HEAL, NOOP, Force, Shelf, tables
 from coterie.envs.skirmish.render import Fighter, Scene, draw
-from coterie.envs.skirmish.script import Enemy, Focus
 from coterie.envs.skirmish.sight import Sight
 from coterie.envs.skirmish.terrain import SIZE, Wall
 from coterie.envs.skirmish.units import ENERGY_START, STEP
@@ -34,8 +34,10 @@ GRID = 1.5
 """Lengths between units at the start."""
 SCATTER = 1.0
 """Side of the square in which each of them begins."""
+
 KILL, WIN, BEST = 10.0, 200.0, 20.0
 """Points for a fallen enemy and for a won battle, and what all points together are scaled to."""
+_ROUNDING = 1e-3  # ticks
 
 
 class SkirmishConfig(BaseModel):
@@ -70,7 +72,7 @@ class Skirmish(World):
         self._name, self._with_state = name, with_state
         self._wall = Wall() if roster.walled else None
         self._combat = Combat(self.force, self.layout, self._wall)
-        self._enemy = Enemy(self.force, config.enemy_focus, self._wall)
+        self._enemy = Enemy(self.force, config.enemy_focus, HOME, self._wall)
         self._sight = Sight(self.force, self.layout)
         self._shelf = Shelf(lambda like: tables(self.force, like))
         self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
@@ -172,9 +174,8 @@ class Skirmish(World):
         """What everybody does: the allies' choices [n, B], and the enemy's own."""
         force, kept, copies = self.force, self._shelf.beside(units), units.shape[2]
         n, m, pos = force.n, force.m, units[:2]
-        home = units.new_tensor(HOME).view(2, 1, 1)
         goes = self._enemy.choose(pos, units[self.layout.points], kept)
-        goes, enemy_point = self._enemy.detour(goes, pos, home)
+        goes, enemy_point = self._enemy.detour(goes, pos)
         ours, theirs = (chosen + kept.ally_base).reshape(-1), (goes + kept.enemy_base).view(-1)
         enemy_sheet = kept.enemy_sheet.index_select(1, theirs).view(-1, m, copies)
         enemy_sheet[HEAL + 1 :] *= enemy_damage
@@ -209,7 +210,7 @@ class Skirmish(World):
             x, y, health = values[i][:3]
             target = self._target(i, int(told[i]))
             # Whoever attacked in the last step is still on most of its period.
-            idle = not unit.heals and values[i][place["cooldown"]] <= unit.period - STEP
+            idle = not unit.heals and values[i][place["cooldown"]] < unit.period - STEP - _ROUNDING
             fighters.append(
                 Fighter(
                     unit.name,

@@ -32,12 +32,13 @@ from coterie.envs.skirmish.units import (
 STRETCHES = 2
 """Into which a step is cut: two of four ticks. No weapon fires twice in one."""
 TICKS = STEP / STRETCHES
-PUSH = 0.4
-"""How much of their overlap crowded units lose in a step, for each of the two, when they stand on each other."""
+PUSH = 0.45
+"""The share of its overlap with another by which a unit gives way in a stretch."""
 BEAM_DEPTH = 0.15
 """Half the depth of a beam along the line of its attack."""
 _AWAY = 500.0  # farther than any two that live
 _NEAR = 1e-6
+_SAME = 1e-4
 _CLOSE = 1e-3  # whoever walks up to its reach may stop a rounding error short of it
 
 
@@ -100,9 +101,8 @@ class Combat:
             cooldown = torch.addcmul(cooldown, fires, tables.period).sub_(TICKS).clamp_min_(0)
             # Nobody runs after the fallen; the fallen stay where they are.
             walked = torch.minimum(gap.clamp_(min=0), pace).masked_fill_(distance > _AWAY, 0)
-            pos = torch.addcmul(pos, offset, walked.div_(distance.clamp_min_(_NEAR)))
-            pos = torch.where(points[0] > 0, pos, tables.park)
-        pos = self._settle(units[:2], pos, points[0], tables)
+            walked = torch.addcmul(pos, offset, walked.div_(distance.clamp_min_(_NEAR)))
+            pos = self._settle(pos, walked, points[0], tables)
         if hit_at_all is not None:
             points, calm = self._recover(points, units[layout.place["calm"]], hit_at_all, tables)
             tail = [calm.unsqueeze(0)]
@@ -180,12 +180,13 @@ class Combat:
     def _settle(self, before: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
         """Places [2, U, B] after crowds are pushed apart; nobody leaves the field or walks through the wall.
 
-        Each of two units that overlap gives way by (push - push d^2 / reach^2) d: no root, and nothing at reach.
+        Each of two units that overlap is moved by `PUSH` (reach - d) away from the other, as far as they all let it.
         """
         apart = pos.unsqueeze(2) - pos.unsqueeze(1)
         square = apart[0].square().add_(apart[1].square())
-        strength = square.mul_(tables.contact).neg_().add_(PUSH).clamp_min_(0)
-        moved = (pos + apart.mul_(strength).sum(2)).clamp_(0, SIZE)
+        # reach / d - 1, above nothing; two in the very same place stay there
+        overlap = square.mul_(tables.contact).clamp_min_(_SAME).rsqrt_().sub_(1).clamp_min_(0)
+        moved = torch.add(pos, apart.mul_(overlap).sum(2), alpha=PUSH).clamp_(0, SIZE)
         if self._wall is not None:
             moved = self._wall.stop(before, moved)
         return torch.where(health > 0, moved, tables.park)

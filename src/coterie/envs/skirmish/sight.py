@@ -30,6 +30,10 @@ class Sight:
         self.own_size = 1 + ally + kinds
         self.size = len(MOVES) + force.m * self.enemy_size + (force.n - 1) * self.ally_size + self.own_size
         self.state_size = force.n * (4 + ally + kinds + force.choices) + force.m * (3 + enemy + kinds)
+        pairs, points = force.n * force.size, layout.points.stop - layout.points.start
+        self._parts = [pairs, pairs * (3 + points + kinds), force.n * (len(MOVES) + force.slots)]
+        self._parts += [force.n * points, force.n * kinds]
+        self._rows = sum(self._parts)
         self._picks: dict[torch.device, Tensor] = {}
 
     # ------------------------------------------------------------------------------------------------ the view
@@ -37,25 +41,35 @@ class Sight:
     def view(self, units: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """Observations [B, n, D] and masks [B, n, A]; the fallen see zeros, and every choice is open to them."""
         n, copies = self._force.n, units.shape[2]
-        pos = units[:2]
+        pos, points = units[:2], units[self._layout.points]
         apart = pos.unsqueeze(1) - pos[:, :n].unsqueeze(2)
         distance = torch.hypot(apart[0], apart[1])
         alive = units[2, :n] > 0
         able = self._able(pos[:, :n], distance, alive, tables)
-        seen = (distance < SIGHT).to(units.dtype)
-        share = units[self._layout.points] * tables.inverse_full[: len(units[self._layout.points])]
-        parts = [(distance / SIGHT).unsqueeze(0), apart / SIGHT]
-        parts.append(share.unsqueeze(1).expand(-1, n, -1, -1))
+        share = points * tables.inverse_full[: len(points)]
+        # Everything that there is to see, row by row, written to its place at once.
+        source = units.new_empty(self._rows, copies)
+        seen, around, can, own, kind = self._split(source)
+        torch.lt(distance, SIGHT, out=seen)
+        scaled = seen * (1 / SIGHT)
+        torch.mul(distance, scaled, out=around[0])
+        torch.mul(apart, scaled, out=around[1:3])
+        torch.mul(share.unsqueeze(1), seen, out=around[3 : 3 + len(points)])
+        can.copy_(able)
+        own.copy_(share[:, :n])
         if self._kinds:
-            parts.append(tables.types.unsqueeze(1).expand(-1, n, -1, copies))
-        around = torch.cat(parts).mul_(seen)
-        rows = [seen.view(-1, copies), around.view(-1, copies), able.to(units.dtype).view(-1, copies)]
-        rows.append(share[:, :n].reshape(-1, copies))
-        if self._kinds:
-            rows.append((tables.types[:, :n] * alive).view(-1, copies))
-        source = torch.cat(rows)
+            torch.mul(tables.types.unsqueeze(1), seen, out=around[3 + len(points) :])
+            torch.mul(tables.types[:, :n], alive, out=kind)
         obs = source.index_select(0, self._pick(units.device)).t().contiguous().view(copies, n, self.size)
         return obs, self._mask(able, alive)
+
+    def _split(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The parts of a view's rows: seen [n, U, B], of every pair [F, n, U, B], able, own points, own kind."""
+        n, copies = self._force.n, source.shape[1]
+        parts = source.split(self._parts)
+        pair = (n, self._force.size, copies)
+        each = [part.view(-1, n, copies) for part in parts[2:]]
+        return parts[0].view(*pair), parts[1].view(-1, *pair), each[0], each[1], each[2]
 
     def _able(self, pos: Tensor, distance: Tensor, alive: Tensor, tables: Tables) -> Tensor:
         """[4 + slots, n, B] bool: which moves and which targets agents can choose."""
@@ -88,9 +102,7 @@ class Sight:
         n, size = force.n, force.size
         points = layout.points.stop - layout.points.start
         around = 3 + points + kinds  # features of a pair, `seen` apart
-        able = n * size * (1 + around)
-        own = able + (len(MOVES) + force.slots) * n
-        kind = own + points * n
+        able, own, kind = (sum(self._parts[:i]) for i in (2, 3, 4))
 
         def pair(i: int, j: int, first: int, shielded: bool) -> list[int]:
             features = [0, 1, 2, 3, *([4] if shielded else []), *range(3 + points, around)]

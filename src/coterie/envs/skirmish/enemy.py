@@ -20,8 +20,8 @@ _NOBODY = 1e5
 class Enemy:
     """Gives every enemy the unit that it goes for, once a step."""
 
-    def __init__(self, force: Force, focus: Focus, wall: Wall | None):
-        self._force, self._focus, self._wall = force, focus, wall
+    def __init__(self, force: Force, focus: Focus, home: tuple[float, float], wall: Wall | None):
+        self._force, self._focus, self._home, self._wall = force, focus, home, wall
         n = force.n
         self._healers = [i for i in force.healers if i >= n]
         self._mates = [i for i in range(n, force.size) if not force.units[i].air]
@@ -56,13 +56,14 @@ class Enemy:
         best = torch.tensor(mates, device=mate.device)[mate].masked_fill(least >= _NOBODY, size)
         return chosen.index_copy(0, torch.tensor(self._healers, device=mate.device) - n, best)
 
-    def detour(self, chosen: Tensor, pos: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
+    def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
         """Choices and points to go to, [m, B] and [2, m, B], of those who have a wall before them.
 
         Whoever has it between itself and where it wants to be drops its target and goes for the gap.
         """
         n, copies = self._force.n, pos.shape[2]
-        point = home.expand(-1, self._force.m, copies)
+        point = pos.new_empty(2, self._force.m, copies)
+        point[0], point[1] = self._home
         if self._wall is None:
             return chosen, point
         size = self._force.size
