@@ -51,12 +51,13 @@ class Scripted(Policy):
         assert not state
 
 
-def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes: int) -> None:
+def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> None:
     """Writes what there is so far over what was written before; unfinished runs are left out, and said."""
     results.mkdir(parents=True, exist_ok=True)
     written = results / "learning.json"
     found: dict[str, dict[str, Any]] = json.loads(written.read_text())["jobs"] if written.exists() else {}
     for job in jobs:
+        episodes = job.episodes or at_least
         seeds = {folder.name.removeprefix("seed"): folder for folder in sorted((runs / job.name).glob("seed[0-9]*/"))}
         read = {seed: one_run(job, folder, episodes) for seed, folder in seeds.items() if finished(folder)}
         missing = [seed for seed in seeds if seed not in read]
@@ -75,7 +76,7 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes: int) -> Non
         "date": datetime.now().astimezone().date().isoformat(),
         "command": shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]]),
         "common": list(COMMON),
-        "final_episodes": episodes,
+        "final_episodes": at_least,
         "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
     }
     written.write_text(json.dumps(content, indent=2) + "\n")
@@ -119,6 +120,7 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
         "last": float(value[-1]),
         "best": float(value.max()),
         "best_at_steps": int(best["steps"]),
+        "evaluations": [[int(at), round(float(x), 4)] for at, x in zip(curve.steps, value, strict=True)],
         "final": best["teams"],
         "final_last": last["teams"],
         "first_passes": passed,
@@ -147,11 +149,18 @@ def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str
         "level_source": job.source,
         "final": {team: over_seeds("final", team) for team in teams},
         "final_last": {team: over_seeds("final_last", team) for team in teams},
+        "final_episodes": episodes,
+        "peak": peak([[x for _, x in run["evaluations"]] for run in read.values()]),
         "curve_best": _spread([run["best"] for run in read.values()]),
         "wall_s": _spread([run["wall_s"] for run in read.values()]),
         "baselines": {name: value / divisor for name, value in baselines(job).items()},
         "seeds": read,
     }
+
+
+def peak(curves: list[list[float]]) -> float:
+    """The highest of the means over seeds at one evaluation; curves: a seed's evaluations in order."""
+    return max(statistics.fmean(values) for values in zip(*curves, strict=False))
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -198,10 +207,15 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         "",
         f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
         "episodes of other seeds, actions picked as the algorithm was published; mean over training seeds, and from "
-        f"the lowest to the highest seed. Baselines are means over {BASELINE_EPISODES:,} episodes.",
+        f"the lowest to the highest seed. Baselines are means over {BASELINE_EPISODES:,} episodes. *Peak*: the highest "
+        "mean over seeds of one evaluation while training, as Papoudakis et al. report; the highest of many noisy "
+        "figures promises too much, the more so the fewer episodes an evaluation has.",
         "",
         *table(
-            ["job", "seeds", "steps", "return of", "result", "last checkpoint", "random", "script", "level", "minutes"],
+            [
+                *("job", "seeds", "steps", "return of", "result", "last checkpoint", "peak", "random", "script"),
+                *("level", "minutes"),
+            ],
             [_row(name, entry) for name, entry in content["jobs"].items()],
         ),
         "",
@@ -210,6 +224,11 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         f"- {name}: level {entry['level']:g}, {entry['level_source']}"
         for name, entry in content["jobs"].items()
         if entry["level"] is not None
+    ]
+    levels += [
+        f"- {name}: the result is over {entry['final_episodes']:,} episodes"
+        for name, entry in content["jobs"].items()
+        if entry.get("final_episodes", content["final_episodes"]) != content["final_episodes"]
     ]
     lines += levels + [""] * bool(levels)
     lines += ["When an evaluation first passed a level, by seed:", "", *_passes(content["jobs"]), ""]
@@ -233,6 +252,7 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         who,
         f"**{final['mean']:.1f}** ({final['lowest']:.1f} to {final['highest']:.1f})",
         f"{last['mean']:.1f}",
+        f"{entry['peak']:.1f}" if "peak" in entry else "",
         f"{entry['baselines']['random']:.1f}",
         "" if script is None else f"{script:.1f}",
         "" if entry["level"] is None else f"{entry['level']:g}",

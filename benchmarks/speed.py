@@ -98,7 +98,14 @@ def _rows() -> list[Row]:
             20_000,
         ),
         Row("coma-original-50", "train", ("algo=coma/original", "device=cpu"), "the same, an update every 50"),
-        Row("maddpg-original", "train", ("algo=maddpg/original", "device=cpu"), "MADDPG, likewise", 20_000),
+        Row(
+            "maddpg-original",
+            "train",
+            ("algo=maddpg/original", "algo.horizon=500", "device=cpu"),
+            "MADDPG, the original's settings, an update every 500 steps of all copies",
+            20_000,
+        ),
+        Row("maddpg-original-100", "train", ("algo=maddpg/original", "device=cpu"), "the same, an update every 100"),
     ]
     if torch.cuda.is_available():
         big = ("copies=16384", "device=cuda")
