@@ -8,7 +8,6 @@ from gymnasium import spaces
 
 from algos.test_coma import climbing, mean_reward, show_nothing, show_x, train
 from algos.worlds import Probe
-from coterie.types import Action
 
 
 @pytest.mark.parametrize(("seed", "patient"), [(0, True), (1, True), (1, False)])
@@ -45,19 +44,6 @@ def test_probe_agents_that_see_the_same_are_told_apart(agent_id):
     world = Probe(show_nothing, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
     found = mean_reward(*train(world, 60, agent_id=agent_id, epsilon_end=0.01)[:2])
     assert found > 0.95 if agent_id is None else found < 0.7
-
-
-def test_probe_every_component_finds_its_choice():
-    """Choices 2 and 1 of three and two pay one each."""
-
-    class Components(Probe):
-        def step(self, state, action, noise):
-            discrete = action["agent"].discrete
-            action = {"agent": Action((discrete[..., :1] == 2).long() + (discrete[..., 1:] == 1).long())}
-            return super().step(state, action, noise)
-
-    world = Components(show_nothing, lambda x, age, d, c: d.float(), actions=spaces.MultiDiscrete([3, 2]))
-    assert mean_reward(*train(world, 80, epsilon_end=0.01)[:2]) > 1.9
 
 
 class Cue(Probe):

@@ -511,11 +511,6 @@ def test_the_noise_follows_its_schedule():
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
-def test_probe_constant_reward_is_worth_one():
-    q, batch = judged(*train(Probe(show_nothing, pay_one), 10))
-    torch.testing.assert_close(q[batch.live].mean(), torch.tensor(1.0), atol=0.05, rtol=0)
-
-
 @pytest.mark.parametrize("limit", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_probe_endless_reward_under_a_limit_is_worth_ten(limit, n_step):
@@ -526,22 +521,6 @@ def test_probe_endless_reward_under_a_limit_is_worth_ten(limit, n_step):
     assert found == pytest.approx(10, abs=0.7) if limit else found < 4.2
 
 
-def test_probe_action_that_pays_is_chosen():
-    world = Probe(show_nothing, lambda x, age, d, c: d.float())
-    algorithm, _ = train(world, 15)
-    assert acts(algorithm, world)[2].mean() > 0.97
-    assert acts(algorithm, world, "sample")[2].mean() > 0.8
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_probe_action_that_fits_the_observation_is_chosen(seen):
-    """The control shows nothing: half of the choices are right."""
-    world = Probe(show_x if seen else show_nothing, lambda x, age, d, c: (d == x.view(-1, 1)).float())
-    algorithm, _ = train(world, 30)
-    found = acts(algorithm, world)[2].mean()
-    assert found > 0.95 if seen else found < 0.65
-
-
 @pytest.mark.parametrize("masked", [True, False])
 def test_probe_best_action_that_is_masked_is_left(masked):
     """The control masks nothing, and the best is taken."""
@@ -549,23 +528,6 @@ def test_probe_best_action_that_is_masked_is_left(masked):
     world = Probe(show_nothing, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
     algorithm, _ = train(world, 20)
     assert acts(algorithm, world)[2].mean().item() == pytest.approx(1.0 if masked else 2.0, abs=0.03)
-
-
-@pytest.mark.parametrize("variant", [{}, {"twin_critics": True, "policy_delay": 2, "target_noise": 0.2}])
-@pytest.mark.parametrize("noise", ["gaussian", "ornstein_uhlenbeck"])
-def test_probe_continuous_optimum_inside_the_range(variant, noise):
-    world = Probe(show_nothing, lambda x, age, d, c: -(c[..., 0] - 0.4).square(), actions=NUMBER)
-    algorithm, _ = train(world, 40, noise=noise, **variant)
-    assert acts(algorithm, world)[0].mean().item() == pytest.approx(0.4, abs=0.1)
-
-
-@pytest.mark.parametrize("others", ["replay", "current"])
-def test_probe_two_agents_meet_a_sum(others):
-    world = Probe(
-        show_nothing, lambda x, age, d, c: -(c[..., 0].sum(1, keepdim=True) - 1).square(), n=2, actions=NUMBER
-    )
-    algorithm, _ = train(world, 70, critic="joint", others=others, lr=1e-2)
-    assert acts(algorithm, world)[0].sum(1).mean().item() == pytest.approx(1.0, abs=0.12)
 
 
 @pytest.mark.parametrize("share", ["none", "role"])
@@ -591,19 +553,3 @@ def test_probe_cue_is_remembered(memory):
     _, _, rewards = acts(algorithm, world, steps=12)
     found = 3 * rewards.mean()  # a third of the acted rows can pay
     assert found > 0.9 if memory != "none" else found < 0.7
-
-
-def test_probe_value_follows_the_observation():
-    algorithm, collector = train(Probe(show_x, lambda x, age, d, c: (2 * x - 1).view(-1, 1)), 25)
-    q, batch = judged(algorithm, collector)
-    seen = batch.rows.obs["agent"][:1, ..., 0]
-    torch.testing.assert_close(q, 2 * seen - 1, atol=0.15, rtol=0)
-
-
-def test_probe_value_is_discounted():
-    world = Probe(show_age, lambda x, age, d, c: (age == 1).float().view(-1, 1), length=2)
-    algorithm, collector = train(world, 30)
-    q, batch = judged(algorithm, collector)
-    age = batch.rows.obs["agent"][:1, ..., 0]
-    assert q[age == 0].mean().item() == pytest.approx(0.9, abs=0.07)
-    assert q[age == 1].mean().item() == pytest.approx(1.0, abs=0.07)

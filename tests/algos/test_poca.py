@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 import torch
-from gymnasium import spaces
 
 from algos.groups import Crowd, Sacrifice
 from algos.worlds import Everything, Probe, env_of
@@ -317,14 +316,6 @@ def test_probe_endless_reward_under_a_limit_is_worth_ten(limit):
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_probe_action_that_fits_the_observation_is_chosen(seen):
-    """The control shows nothing: half of the choices are right."""
-    world = Probe(show_x if seen else show_nothing, lambda x, age, d, c: (d == x.view(-1, 1)).float())
-    found = mean_reward(*train(world, 25))
-    assert found > 0.95 if seen else found < 0.65
-
-
 @pytest.mark.parametrize("memory", ["gru", "none"])
 def test_probe_cue_is_remembered(memory):
     """Seen in the first row, asked for in the third; without memory nobody knows it."""
@@ -339,26 +330,17 @@ def test_probe_cue_is_remembered(memory):
     assert found > 0.9 if memory != "none" else found < 0.7
 
 
-def test_probe_two_agents_meet_a_sum():
-    world = Probe(
-        show_nothing,
-        lambda x, age, d, c: -(c[..., 0].sum(1, keepdim=True) - 1).square(),
-        n=2,
-        actions=spaces.Box(-1.0, 1.0, (1,)),
-    )
-    algorithm, collector = train(world, 60, lr=3e-3)
-    window = window_of(algorithm, collector)
-    total = window.action["agent"].continuous[..., 0].sum(-1)[window.acted[:-1]]
-    assert total.mean().item() == pytest.approx(1.0, abs=0.1)
-
-
-def test_probe_an_irrelevant_team_mate_has_no_advantage():
-    """The first agent's choice is the reward. Its own baseline does not know it, the other's does."""
-    world = Probe(lambda x, age: torch.eye(2).expand(len(x), 2, 2), lambda x, age, d, c: d[:, :1].float(), n=2, size=2)
+@pytest.mark.parametrize("others_matter", [False, True])
+def test_probe_an_irrelevant_team_mate_has_no_advantage(others_matter):
+    """The first agent's choice is the reward. Its own baseline does not know it, the other's does. In the control both
+    are paid for.
+    """
+    pay = lambda x, age, d, c: (d[:, :1] + others_matter * d[:, 1:]).float()  # noqa: E731
+    world = Probe(lambda x, age: torch.eye(2).expand(len(x), 2, 2), pay, n=2, size=2)
     algorithm, collector = train(world, 40, lr=1e-6, critic_lr=1e-2, normalise_advantage=False)
     window = window_of(algorithm, collector)
     with torch.no_grad():
         advantage = algorithm._targets(window)[0].advantage[window.acted[:-1]]
     own, other = advantage.square().mean(0).sqrt().tolist()
     assert own > 0.8  # both agents are paid what the first one chose: half of 2
-    assert other < 0.1 * own
+    assert other > 0.8 if others_matter else other < 0.1 * own

@@ -529,25 +529,7 @@ def test_probe_endless_reward_under_a_limit_is_worth_ten(limit, memory):
     assert found == pytest.approx(10, abs=0.7) if limit else found < 6
 
 
-def test_probe_value_is_discounted():
-    world = Probe(lambda x, age: age.view(-1, 1, 1), lambda x, age, d, c: (age == 1).float().view(-1, 1), length=2)
-    algorithm, collector, _ = train(world, 200, temperature=1e-4, learn_temperature=False, tau=0.2)
-    window = window_of(algorithm, collector)
-    q, age, acted = q_taken(algorithm, window), window.obs["agent"][:-1, ..., 0], window.acted[:-1, :, None]
-    assert q[(age == 0) & acted].mean().item() == pytest.approx(0.9, abs=0.07)
-    assert q[(age == 1) & acted].mean().item() == pytest.approx(1.0, abs=0.07)
-
-
 # ------------------------------------------------------------------------------------------------------------ probes
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_probe_action_that_fits_the_observation_is_chosen(seen):
-    """The control shows nothing: half of the choices are right."""
-    world = Probe(show_x if seen else show_nothing, lambda x, age, d, c: (d == x.view(-1, 1)).float())
-    algorithm, collector, _ = train(world, 160, temperature=0.1, learn_temperature=False)
-    found = mean_reward(algorithm, collector)
-    assert found > 0.95 if seen else found < 0.65
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -558,25 +540,6 @@ def test_probe_best_action_that_is_masked_is_left(masked):
     algorithm, collector, _ = train(world, 160, temperature=0.1, learn_temperature=False)
     assert mean_reward(algorithm, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.05)
     assert (greedy(algorithm, collector)["agent"].discrete == (1 if masked else 2)).all()
-
-
-def test_probe_several_components_are_each_chosen():
-    algorithm, collector, _ = train(Pairs(), 240, temperature=0.1, learn_temperature=False)
-    done = greedy(algorithm, collector)["agent"].discrete
-    assert (done == torch.tensor([2, 1])).all()
-
-
-class Pairs(Probe):
-    """Pays for the first component 2 and for the second 1."""
-
-    def __init__(self):
-        super().__init__(show_nothing, pay_one, actions=spaces.MultiDiscrete([3, 2]))
-
-    def step(self, state, action, noise):
-        state, outcome = super().step(state, action, noise)
-        picks = action["agent"].discrete
-        reward = (picks[..., 0] == 2).float() + (picks[..., 1] == 1).float()
-        return state, type(outcome)(reward, ended=outcome.ended)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -605,21 +568,6 @@ def test_probe_roles_that_see_the_same_are_told_apart(share, agent_id):
     )
     found = mean_reward(algorithm, collector)
     assert found > 0.95 if (share, agent_id) != ("role", False) else found < 0.7
-
-
-@pytest.mark.parametrize("share", ["role", "none"])
-def test_probe_continuous_optimum_inside_the_range(share):
-    world = Probe(show_nothing, lambda x, age, d, c: -(c[..., 0] - 0.4).square(), actions=BOX)
-    algorithm, collector, _ = train(world, 240, share=share, temperature=0.01, learn_temperature=False, **STEADY)
-    assert greedy(algorithm, collector)["agent"].continuous.mean().item() == pytest.approx(0.4, abs=0.1)
-
-
-@pytest.mark.parametrize("critic", ["own", "joint"])
-def test_probe_two_agents_meet_a_sum(critic):
-    world = Probe(show_nothing, lambda x, age, d, c: -(c[..., 0].sum(1, keepdim=True) - 1).square(), n=2, actions=BOX)
-    algorithm, collector, _ = train(world, 320, critic=critic, temperature=0.01, learn_temperature=False, **STEADY)
-    total = greedy(algorithm, collector)["agent"].continuous[..., 0].sum(-1)
-    assert total.mean().item() == pytest.approx(1.0, abs=0.15)
 
 
 @pytest.mark.parametrize("critic", ["own", "joint"])
