@@ -17,7 +17,7 @@ from reporting import machine, table, whole_number
 
 from coterie.build import environment, teams_of
 from coterie.checkpoint import Checkpoints
-from coterie.config import resolve
+from coterie.config import load_resolved, resolve
 from coterie.envs.particle import scripts
 from coterie.evaluation import evaluate
 from coterie.plot import Run, draw
@@ -87,8 +87,6 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> Non
 
 def finished(folder: Path) -> bool:
     """Whether the run in the folder did all its steps."""
-    from coterie.config import load_resolved
-
     if not (folder / "config.yaml").exists():
         return False
     last = Checkpoints(folder / "checkpoints").latest()
@@ -103,8 +101,9 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
     run = Run.load(folder)
     curve = run.curve(job.team, "eval/return_mean") or run.curve("", "eval/return_mean")
     assert curve is not None
-    best = evaluate_run(folder, episodes, checkpoint="best")
-    last = evaluate_run(folder, episodes, checkpoint="last")
+    mode = load_resolved(folder / "config.yaml").config.eval.mode
+    best = evaluate_run(folder, episodes, mode, "best")
+    last = evaluate_run(folder, episodes, mode, "last")
     n = len(best["teams"][job.team]["return_by_agent"]) if job.scale == "agent" else 1
     value = curve.value / n
     passed = {}
@@ -206,8 +205,9 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         f"Made by `{content['command']}`; all jobs share `{shlex.join(content['common'])}`.",
         "",
         f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
-        "episodes of other seeds, actions picked as the algorithm was published; mean over training seeds, and from "
-        f"the lowest to the highest seed. Baselines are means over {BASELINE_EPISODES:,} episodes. *Peak*: the highest "
+        "episodes of other seeds, actions picked as the algorithm was published, or as `eval.mode` says; "
+        f"mean over training seeds, and from the lowest to the highest seed. "
+        f"Baselines are means over {BASELINE_EPISODES:,} episodes. *Peak*: the highest "
         "mean over seeds of one evaluation while training, as Papoudakis et al. report; the highest of many noisy "
         "figures promises too much, the more so the fewer episodes an evaluation has.",
         "",

@@ -144,7 +144,7 @@ JOBS = (
     *(
         Job(
             f"speaker-listener-{algo}",
-            (f"algo={algo}", *_LISTENER, f"steps={steps}", "eval.every=100k"),
+            (f"algo={algo}", *_LISTENER, f"steps={steps}", "eval.every=100k", "eval.mode=greedy"),
             *("team", "agent", "speaker-listener-core", level, _FOLLOWS, (-20.0, -15.0)),
             script="follow_speaker",
             episodes=10_000,

@@ -45,3 +45,16 @@ def test_layer_norm_gives_mean_zero_and_variance_one():
     out = LayerNorm(50, None)(torch.randn(3, 50, generator=draw()) * 7 + 3)
     torch.testing.assert_close(out.mean(-1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.var(-1, correction=0), torch.ones(3), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("sets", [None, 3])
+def test_xavier_weights_are_normal_with_variance_two_over_inputs_and_outputs(sets):
+    def weight(init):
+        return Linear(300, 100, sets, 0.01, torch.Generator().manual_seed(0), init).weight
+
+    drawn = weight("xavier")
+    assert drawn.shape == weight("orthogonal").shape
+    torch.testing.assert_close(drawn.std(), torch.tensor((2 / 400) ** 0.5), rtol=0.01, atol=0)
+    assert weight("orthogonal").std() < 0.001
+    if sets:
+        assert not torch.equal(drawn[0], drawn[1])

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algos.target import Target as Target
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.metrics import Metric, declare
-from coterie.nets.layers import Activation
+from coterie.nets.layers import Activation, Init
 from coterie.nets.memory import MemoryKind
 from coterie.nets.team import Shape, Share
 from coterie.replay import Replay
@@ -71,6 +71,11 @@ class OffPolicyConfig(BaseModel):
     """What stands behind every hidden layer."""
     layer_norm: bool = False
     """Normalise inputs and hidden layers by their features."""
+    init: Init = "orthogonal"
+    """How the weights of linear layers are drawn at the start: orthogonal, and small in the actor's last layer; or all
+    from Xavier's normal distribution, with which a policy begins far from uniform. Mixers and MA-POCA's critic have
+    their own.
+    """
     memory: MemoryKind = "none"
     """Recurrent layer."""
     memory_size: int = Field(64, ge=1)
@@ -100,7 +105,7 @@ class OffPolicyConfig(BaseModel):
     @property
     def body(self) -> Shape:
         """How networks are built."""
-        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size, self.init)
 
     def reads_id(self, team: TeamSpec) -> bool:
         """Whether networks read who the agent is: as asked, or where several agents share one network."""

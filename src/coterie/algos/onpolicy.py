@@ -14,9 +14,11 @@ from torch import Tensor
 
 from coterie.actor import ActorPolicy
 from coterie.errors import NonFiniteError, UserError
+from coterie.math.losses import clipped_surrogate, masked_mean, masked_moments
+from coterie.math.running import Moments, ema_update
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.metrics import Metric, declare
-from coterie.nets.layers import Activation
+from coterie.nets.layers import Activation, Init
 from coterie.nets.memory import Carry, MemoryKind
 from coterie.nets.team import Shape, Share
 from coterie.types import TeamSpec, Tree, Window, tree_map
@@ -86,6 +88,11 @@ class OnPolicyConfig(BaseModel):
     """What stands behind every hidden layer."""
     layer_norm: bool = False
     """Normalise inputs and hidden layers by their features."""
+    init: Init = "orthogonal"
+    """How the weights of linear layers are drawn at the start: orthogonal, and small in the actor's last layer; or all
+    from Xavier's normal distribution, with which a policy begins far from uniform. Mixers and MA-POCA's critic have
+    their own.
+    """
     memory: MemoryKind = "none"
     """Recurrent layer of actor and critic."""
     memory_size: int = Field(64, ge=1)
@@ -107,13 +114,13 @@ class OnPolicyConfig(BaseModel):
     @property
     def body(self) -> Shape:
         """How the actor is built."""
-        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+        return Shape(self.hidden, self.activation, self.layer_norm, self.memory, self.memory_size, self.init)
 
     @property
     def critic_body(self) -> Shape:
         """How the critic is built."""
         hidden = self.critic_hidden or self.hidden
-        return Shape(hidden, self.activation, self.layer_norm, self.memory, self.memory_size)
+        return Shape(hidden, self.activation, self.layer_norm, self.memory, self.memory_size, self.init)
 
 
 class ClippedConfig(OnPolicyConfig):
@@ -277,6 +284,35 @@ def minibatches(
     for part in order.chunk(parts):
         minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
         yield minibatch, carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
+
+
+def clipped_policy(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, live: Tensor | None, clip_eps: float
+) -> tuple[Tensor, Tensor]:
+    """The clipped loss of a policy, and [2] its divergence from the one that collected and the share that lies outside
+    the clip; all but `clip_eps` are [.., N].
+    """
+    log_ratio = log_prob - old_log_prob
+    if live is not None:  # nothing of a masked place may reach exp
+        log_ratio = torch.where(live, log_ratio, 0.0)
+    ratio = log_ratio.exp()
+    loss = masked_mean(clipped_surrogate(ratio, advantage, clip_eps), live)
+    with torch.no_grad():
+        divergence = masked_mean(ratio - 1 - log_ratio, live)
+        clipped = masked_mean(((ratio - 1).abs() > clip_eps).float(), live)
+    return loss, torch.stack([divergence, clipped])
+
+
+def explained_variance(target: Tensor, missed: Tensor, valued: Tensor) -> Tensor:
+    """Share of the variance of returns [.., N] that values explain which miss them by so much, where `valued` holds."""
+    left, spread = masked_moments(missed, valued)[1], masked_moments(target, valued)[1]
+    return 1 - left / spread.clamp(min=1e-8)
+
+
+def learn_scale(moments: Moments, target: Tensor, valued: Tensor, beta: float) -> Moments:
+    """The moments of each signal's returns [.., K], moved towards those where `valued` [..] holds."""
+    mean, variance = (torch.stack(x) for x in zip(*(masked_moments(x, valued) for x in target.unbind(-1)), strict=True))
+    return ema_update(moments, mean, variance + mean.square(), beta)
 
 
 def means(reports: Tensor, names: tuple[str, ...], team: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from coterie.nets.layers import ACTIVATIONS, GAINS, Activation, LayerNorm, Linear
+from coterie.nets.layers import ACTIVATIONS, GAINS, Activation, Init, LayerNorm, Linear
 
 
 class Mlp(nn.Module):
@@ -26,12 +26,13 @@ class Mlp(nn.Module):
         layer_norm: bool,
         sets: int | None,
         generator: torch.Generator,
+        init: Init = "orthogonal",
     ):
         super().__init__()
         sizes = [inputs, *hidden]
         self.features = sizes[-1]
         self.activation = ACTIVATIONS[activation]
-        self.layers = nn.ModuleList(Linear(a, b, sets, GAINS[activation], generator) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(Linear(a, b, sets, GAINS[activation], generator, init) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if layer_norm else None
 
     def forward(self, x: Tensor) -> Tensor:

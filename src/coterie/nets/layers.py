@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
+Init = Literal["orthogonal", "xavier"]
 
 GAINS: dict[str, float] = {"tanh": 5 / 3, "relu": 2**0.5, "elu": 2**0.5, "gelu": 2**0.5, "silu": 2**0.5}
 """Orthogonal gains that keep the scale of what passes through."""
@@ -60,12 +61,32 @@ def orthogonal(rows: int, columns: int, sets: int | None, gain: float, generator
     return draws[0] if sets is None else torch.stack(draws)
 
 
-class Linear(nn.Module):
-    """x W + b with W [in, out], or [G, in, out] for `sets` sets."""
+def xavier(rows: int, columns: int, sets: int | None, generator: torch.Generator) -> Tensor:
+    """Matrices like `orthogonal`'s from a normal distribution of variance 2 / (rows + columns). Source: Glorot and
+    Bengio 2010.
+    """
+    draws = [nn.init.xavier_normal_(torch.empty(rows, columns), generator=generator) for _ in range(sets or 1)]
+    return draws[0] if sets is None else torch.stack(draws)
 
-    def __init__(self, inputs: int, outputs: int, sets: int | None, gain: float, generator: torch.Generator):
+
+class Linear(nn.Module):
+    """x W + b with W [in, out], or [G, in, out] for `sets` sets; gain: of orthogonal weights."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        sets: int | None,
+        gain: float,
+        generator: torch.Generator,
+        init: Init = "orthogonal",
+    ):
         super().__init__()
-        self.weight = nn.Parameter(orthogonal(inputs, outputs, sets, gain, generator))
+        if init == "orthogonal":
+            weight = orthogonal(inputs, outputs, sets, gain, generator)
+        else:
+            weight = xavier(inputs, outputs, sets, generator)
+        self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(outputs) if sets is None else torch.zeros(sets, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:

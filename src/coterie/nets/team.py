@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.nets.bodies import Mlp
-from coterie.nets.layers import Activation, Linear
+from coterie.nets.layers import Activation, Init, Linear
 from coterie.nets.memory import Carry, Memory, MemoryKind
 from coterie.nets.sensors import Sensors, layout, together
 from coterie.types import Action, RoleSpec, TeamSpec, Tree
@@ -30,6 +30,7 @@ class Shape:
     layer_norm: bool
     memory: MemoryKind
     memory_size: int
+    init: Init = "orthogonal"
 
 
 @dataclass(frozen=True)
@@ -158,13 +159,13 @@ class Core(nn.Module):
     ):
         super().__init__()
         self.sets = sets
-        self.body = Mlp(inputs, shape.hidden, shape.activation, shape.layer_norm, sets, generator)
+        self.body = Mlp(inputs, shape.hidden, shape.activation, shape.layer_norm, sets, generator, shape.init)
         self.memory = None
         features = self.body.features
         if shape.memory != "none":
             self.memory = Memory(shape.memory, features, shape.memory_size, sets, generator)
             features = shape.memory_size
-        self.head = Linear(features, outputs, sets, head_gain, generator)
+        self.head = Linear(features, outputs, sets, head_gain, generator, shape.init)
 
     def forward(self, x: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
         lead = x.shape[:-1]
