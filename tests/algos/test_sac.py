@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -210,6 +211,24 @@ def test_an_actors_loss_reaches_no_other_actor(critic, shared):
         numbers = wrong["agent"].continuous
         q = algorithm._q(algorithm.critics, window, slice(0, -1), wrong, None)[0, :, :, 0].sum()
         assert torch.autograd.grad(q, numbers)[0][:, :, 1].abs().sum() > 0
+
+
+@pytest.mark.parametrize("others", ["replay", "current"])
+def test_the_others_in_an_actors_loss_do_what_they_did_or_what_they_would_do_now(others):
+    """What was done is changed: the loss follows in the one case. No gradient reaches another's numbers in either."""
+    world = Probe(show_x, pay_one, n=2, actions=spaces.Tuple([spaces.Discrete(3), BOX]))
+    algorithm, collector = learner(world, critic="joint", others=others, share="none", temperature=1e-6)
+    window = window_of(algorithm, collector)
+    draw, spread = algorithm._draw(window)
+    alpha = torch.full((2,), 1e-6)
+    before = algorithm._policy_losses(window, draw, spread, alpha)[0]
+    changed = tree_map(lambda x: torch.zeros_like(x), window.action)
+    after = algorithm._policy_losses(replace(window, action=changed), draw, spread, alpha)[0]
+    assert (before == after) == (others == "current")
+    judged = []
+    algorithm.critics.register_forward_pre_hook(lambda module, args: judged.append(args[2]))
+    algorithm._policy_losses(window, draw, spread, alpha)
+    assert not judged[0]["agent"].continuous.requires_grad
 
 
 def test_the_critics_are_not_moved_by_the_actors_loss():

@@ -76,6 +76,9 @@ class SACConfig(OffPolicyConfig):
     """The critics' learning rate; the actor's if not given."""
     critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
     """Units of the critics' hidden layers; the actor's if not given."""
+    others: Literal["replay", "current"] = "replay"
+    """Whose actions stand beside an agent's own in its actor's loss: what they did, or what their policies do now.
+    """
     temperature: float = Field(1.0, gt=0)
     """What a nat of entropy is worth in reward, at the start."""
     learn_temperature: bool = True
@@ -230,12 +233,11 @@ class SAC(Algorithm):
     def _policy_losses(
         self, window: Window, draw: Draw, spread: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The losses of policy and temperature, and the mean entropy. An agent's own action is the one just drawn, the
-        others' are those of the replay.
-        """
+        """The losses of policy and temperature, and the mean entropy. An agent's own action is the one just drawn."""
         config, rows = self.config, slice(0, -1)
         fresh = tree_map(lambda x: x[:-1], draw.action)
-        q = self._q(self.critics, window, rows, window.action, fresh).amin(0)
+        others = window.action if config.others == "replay" else tree_map(torch.Tensor.detach, fresh)
+        q = self._q(self.critics, window, rows, others, fresh).amin(0)
         counts, spread = self._counts(window, valued=False), spread[:-1]
         loss = -masked_mean(soft_value(q, draw.prob[:-1], spread, alpha), counts)
         reached = spread.detach()
