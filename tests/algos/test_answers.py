@@ -17,7 +17,7 @@ from gymnasium import spaces
 from algos import test_coma, test_poca, test_ppo, test_qlearning
 from algos.families import FAMILIES, WITH_LAMBDA, WITH_STEPS, clock, made, teach, window_of
 from algos.worlds import Everything, Probe
-from coterie.algos import poca, ppo
+from coterie.algos import onpolicy, poca, ppo
 from coterie.algos.ppo import PPOConfig
 from coterie.collect import Collector
 from coterie.envs.make import make
@@ -157,13 +157,13 @@ KINDS = list(itertools.product(Everything.KINDS, ("none", "gru", "lstm")))
 def test_every_single_ratio_of_the_first_epoch_is_one(module, kind, memory, monkeypatch):
     """To 1e-5, in every live sample of every part. In the control one agent's note of one row is off by 1e-4."""
     ratios = []
-    surrogate = module.clipped_surrogate
+    surrogate = onpolicy.clipped_surrogate
 
     def spy(ratio, *rest):
         ratios.append(ratio.detach() - 1)
         return surrogate(ratio, *rest)
 
-    monkeypatch.setattr(module, "clipped_surrogate", spy)
+    monkeypatch.setattr(onpolicy, "clipped_surrogate", spy)
     build = test_ppo.learner if module is ppo else test_poca.learner
     settings = {"memory": memory, "memory_size": 8, "sequence": 4 if memory != "none" else None}
     algorithm, collector = build(Everything(kind), epochs=1, minibatches=1, normalise_obs=True, **settings)

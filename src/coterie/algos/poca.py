@@ -26,9 +26,9 @@ from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
 from coterie.algos.onpolicy import ClippedConfig, Units
 from coterie.algos.optimiser import Optimiser
-from coterie.math.losses import clipped_surrogate, clipped_value_error, masked_mean, masked_moments, standardise
+from coterie.math.losses import clipped_value_error, masked_mean, standardise
 from coterie.math.returns import lambda_return
-from coterie.math.running import Moments, ema_scale, ema_start, ema_update
+from coterie.math.running import Moments, ema_scale, ema_start
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.math.schedules import scheduled
 from coterie.metrics import Metric, declare
@@ -233,10 +233,9 @@ class POCA(Algorithm):
         target = lambda_return(reward, following, ended, boundary, self._gamma, config.td_lambda)
         live = onpolicy.live(window)
         valued = live.any(-1, keepdim=True)
-        spread = masked_moments(target[..., 0], valued)[1]
-        missed = masked_moments((target - real[:, :, :1])[..., 0], valued)[1]
+        explained = onpolicy.explained_variance(target[..., 0], (target - real[:, :, :1])[..., 0], valued)
         if config.normalise_value:
-            self._learn_scale(target, valued)
+            self._value_moments = onpolicy.learn_scale(self._value_moments, target, valued, config.value_beta)
             mean, scale = self._value_scale()
         gain = ((target - real[:, :, 1:]) * self._strength).mean(-1)
         masked = self.team.mortal or self._length is not None
@@ -253,7 +252,7 @@ class POCA(Algorithm):
             first=None if self._length is None else window.first[:-1],
             begins=None if begins is None else begins[:-1],
         )
-        return batch, starts, 1 - missed / spread.clamp(min=1e-8)
+        return batch, starts, explained
 
     def _loss(
         self, batch: Batch, starts: dict[str, Carry] | None, clip_eps: float, entropy_coef: float
@@ -264,11 +263,7 @@ class POCA(Algorithm):
         config = self.config
         actor_carry, critic_carry = ({}, {}) if starts is None else (starts["actor"], starts["critic"])
         log_prob, entropy = self.policy.evaluate(batch.obs, batch.action_mask, batch.action, batch.first, actor_carry)
-        log_ratio = log_prob - batch.log_prob
-        if batch.live is not None:  # nothing of a masked place may reach exp
-            log_ratio = torch.where(batch.live, log_ratio, 0.0)
-        ratio = log_ratio.exp()
-        policy_loss = masked_mean(clipped_surrogate(ratio, batch.advantage, clip_eps), batch.live)
+        policy_loss, strayed = onpolicy.clipped_policy(log_prob, batch.log_prob, batch.advantage, batch.live, clip_eps)
         value, _ = self.critic(batch.obs, batch.action, batch.present, batch.begins, critic_carry)
         target = batch.target.expand_as(value)
         error = clipped_value_error(value, batch.value, target, config.value_clip_eps, config.huber_delta).mean(-1)
@@ -277,11 +272,8 @@ class POCA(Algorithm):
         spread = masked_mean(entropy, batch.live)
         regression = config.value_coef * (value_loss + config.baseline_coef * baseline_loss)
         loss = policy_loss + regression - entropy_coef * spread
-        with torch.no_grad():
-            divergence = masked_mean(ratio - 1 - log_ratio, batch.live)
-            clipped = masked_mean(((ratio - 1).abs() > clip_eps).float(), batch.live)
-            report = torch.stack([policy_loss, value_loss, baseline_loss, spread, divergence, clipped])
-        return loss, report.detach()
+        losses = torch.stack([policy_loss, value_loss, baseline_loss, spread]).detach()
+        return loss, torch.cat([losses, strayed])
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
@@ -312,12 +304,6 @@ class POCA(Algorithm):
 
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
-
-    def _learn_scale(self, target: Tensor, valued: Tensor) -> None:
-        """Moves each signal's moments towards its returns [T, B, 1, K] where `valued` [T, B, 1] holds."""
-        moments = [masked_moments(x, valued) for x in target.unbind(-1)]
-        mean, variance = (torch.stack(parts) for parts in zip(*moments, strict=True))
-        self._value_moments = ema_update(self._value_moments, mean, variance + mean.square(), self.config.value_beta)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -24,16 +24,9 @@ from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, requir
 from coterie.algos.onpolicy import ClippedConfig
 from coterie.algos.optimiser import Optimiser
 from coterie.errors import UserError
-from coterie.math.losses import (
-    clipped_surrogate,
-    clipped_value_error,
-    masked_mean,
-    masked_moments,
-    standardise,
-    value_error,
-)
+from coterie.math.losses import clipped_value_error, masked_mean, standardise, value_error
 from coterie.math.returns import gae
-from coterie.math.running import Moments, ema_scale, ema_start, ema_update
+from coterie.math.running import Moments, ema_scale, ema_start
 from coterie.math.schedules import decayed, scheduled
 from coterie.nets.critics import OwnCritic, TeamCritic
 from coterie.nets.memory import Carry
@@ -140,6 +133,7 @@ class PPO(Algorithm):
         self._updates = 0
         self._value_moments: Moments = ema_start(1, device)
         self._carry = self._critic_carry(copies)  # the critic's memory before the next window
+        self._starts: list[Carry] = []  # and before each sequence of the last one
         self._shuffle = generator(seed, "minibatches")
         self._members = onpolicy.group_members(team).to(device)
 
@@ -242,9 +236,9 @@ class PPO(Algorithm):
         target = advantage + real[:-1]
         live = onpolicy.live(window)
         valued = window.acted[:-1, :, None].expand_as(live) if self._central else live
-        spread, missed = masked_moments(target[..., 0], valued)[1], masked_moments(advantage[..., 0], valued)[1]
+        explained = onpolicy.explained_variance(target[..., 0], advantage[..., 0], valued)
         if config.normalise_value:
-            self._learn_scale(target, valued)
+            self._value_moments = onpolicy.learn_scale(self._value_moments, target, valued, config.value_beta)
             mean, scale = self._value_scale()
         gain = advantage.mean(-1)
         if config.normalise_advantage:
@@ -265,7 +259,7 @@ class PPO(Algorithm):
             first=window.first[:-1] if self._recurrent else None,
             begins=None if begins is None else begins[:-1],
         )
-        return batch, 1 - missed / spread.clamp(min=1e-8)
+        return batch, explained
 
     def _loss(self, batch: Batch, starts: dict[str, Carry] | None, entropy_coef: float) -> tuple[Tensor, Tensor]:
         """The loss of a minibatch, and [5] what it is made of: as in `_policy_loss`, and the loss of the values."""
@@ -279,20 +273,13 @@ class PPO(Algorithm):
 
     def _policy_loss(self, batch: Batch, carry: Carry, entropy_coef: float) -> tuple[Tensor, Tensor]:
         """The policy's loss with its bonus, and [4] the loss without it, entropy, divergence, clipped share."""
-        config = self.config
         log_prob, entropy = self.policy.evaluate(batch.obs, batch.action_mask, batch.action, batch.first, carry)
-        log_ratio = log_prob - batch.log_prob
-        if batch.live is not None:  # nothing of a masked place may reach exp
-            log_ratio = torch.where(batch.live, log_ratio, 0.0)
-        ratio = log_ratio.exp()
-        policy_loss = masked_mean(clipped_surrogate(ratio, batch.advantage, config.clip_eps), batch.live)
+        policy_loss, strayed = onpolicy.clipped_policy(
+            log_prob, batch.log_prob, batch.advantage, batch.live, self.config.clip_eps
+        )
         spread = masked_mean(entropy, batch.live)
         loss = policy_loss - entropy_coef * spread
-        with torch.no_grad():
-            divergence = masked_mean(ratio - 1 - log_ratio, batch.live)
-            clipped = masked_mean(((ratio - 1).abs() > config.clip_eps).float(), batch.live)
-            report = torch.stack([policy_loss, spread, divergence, clipped])
-        return loss, report.detach()
+        return loss, torch.cat([torch.stack([policy_loss, spread]).detach(), strayed])
 
     def _report(
         self, reports: Tensor, explained: float, lr: float, entropy_coef: float, epochs: int
@@ -348,12 +335,6 @@ class PPO(Algorithm):
 
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
-
-    def _learn_scale(self, target: Tensor, valued: Tensor) -> None:
-        mean, variance = masked_moments(target, valued.unsqueeze(-1))
-        self._value_moments = ema_update(
-            self._value_moments, mean.view(1), (variance + mean.square()).view(1), self.config.value_beta
-        )
 
     # -------------------------------------------------------------------------------------------------- construction
 
