@@ -16,8 +16,6 @@ from coterie.actor import ActorPolicy
 from coterie.errors import NonFiniteError, UserError
 from coterie.math.losses import clipped_surrogate, masked_mean, masked_moments
 from coterie.math.running import Moments, ema_update
-from coterie.math.losses import clipped_surrogate, masked_mean, masked_moments
-from coterie.math.running import Moments, ema_update
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.metrics import Metric, declare
 from coterie.nets.layers import Activation, Init
@@ -286,35 +284,6 @@ def minibatches(
     for part in order.chunk(parts):
         minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
         yield minibatch, carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
-
-
-def clipped_policy(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, live: Tensor | None, clip_eps: float
-) -> tuple[Tensor, Tensor]:
-    """The clipped loss of a policy, and [2] its divergence from the one that collected and the share that lies outside
-    the clip; all but `clip_eps` are [.., N].
-    """
-    log_ratio = log_prob - old_log_prob
-    if live is not None:  # nothing of a masked place may reach exp
-        log_ratio = torch.where(live, log_ratio, 0.0)
-    ratio = log_ratio.exp()
-    loss = masked_mean(clipped_surrogate(ratio, advantage, clip_eps), live)
-    with torch.no_grad():
-        divergence = masked_mean(ratio - 1 - log_ratio, live)
-        clipped = masked_mean(((ratio - 1).abs() > clip_eps).float(), live)
-    return loss, torch.stack([divergence, clipped])
-
-
-def explained_variance(target: Tensor, missed: Tensor, valued: Tensor) -> Tensor:
-    """Share of the variance of returns [.., N] that values explain which miss them by so much, where `valued` holds."""
-    left, spread = masked_moments(missed, valued)[1], masked_moments(target, valued)[1]
-    return 1 - left / spread.clamp(min=1e-8)
-
-
-def learn_scale(moments: Moments, target: Tensor, valued: Tensor, beta: float) -> Moments:
-    """The moments of each signal's returns [.., K], moved towards those where `valued` [..] holds."""
-    mean, variance = (torch.stack(x) for x in zip(*(masked_moments(x, valued) for x in target.unbind(-1)), strict=True))
-    return ema_update(moments, mean, variance + mean.square(), beta)
 
 
 def clipped_policy(
