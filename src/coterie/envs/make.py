@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from coterie import messages, registry
 from coterie.envs.adapters.adapter import Adapter
+from coterie.envs.hosting.hosted import Alone, HostedEnv
 from coterie.envs.vector import VectorEnv
 from coterie.envs.world import World, WorldEnv
 from coterie.errors import UserError
@@ -38,7 +39,7 @@ def make(
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
     if isinstance(kind, Adapter):
-        return kind.make(config, copies, seed, device)
+        return HostedEnv(Alone(lambda: kind.instance(config), kind.layout(config), copies), seed, device)
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
 
 
@@ -46,7 +47,7 @@ def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> E
     """The spec of any environment but a user's own, without running it. UserError as in `make`."""
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
-    return kind.spec(config) if isinstance(kind, Adapter) else _world(name, kind, config, with_state=False).spec
+    return kind.layout(config).spec if isinstance(kind, Adapter) else _world(name, kind, config, with_state=False).spec
 
 
 def _typed(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseModel | None) -> BaseModel:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
 from pydantic import BaseModel
 
-from coterie.envs.vector import VectorEnv
-from coterie.types import EnvSpec
+from coterie.envs.hosting.instance import Instance, Layout
 
 
 class Adapter(ABC):
@@ -20,9 +18,9 @@ class Adapter(ABC):
     Config: type[BaseModel]
 
     @abstractmethod
-    def spec(self, config: BaseModel) -> EnvSpec:
+    def layout(self, config: BaseModel) -> Layout:
         """What the environment is made of. UserError for what the library refuses."""
 
     @abstractmethod
-    def make(self, config: BaseModel, copies: int, seed: int, device: torch.device | str) -> VectorEnv:
-        """`copies` copies of the environment. UserError as in `spec`."""
+    def instance(self, config: BaseModel) -> Instance:
+        """One copy of the environment. UserError as in `layout`."""

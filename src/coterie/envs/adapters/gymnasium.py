@@ -1,4 +1,4 @@
-"""Gymnasium's environments, `gym/<ID>`: one agent, copies stepped one after the other in this process.
+"""Gymnasium's environments, `gym/<ID>`: one agent.
 
 Gymnasium's own loop is kept to the letter: the same seeds and actions give the same observations and rewards. What its
 wrappers for the time limit and for the order of calls do is done here, once a copy; its passive checker is left out.
@@ -11,9 +11,9 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import gymnasium
 import numpy as np
@@ -21,16 +21,14 @@ import torch
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from torch import Tensor
 
 from coterie.envs.adapters.adapter import Adapter
 from coterie.envs.adapters.spaces import Actuator, Observer
-from coterie.envs.vector import VectorEnv
+from coterie.envs.hosting.instance import Instance, Layout, Place
 from coterie.errors import UserError, nearest
-from coterie.seeds import seed_of
-from coterie.types import Action, EnvSpec, RoleSpec, Row, Step, Tree
+from coterie.types import EnvSpec, RoleSpec
 
 ROLE = "agent"
 
@@ -68,14 +66,19 @@ class Gymnasium(Adapter):
             known = _CONFIGS[env_id] = (self._registered, _config(self._registered, self.name))
         self.Config = known[1]
 
-    def spec(self, config: BaseModel) -> EnvSpec:
+    def layout(self, config: BaseModel) -> Layout:
         env = self._one(config)
+        with _told(self.name, self._registered):
+            Actuator(env.action_space)
+            observer = Observer(env.observation_space)
+            role = RoleSpec(ROLE, ROLE, (ROLE,), observer.space, env.action_space)
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=GymInstance(env).exact)
         env.close()
-        return self._spec(env)
+        return Layout(spec, {ROLE: observer})
 
-    def make(self, config: BaseModel, copies: int, seed: int, device: torch.device | str) -> VectorEnv:
-        envs = [self._one(config) for _ in range(copies)]
-        return GymnasiumEnv(self._spec(envs[0]), envs, seed, device)
+    def instance(self, config: BaseModel) -> Instance:
+        return GymInstance(self._one(config))
 
     def _one(self, config: BaseModel) -> gymnasium.Env:
         params = config.model_dump()
@@ -83,101 +86,12 @@ class Gymnasium(Adapter):
         with _told(self.name, self._registered):
             return gymnasium.make(self._id, max_episode_steps=limit, disable_env_checker=True, **params)
 
-    def _spec(self, env: gymnasium.Env) -> EnvSpec:
-        with _told(self.name, self._registered):
-            Actuator(env.action_space)
-            role = RoleSpec(ROLE, ROLE, (ROLE,), Observer(env.observation_space).space, env.action_space)
-        limit = None if env.spec is None else env.spec.max_episode_steps
-        return EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=Copy(env).exact)
 
+@final
+class GymInstance(Instance):
+    """One environment of gymnasium.
 
-class GymnasiumEnv(VectorEnv):
-    """Copies of a gymnasium environment, each with a seed of its own."""
-
-    def __init__(self, spec: EnvSpec, envs: list[gymnasium.Env], seed: int, device: torch.device | str):
-        self.spec, self.copies, self.device = spec, len(envs), torch.device(device)
-        self._all = [Copy(env) for env in envs]
-        self._observer = Observer(envs[0].observation_space)
-        self._actuator = Actuator(envs[0].action_space)
-        self._seed: int | None = seed  # of the first reset
-        self._alive = torch.ones(self.copies, 1, dtype=torch.bool, device=self.device)
-        self._nobody = torch.zeros_like(self._alive)
-        self._all_copies, self._no_copy = self._alive[:, 0], self._nobody[:, 0]
-        self._no_group_reward = torch.zeros(self.copies, 1, device=self.device)
-
-    def reset(self, seed: int | None = None) -> Row:
-        seed, self._seed = self._seed if seed is None else seed, None
-        shown = []
-        for b, copy in enumerate(self._all):
-            # 31 bits, which every library that environments draw from takes.
-            shown.append(copy.reset(None if seed is None else seed_of(seed, "env", self.spec.name, b) >> 32))
-        return Row({ROLE: self._obs(shown)}, {}, {}, self._alive, self._alive, self._all_copies)
-
-    def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
-        given = action[ROLE]
-        actions = self._actuator(_only_agent(given.discrete), _only_agent(given.continuous))
-        first = [copy.closing for copy in self._all]
-        brought = [copy.step(own) for copy, own in zip(self._all, actions, strict=True)]
-        shown, paid, ended, cut = zip(*brought, strict=True)
-        reward = self._tensor(np.array(paid, dtype=np.float32)[:, None])
-        obs = {ROLE: self._obs(shown)}
-        if not (any(ended) or any(cut) or any(first)):  # mostly; nothing new has to be built then
-            nobody, no_copy = self._nobody, self._no_copy
-            step = Step(reward, self._no_group_reward, nobody, nobody, no_copy, no_copy, {})
-            return step, Row(obs, {}, {}, self._alive, nobody, self._all_copies)
-        flags = np.array([ended, cut, first], dtype=bool)
-        terminated, truncated, begins = self._tensor(flags).unbind()
-        step = Step(
-            reward=reward,
-            group_reward=self._no_group_reward,
-            terminated=terminated[:, None],
-            truncated=truncated[:, None],
-            episode_terminated=terminated,
-            episode_truncated=truncated,
-            metrics={},
-        )
-        return step, Row(obs, {}, {}, self._alive, begins[:, None], ~(terminated | truncated))
-
-    def _obs(self, shown: Sequence[Any]) -> Tree:
-        return self._observer.tree(self._observer.arrays(shown), self.device)
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        if not self.spec.exact_resume:
-            return {}
-        begun = [] if self._seed is not None else [copy.state_dict() for copy in self._all]
-        return {"seed": self._seed, "copies": begun}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if not self.spec.exact_resume:
-            raise UserError(f"{self.spec.name} cannot save its state: begin new episodes with reset(seed)")
-        self._seed = state["seed"]
-        for copy, own in zip(self._all, state["copies"], strict=self._seed is None):
-            copy.load_state_dict(own)
-
-    def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
-        with _told(self.spec.name, self._all[copy].env.spec):
-            picture = self._all[copy].render()
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
-            raise UserError(f"{self.spec.name} draws no pictures: it has no render mode rgb_array")
-        scale = size / max(picture.shape[:2])
-        height, width = (max(1, round(scale * side)) for side in picture.shape[:2])
-        image = Image.fromarray(np.ascontiguousarray(picture, dtype=np.uint8))
-        return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS)).copy()
-
-    def close(self) -> None:
-        for copy in self._all:
-            copy.close()
-
-
-class Copy:
-    """One environment of gymnasium that begins a new episode on the step after its last.
-
-    env: as `gymnasium.make` returns it; closing: the observation that came last ends an episode; exact: `state_dict`
-    holds all that going on needs.
+    env: as `gymnasium.make` returns it; exact: `state_dict` holds all that going on needs.
     """
 
     def __init__(self, env: gymnasium.Env):
@@ -187,60 +101,60 @@ class Copy:
             env = env.env
         if type(env) is OrderEnforcing:
             env = env.env
-        self.env, self.closing, self._elapsed, self._closed = env, False, 0, False
+        self.env, self._elapsed, self._closed = env, 0, False
+        self._sensors = Observer(env.observation_space).sensors
         kind = type(env)
         known = kind.__module__.startswith("gymnasium.envs.classic_control.")
         self._saved = _SAVED.get(kind.__name__) if known else None
         self.exact = self._saved is not None
 
-    def reset(self, seed: int | None) -> Any:
-        """The first observation of a new episode; seed: None draws on."""
-        self.closing, self._elapsed = False, 0
-        return self.env.reset(seed=seed)[0]
+    def attach(self, place: Place) -> None:
+        self._place, self._reward = place, place.reward
+        self._writes = [(sensor.write, place.obs[ROLE][sensor.name][0]) for sensor in self._sensors]
+        place.alive[0] = True
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        """Observation, reward, terminated, truncated. From a closing row a new episode begins, the action is unread."""
-        if self.closing:
-            return self.reset(None), 0.0, False, False
-        observation, reward, terminated, truncated, _ = self.env.step(action)
+    def reset(self, seed: int | None) -> None:
+        self._elapsed = 0
+        self._show(self.env.reset(seed=seed)[0])
+
+    def step(self, actions: list[Any]) -> None:
+        observation, self._reward[0], terminated, truncated, _ = self.env.step(actions[0])
+        self._show(observation)
         self._elapsed += 1
         if terminated:
-            truncated = False
-        elif self._elapsed >= self._limit:
-            truncated = True
-        self.closing = bool(terminated or truncated)
-        return observation, float(reward), terminated, truncated
+            self._place.terminated[0] = self._place.ended[0] = True
+        elif truncated or self._elapsed >= self._limit:
+            self._place.truncated[0] = self._place.ended[1] = True
+
+    def _show(self, observation: Any) -> None:
+        for write, array in self._writes:
+            write(array, observation)
 
     def state_dict(self) -> dict[str, Any]:
         assert self._saved is not None
         memory = {name: _as_tensor(getattr(self.env, name, None)) for name in self._saved}
-        generator = _words(self.env.np_random)
-        return {"memory": memory, "generator": generator, "elapsed": self._elapsed, "closing": self.closing}
+        return {"memory": memory, "generator": _words(self.env.np_random), "elapsed": self._elapsed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state["memory"].items():
             setattr(self.env, name, None if value is None else value.cpu().numpy().copy()[()])
         _set_words(self.env.np_random, state["generator"])
-        self._elapsed, self.closing = state["elapsed"], state["closing"]
+        self._elapsed = state["elapsed"]
 
-    def render(self) -> Any:
-        """What the environment draws as rgb_array; None if it cannot."""
+    def render(self) -> np.ndarray | None:
         inner: Any = self.env.unwrapped
         if "rgb_array" not in (self.env.metadata.get("render_modes") or ()):
             return None
         inner.render_mode = "rgb_array"  # environments look at it when they draw; nothing is set up before
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # arrays want no window, and there may be no screen
-        return self.env.render()
+        with _told(f"gym/{self.env.spec.id}" if self.env.spec else "gym", self.env.spec):
+            drawn: Any = self.env.render()
+        return drawn
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self.env.close()
-
-
-def _only_agent(component: Tensor | None) -> np.ndarray | None:
-    """[B, 1, ..] of the one agent as [B, ..]."""
-    return None if component is None else component.cpu().numpy()[:, 0]
 
 
 # --------------------------------------------------------------------------------------------------------- saved state

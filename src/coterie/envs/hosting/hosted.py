@@ -1,0 +1,187 @@
+"""A batch of copies of an outside environment, whoever steps them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from coterie.envs.hosting.board import Board
+from coterie.envs.hosting.crew import Crew
+from coterie.envs.hosting.instance import Instance, Layout
+from coterie.envs.vector import VectorEnv
+from coterie.errors import UserError
+from coterie.types import Action, Row, Step, Tree
+
+
+class Host(ABC):
+    """Who steps the copies of a board. Actions are on the board when `step` is called, and what they brought when it
+    returns.
+    """
+
+    board: Board
+
+    @abstractmethod
+    def reset(self, seed: int | None) -> None:
+        """A new episode in every copy; each has a seed of its own from `seed`."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """A step of every copy."""
+
+    @abstractmethod
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Of every copy what it needs to go on."""
+
+    @abstractmethod
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Takes up where `state_dict` was called."""
+
+    @abstractmethod
+    def render(self, copy: int) -> np.ndarray | None:
+        """A picture of one copy as its library draws it; None if it draws none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the copies hold. May be called twice."""
+
+
+@final
+class Alone(Host):
+    """Steps all copies in this process."""
+
+    def __init__(self, make: Callable[[], Instance], layout: Layout, copies: int):
+        self.board = Board(layout, copies)
+        self._crew = Crew(make, self.board, 0, copies)
+
+    def reset(self, seed: int | None) -> None:
+        self._crew.reset(seed)
+
+    def step(self) -> None:
+        self._crew.step()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return self._crew.state_dict()
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self._crew.load_state_dict(states)
+
+    def render(self, copy: int) -> np.ndarray | None:
+        return self._crew.instances[copy].render()
+
+    def close(self) -> None:
+        self._crew.close()
+
+
+@final
+class HostedEnv(VectorEnv):
+    """The copies of a host, each with a seed of its own; rows and steps are copied off its board."""
+
+    def __init__(self, host: Host, seed: int, device: torch.device | str):
+        self._host, self._board = host, host.board
+        self.spec, self.copies, self.device = host.board.layout.spec, host.board.copies, torch.device(device)
+        self._seed: int | None = seed  # of the first reset
+        n = self.spec.n
+        self._all = torch.ones(self.copies, n, dtype=torch.bool, device=self.device)
+        self._none = torch.zeros_like(self._all)
+        self._all_copies, self._no_copy = self._all[:, 0], self._none[:, 0]
+        self._no_group_reward = torch.zeros(self.copies, len(self.spec.groups), device=self.device)
+        self._alive = np.zeros((self.copies, n), np.bool_)  # in the row before
+        self._closed = np.zeros(self.copies, np.bool_)  # the row before was a closing one
+
+    def reset(self, seed: int | None = None) -> Row:
+        seed, self._seed = self._seed if seed is None else seed, None
+        self._host.reset(seed)
+        self._alive[...] = False
+        self._closed[...] = True
+        return self._row()
+
+    def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
+        board = self._board
+        for role, picks in board.discrete.items():
+            np.copyto(picks, _numpy(action[role].discrete))
+        for role, numbers in board.continuous.items():
+            np.copyto(numbers, _numpy(action[role].continuous))
+        np.copyto(self._closed, board.closing)
+        if self.spec.mortal:
+            np.copyto(self._alive, board.alive)
+        self._host.step()
+        return self._step(), self._row()
+
+    def _step(self) -> Step:
+        board, n = self._board, self.spec.n
+        group_reward = self._tensor(board.group_reward) if self.spec.paid_by_group else self._no_group_reward
+        metrics = {name: self._tensor(board.metrics[:, k]) for k, name in enumerate(self.spec.metrics)}
+        if not board.flags.any():  # mostly; nothing new has to be built then
+            nobody, no_copy = self._none, self._no_copy
+            return Step(self._tensor(board.reward), group_reward, nobody, nobody, no_copy, no_copy, metrics)
+        flags = self._tensor(board.flags)
+        ended = flags[:, 2 * n :]
+        return Step(
+            reward=self._tensor(board.reward),
+            group_reward=group_reward,
+            terminated=flags[:, :n],
+            truncated=flags[:, n : 2 * n],
+            episode_terminated=ended[:, 0],
+            episode_truncated=ended[:, 1],
+            metrics=metrics,
+        )
+
+    def _row(self) -> Row:
+        board = self._board
+        obs: dict[str, Tree] = {}
+        for role, arrays in board.obs.items():
+            seen = {name: self._tensor(x) for name, x in arrays.items()}
+            obs[role] = seen.get("", seen)
+        begins = self._closed | board.lost
+        alive, first = self._all, self._none
+        if self.spec.mortal:
+            alive = self._tensor(board.alive)
+            first = self._tensor(board.alive & (begins[:, None] | ~self._alive))
+        elif begins.any():
+            first = self._tensor(begins).unsqueeze(1).expand(self.copies, self.spec.n)
+        acted = self._tensor(~board.closing) if board.closing.any() else self._all_copies
+        mask = {role: self._tensor(x) for role, x in board.mask.items()}
+        state = {name: self._tensor(x) for name, x in board.state.items()}
+        return Row(obs, mask, state, alive, first, acted)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        """A tensor of its own."""
+        tensor = torch.from_numpy(array.copy())
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.spec.exact_resume:
+            return {}
+        begun = [] if self._seed is not None else self._host.state_dict()
+        return {"seed": self._seed, "copies": begun, "alive": torch.from_numpy(self._board.alive.copy())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self.spec.exact_resume:
+            raise UserError(f"{self.spec.name} cannot save its state: begin new episodes with reset(seed)")
+        self._seed = state["seed"]
+        if self._seed is None:
+            self._host.load_state_dict(state["copies"])
+            self._board.alive[...] = state["alive"].cpu().numpy()
+
+    def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
+        picture = self._host.render(copy)
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise UserError(f"{self.spec.name} draws no pictures: it has no render mode rgb_array")
+        scale = size / max(picture.shape[:2])
+        height, width = (max(1, round(scale * side)) for side in picture.shape[:2])
+        image = Image.fromarray(np.ascontiguousarray(picture, dtype=np.uint8))
+        return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS)).copy()
+
+    def close(self) -> None:
+        self._host.close()
+
+
+def _numpy(component: Tensor | None) -> np.ndarray:
+    assert component is not None
+    return component.numpy() if component.device.type == "cpu" else component.cpu().numpy()
