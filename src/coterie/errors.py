@@ -14,6 +14,10 @@ class NonFiniteError(Exception):
     """A NaN or an infinity in a live place: the run stops, the last good checkpoint stays. Exit code 3."""
 
 
+class WorkersFailedError(Exception):
+    """Workers that step environments failed too often: the run stops, the last checkpoint stays. Exit code 3."""
+
+
 def nearest(value: str, choices: Iterable[str], most: int = 3) -> str:
     """The choices most like `value` as the end of a sentence: `did you mean 'a' or 'b'?`, else all choices."""
     choices = sorted(set(choices))

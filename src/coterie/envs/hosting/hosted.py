@@ -83,7 +83,7 @@ class HostedEnv(VectorEnv):
     """The copies of a host, each with a seed of its own; rows and steps are copied off its board."""
 
     def __init__(self, host: Host, seed: int, device: torch.device | str):
-        self._host, self._board = host, host.board
+        self._host = host  # which alone keeps the board, so that closing gives it back
         self.spec, self.copies, self.device = host.board.layout.spec, host.board.copies, torch.device(device)
         self._seed: int | None = seed  # of the first reset
         n = self.spec.n
@@ -102,7 +102,7 @@ class HostedEnv(VectorEnv):
         return self._row()
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
-        board = self._board
+        board = self._host.board
         for role, picks in board.discrete.items():
             np.copyto(picks, _numpy(action[role].discrete))
         for role, numbers in board.continuous.items():
@@ -114,7 +114,7 @@ class HostedEnv(VectorEnv):
         return self._step(), self._row()
 
     def _step(self) -> Step:
-        board, n = self._board, self.spec.n
+        board, n = self._host.board, self.spec.n
         group_reward = self._tensor(board.group_reward) if self.spec.paid_by_group else self._no_group_reward
         metrics = {name: self._tensor(board.metrics[:, k]) for k, name in enumerate(self.spec.metrics)}
         if not board.flags.any():  # mostly; nothing new has to be built then
@@ -133,7 +133,7 @@ class HostedEnv(VectorEnv):
         )
 
     def _row(self) -> Row:
-        board = self._board
+        board = self._host.board
         obs: dict[str, Tree] = {}
         for role, arrays in board.obs.items():
             seen = {name: self._tensor(x) for name, x in arrays.items()}
@@ -159,7 +159,7 @@ class HostedEnv(VectorEnv):
         if not self.spec.exact_resume:
             return {}
         begun = [] if self._seed is not None else self._host.state_dict()
-        return {"seed": self._seed, "copies": begun, "alive": torch.from_numpy(self._board.alive.copy())}
+        return {"seed": self._seed, "copies": begun, "alive": torch.from_numpy(self._host.board.alive.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.spec.exact_resume:
@@ -167,7 +167,7 @@ class HostedEnv(VectorEnv):
         self._seed = state["seed"]
         if self._seed is None:
             self._host.load_state_dict(state["copies"])
-            self._board.alive[...] = state["alive"].cpu().numpy()
+            self._host.board.alive[...] = state["alive"].cpu().numpy()
 
     def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
         picture = self._host.render(copy)

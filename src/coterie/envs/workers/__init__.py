@@ -1,0 +1,1 @@
+"""Processes that step copies of outside environments."""

@@ -1,0 +1,229 @@
+"""Copies stepped by worker processes, which write into memory shared with the trainer.
+
+A worker that ends, raises, shows NaN or does not answer in time is killed and another takes its copies. Their episodes
+are dropped, which the board says (`lost`), and new ones begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, final
+
+import numpy as np
+
+from coterie.envs.hosting.board import Board
+from coterie.envs.hosting.hosted import Host
+from coterie.envs.hosting.opening import opened
+from coterie.envs.workers.serve import FAILED, LOAD, RENDER, RESET, STATE, STEP, Post, serve
+from coterie.envs.workers.wire import pack, unpack
+from coterie.errors import UserError, WorkersFailedError
+from coterie.seeds import seed_of
+
+log = logging.getLogger(__name__)
+
+_START = 300.0
+"""Seconds that a worker may take to import its library and to make its copies."""
+
+
+class Failure(Exception):
+    """A worker is of no more use; what happened, in words."""
+
+
+@final
+class Worker:
+    """One process and the lines to it."""
+
+    def __init__(self, context: BaseContext, post: Post):
+        self.post = post
+        self._orders, theirs = context.Pipe()
+        its_life, self._life = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
+            target=serve, args=(post, theirs, its_life), name=f"coterie copies {post.start}+", daemon=True
+        )
+        self._process.start()
+        theirs.close()  # so that an end of the process is the end of the line
+        its_life.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def tell(self, order: bytes) -> None:
+        """Failure if nobody listens any more."""
+        try:
+            self._orders.send_bytes(order)
+        except OSError as error:
+            raise Failure(self._end()) from error
+
+    def answer(self, until: float, allowed: float) -> bytes:
+        """What it answers before the monotonic time `until`; allowed: the seconds that it had, for the words."""
+        try:
+            if not self._orders.poll(max(0.0, until - time.monotonic())):
+                raise Failure(f"it did not answer within {allowed:g} s")
+            said = self._orders.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise Failure(self._end()) from error
+        if said[:1] == FAILED:
+            raise Failure(said[1:].decode())
+        return said[1:]
+
+    def _end(self) -> str:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return f"its process was ended by signal {-code}"
+        return f"its process ended with code {code}"
+
+    def close(self, patience: float = 0.0) -> None:
+        """Hangs up, waits so many seconds, and kills what still runs."""
+        for line in (self._orders, self._life):
+            with suppress(OSError):
+                line.close()
+        if patience:
+            self._process.join(patience)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+@final
+class Processes(Host):
+    """Steps copies in `workers` processes, as many in each.
+
+    timeout: seconds that a step of all a worker's copies may take; restarts: how many failures are mended before
+    WorkersFailedError.
+    """
+
+    def __init__(
+        self, name: str, params: Mapping[str, Any], copies: int, workers: int, timeout: float = 60.0, restarts: int = 10
+    ):
+        self._timeout, self._restarts, self.failures = timeout, restarts, 0
+        self._context = _context()
+        layout, _ = opened(name, params)
+        self._name = layout.spec.name
+        self._memory = SharedMemory(create=True, size=Board.size(layout, copies))
+        self.board = Board(layout, copies, self._memory.buf)
+        self._seed = 0  # of the last reset that had one, from which those after a failure come
+        shares = np.array_split(np.arange(copies), min(workers, copies))
+        self._posts = [Post(name, dict(params), self._memory.name, copies, int(x[0]), len(x)) for x in shares]
+        self._workers: list[Worker] = []
+        try:
+            self._workers = [Worker(self._context, post) for post in self._posts]
+            until = time.monotonic() + _START
+            for worker in self._workers:
+                worker.answer(until, _START)
+        except Failure as failure:
+            self.close()
+            raise UserError(f"environment '{name}' cannot be made in a worker process: {failure}") from failure
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Process numbers of the workers, in the order of their copies."""
+        return [worker.pid for worker in self._workers]
+
+    def reset(self, seed: int | None) -> None:
+        self._seed = self._seed if seed is None else seed
+        self._all(RESET + pack(seed))
+
+    def step(self) -> None:
+        self.board.lost[...] = False
+        self._all(STEP)
+
+    def _all(self, order: bytes) -> None:
+        """Has every worker do it at once; copies of those that fail begin new episodes elsewhere."""
+        failed = {k: why for k, worker in enumerate(self._workers) if (why := _tried(worker.tell, order))}
+        until = time.monotonic() + self._timeout
+        for k, worker in enumerate(self._workers):
+            if k not in failed and (why := _tried(worker.answer, until, self._timeout)):
+                failed[k] = why
+        for k, failure in failed.items():
+            self._replace(k, failure)
+
+    def _replace(self, k: int, failure: Failure) -> None:
+        """Another worker in the place of the k-th, whose copies begin anew."""
+        while True:
+            self._workers[k].close()
+            self.failures += 1
+            post = self._posts[k]
+            which = f"copies {post.start} to {post.start + post.count - 1} of {self._name}"
+            if self.failures > self._restarts:
+                raise WorkersFailedError(
+                    f"workers failed {self.failures} times, the last one with {which}: {failure}; mend the environment "
+                    f"(coterie check-env), or allow more than workers.restarts={self._restarts}"
+                )
+            log.warning("a worker with %s is replaced, their episodes are dropped: %s", which, failure)
+            self._workers[k] = Worker(self._context, post)
+            again = _tried(self._begin, self._workers[k])
+            if again is None:
+                break
+            failure = again
+        own = slice(post.start, post.start + post.count)
+        for array in (self.board.flags, self.board.reward, self.board.group_reward, self.board.metrics):
+            array[own] = 0
+        self.board.closing[own], self.board.lost[own] = False, True
+
+    def _begin(self, worker: Worker) -> None:
+        """Waits for a worker that takes over, and begins new episodes in its copies."""
+        worker.answer(time.monotonic() + _START, _START)
+        worker.tell(RESET + pack(seed_of(self._seed, "restart", self.failures)))
+        worker.answer(time.monotonic() + self._timeout, self._timeout)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [state for worker in self._workers for state in unpack(self._ask(worker, STATE))]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for worker in self._workers:
+            own = states[worker.post.start : worker.post.start + worker.post.count]
+            self._ask(worker, LOAD + pack(own))
+
+    def render(self, copy: int) -> np.ndarray | None:
+        worker = next(w for w in self._workers if w.post.start <= copy < w.post.start + w.post.count)
+        return unpack(self._ask(worker, RENDER + str(copy - worker.post.start).encode()))
+
+    def _ask(self, worker: Worker, order: bytes) -> bytes:
+        """The answer of one worker; what it refuses is the user's to know."""
+        try:
+            worker.tell(order)
+            return worker.answer(time.monotonic() + self._timeout, self._timeout)
+        except Failure as failure:
+            raise UserError(f"{self._name}: {failure}") from None
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close(patience=2.0)
+        self._workers = []
+        if hasattr(self, "board"):
+            del self.board  # its arrays hold the memory
+        with suppress(FileNotFoundError, BufferError):
+            self._memory.close()
+        with suppress(FileNotFoundError):
+            self._memory.unlink()
+
+
+def _tried(what: Callable[..., Any], *args: Any) -> Failure | None:
+    """Does it, and returns the failure if it is one, without the frames that would keep the shared memory open."""
+    try:
+        what(*args)
+    except Failure as failure:
+        return Failure(str(failure))
+    return None
+
+
+def _context() -> BaseContext:
+    """Processes that start clean: a fork would copy PyTorch's threads half."""
+    methods = multiprocessing.get_all_start_methods()
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["coterie.envs.workers.serve"])
+    return context

@@ -1,0 +1,145 @@
+"""What a worker process does: steps its part of the copies whenever it is told to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+
+from coterie.envs.hosting.board import Board
+from coterie.envs.hosting.crew import Crew
+from coterie.envs.hosting.instance import Layout
+from coterie.envs.hosting.opening import opened
+from coterie.envs.workers.wire import pack, unpack
+from coterie.errors import UserError
+
+STEP, RESET, STATE, LOAD, RENDER = b"s", b"r", b"g", b"l", b"p"
+DONE, FAILED = b".", b"!"
+
+
+@dataclass(frozen=True)
+class Post:
+    """Which copies a worker steps, and where.
+
+    name, params: the environment and its keys; memory: name of the shared block of `copies` copies; start, count: the
+    worker's own.
+    """
+
+    name: str
+    params: dict[str, Any]
+    memory: str
+    copies: int
+    start: int
+    count: int
+
+
+def serve(post: Post, orders: Connection, life: Connection) -> None:
+    """Does what `orders` says until the trainer hangs up. Every answer is DONE or FAILED, and what belongs to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
+    _die_with(life)
+    try:
+        worker = _Worker(post)
+        orders.send_bytes(DONE)
+    except Exception as error:
+        orders.send_bytes(FAILED + _said(error))
+        return
+    with suppress(EOFError, OSError):  # the trainer is gone
+        while True:
+            order = orders.recv_bytes()
+            try:
+                answer = worker.answers[order[:1]](order[1:])
+            except Exception as error:
+                answer = FAILED + _said(error)
+            orders.send_bytes(answer)
+    with suppress(Exception):
+        worker.crew.close()
+
+
+class _Worker:
+    """The crew of a worker, and how it answers."""
+
+    def __init__(self, post: Post):
+        import torch
+
+        torch.set_num_threads(1)
+        layout, make = opened(post.name, post.params)
+        self._memory = SharedMemory(post.memory)
+        board = Board(layout, post.copies, self._memory.buf)
+        self.crew = Crew(make, board, post.start, post.count)
+        own = slice(post.start, post.start + post.count)
+        self._numbers = _numbers(board, layout, own)
+        self.answers: dict[bytes, Callable[[bytes], bytes]] = {
+            STEP: self._step,
+            RESET: self._reset,
+            STATE: lambda _: DONE + pack(self.crew.state_dict()),
+            LOAD: self._load,
+            RENDER: self._render,
+        }
+
+    def _step(self, _: bytes) -> bytes:
+        self.crew.step()
+        return self._checked()
+
+    def _reset(self, said: bytes) -> bytes:
+        self.crew.reset(unpack(said))
+        return self._checked()
+
+    def _load(self, said: bytes) -> bytes:
+        self.crew.load_state_dict(unpack(said))
+        return DONE
+
+    def _render(self, said: bytes) -> bytes:
+        picture = self.crew.instances[int(said)].render()
+        return DONE + pack(None if picture is None else np.ascontiguousarray(picture))
+
+    def _checked(self) -> bytes:
+        """DONE, or what is not finite of what was shown and earned."""
+        for what, array in self._numbers:
+            if not np.isfinite(array).all():
+                copy = int(np.argwhere(~np.isfinite(array))[0][0])
+                return FAILED + f"{what} is NaN or infinite (copy {copy} of the worker's)".encode()
+        return DONE
+
+
+def _numbers(board: Board, layout: Layout, own: slice) -> list[tuple[str, np.ndarray]]:
+    """The floating-point arrays that copies write, with what they are."""
+    found = [("a reward", board.reward[own]), ("a group's reward", board.group_reward[own])]
+    found += [(f"state '{name}'", x[own]) for name, x in board.state.items()]
+    for role, arrays in board.obs.items():
+        found += [(f"an observation of role '{role}'", x[own]) for x in arrays.values() if x.dtype.kind == "f"]
+    return [(what, array) for what, array in found if array.size]
+
+
+def _said(error: Exception) -> bytes:
+    """One line that names the error, and where it comes from if it is not the user's."""
+    words = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return words.encode()
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {words}{where}".encode()
+
+
+def _die_with(life: Connection) -> None:
+    """Ends this process when the trainer does, also while an environment hangs: nobody else holds the line's end."""
+    if sys.platform == "linux":  # even in code that never gives the interpreter back
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            life.recv_bytes()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="life line", daemon=True).start()
