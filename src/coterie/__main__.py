@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 2: a mistake of the user's, told in one line on stderr; 3: a number was not finite; 130: interrupted.
     With COTERIE_DEBUG=1 in the environment, errors keep their traceback.
     """
-    from coterie.errors import NonFiniteError, UserError
+    from coterie.errors import NonFiniteError, UserError, WorkersFailedError
 
     # Before PyTorch is loaded: threads that wait for each other spin a little and then sleep. On two quiet cores this
     # keeps 0.93 of the speed; where others use the cores too, spinning on makes two threads many times slower than one.
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except UserError as error:
         return _say(str(error), USER_ERROR)
-    except NonFiniteError as error:
+    except (NonFiniteError, WorkersFailedError) as error:
         return _say(str(error), NON_FINITE)
 
 

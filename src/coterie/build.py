@@ -73,7 +73,7 @@ def environment(config: RunConfig, copies: int, purpose: str, device: torch.devi
     choices = [config.algo, *(team.algo for team in config.teams.values())]
     with_state = any(getattr(choice.params, "needs_state", False) for choice in choices)
     seed = seed_of(config.seed, "env", purpose)
-    return make(config.env.name, config.env.params, copies, seed, device, with_state)
+    return make(config.env.name, config.env.params, copies, seed, device, with_state, config.workers)
 
 
 def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:

@@ -38,6 +38,7 @@ class Collector:
         self._carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         self.episodes = Episodes(env.spec, env.copies, env.device)
         self.finished: list[Finished] = []
+        self.dropped = 0  # episodes whose worker failed
         self._spread_flags = not env.spec.mortal  # an agent's flags are its copy's
 
     def advance(self, steps: int) -> tuple[dict[str, Window], Tensor]:
@@ -65,12 +66,18 @@ class Collector:
         self._row, self._carry = tree_map(_apart, row), tree_map(_apart, carry)
         self._collected += steps
         shown = {name: _stacked([getattr(r, name) for r in rows]) for name in ROWS}
+        lost = lost_in(paid)
+        if lost is not None:
+            shown["acted"] = _without(shown["acted"], lost)
         earned = self._earned(paid, shown["alive"][:-1], shown["acted"][:-1])
         self._check(shown, earned)
         finished = self.episodes.add(
             earned["reward"], earned["group_reward"], shown["acted"][:-1],
-            earned["episode_terminated"] | earned["episode_truncated"], [step.metrics for step in paid],
+            earned["episode_terminated"] | earned["episode_truncated"], [step.metrics for step in paid], lost,
         )  # fmt: skip
+        if lost is not None:
+            self.dropped += int(lost.sum())
+            _cut_before(lost, earned)
         if len(finished.length):
             self.finished.append(finished)
         actions, record = _stacked(done), _stacked(records)
@@ -194,6 +201,29 @@ class Collector:
         self._row = Row(**fields)
         self._carry = tree_map(lambda x: x.to(device), state["carry"])
         self.episodes.load_state_dict(state["episodes"])
+
+
+def lost_in(steps: list[Step]) -> Tensor | None:
+    """Where steps were lost [T, B]; None if none was."""
+    if all(step.lost is None for step in steps):
+        return None
+    nothing = torch.zeros_like(steps[0].episode_terminated)
+    return torch.stack([nothing if step.lost is None else step.lost for step in steps])
+
+
+def _without(acted: Tensor, lost: Tensor) -> Tensor:
+    """`acted` [T + 1, B], False in the rows whose step was lost: they are the last that is known of their episodes."""
+    acted = acted.clone()
+    acted[:-1] &= ~lost
+    return acted
+
+
+def _cut_before(lost: Tensor, earned: dict[str, Tensor]) -> None:
+    """Marks the step that led to such a row as cut by a limit, unless it is of the window before or began there."""
+    into = torch.cat([lost[1:], torch.zeros_like(lost[:1])])
+    into &= ~(earned["episode_terminated"] | earned["episode_truncated"])
+    earned["episode_truncated"] = earned["episode_truncated"] | into
+    earned["truncated"] = earned["truncated"] | (into.unsqueeze(-1) & ~earned["terminated"])
 
 
 _FEW = 1 << 14

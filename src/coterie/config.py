@@ -25,7 +25,7 @@ from coterie.settings import Setting
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-_CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads")
+_CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "workers.")
 """Keys, and sections of keys, that may change when a run goes on."""
 
 _Leaves = dict[str, Setting]

@@ -100,12 +100,21 @@ class Episodes:
         self._sums = torch.zeros(copies, self._n + self._groups + 1, dtype=torch.float64, device=device)
 
     def add(
-        self, reward: Tensor, group_reward: Tensor, acted: Tensor, boundary: Tensor, metrics: list[dict[str, Tensor]]
+        self,
+        reward: Tensor,
+        group_reward: Tensor,
+        acted: Tensor,
+        boundary: Tensor,
+        metrics: list[dict[str, Tensor]],
+        lost: Tensor | None = None,
     ) -> Finished:
         """The episodes that end within T steps, copy by copy in order.
 
-        reward: [T, B, N]; group_reward: [T, B, G]; acted, boundary: [T, B]; metrics: T dicts by name [B].
+        reward: [T, B, N]; group_reward: [T, B, G]; acted, boundary: [T, B]; metrics: T dicts by name [B]; lost: [T, B],
+        where an episode is dropped: what it earned until then counts nowhere.
         """
+        if lost is not None:
+            boundary = boundary | lost
         sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
         sums[0] += self._sums
         sums = sums.cumsum_(0)
@@ -125,7 +134,8 @@ class Episodes:
         reported = {}
         if len(copy):
             reported = {name: torch.stack([m[name] for m in metrics])[step, copy] for name in self._metrics}
-        return Finished(returns, group_returns, length.squeeze(-1).long(), copy, reported)
+        finished = Finished(returns, group_returns, length.squeeze(-1).long(), copy, reported)
+        return finished if lost is None else finished.pick(~lost[step, copy])
 
     def state_dict(self) -> dict[str, Any]:
         return {"sums": self._sums}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coterie.collect import act, due, stepping
+from coterie.collect import act, due, lost_in, stepping
 from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
@@ -90,7 +90,9 @@ def evaluate(
                 actions, _, carry = act(policies, row, carry, {name: n[t] for name, n in noise.items()}, mode)
                 step, row = env.step(actions)
                 steps.append(step)
-            acted = torch.stack([r.acted for r in rows])
+            acted, lost = torch.stack([r.acted for r in rows]), lost_in(steps)
+            if lost is not None:
+                acted = acted & ~lost
             alive = torch.stack([r.alive for r in rows]) if env.spec.mortal else None
             finished = tracker.add(
                 due(torch.stack([s.reward for s in steps]), acted, alive),
@@ -98,6 +100,7 @@ def evaluate(
                 acted,
                 torch.stack([s.episode_terminated | s.episode_truncated for s in steps]),
                 [s.metrics for s in steps],
+                lost,
             )
             if len(finished.copy):
                 finished = finished.pick(played[finished.copy] + _rank(finished.copy) < quota)

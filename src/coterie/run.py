@@ -32,7 +32,7 @@ from coterie.build import (
 from coterie.checkpoint import Checkpoints, Found
 from coterie.collect import act
 from coterie.config import Resolved, change, load_resolved
-from coterie.errors import NonFiniteError, UserError
+from coterie.errors import NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import evaluate
 from coterie.loop import Schedule, Trainer
 from coterie.origins import to_yaml
@@ -150,10 +150,12 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         trainer.log_to(logger)
         with interruptible(trainer.request_stop) as received, display, _disk_errors(folder):
             trainer.run()
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
+    except (NonFiniteError, WorkersFailedError) as error:
+        raise type(error)(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
     finally:
         display.close()
+        parts.collector.env.close()
+        parts.evaluator.env.close()
         _close(logger or rows, folder)
     return _finish(config, folder, trainer.steps, received)
 

@@ -97,6 +97,19 @@ class EvalConfig(Model):
     """Copies of the environment for evaluation."""
 
 
+class WorkersConfig(Model):
+    """Processes that step copies of outside libraries' environments; worlds that come with Coterie need none."""
+
+    count: int = Field(default=0, ge=0, le=1024)
+    """Worker processes for training, and as many for evaluation; 0 steps all copies in the trainer's own process. The
+    results are the same bits for any number.
+    """
+    timeout: float = Field(default=60.0, gt=0, le=86_400)
+    """Seconds that a step of all a worker's copies may take; a worker that takes longer is replaced."""
+    restarts: int = Field(default=10, ge=0)
+    """Workers that are replaced before the run ends. Episodes of a worker that fails are dropped."""
+
+
 class CheckpointConfig(Model):
     """What is kept to go on from."""
 
@@ -132,6 +145,8 @@ class RunConfig(Model):
     """Environment steps in all, over all copies; the run ends at the first window at or past them."""
     copies: Count = Field(default=128, ge=1, le=10**7)
     """Copies of the environment that are stepped together."""
+    workers: WorkersConfig = WorkersConfig()
+    """Worker processes."""
     horizon: Count | None = Field(default=None, ge=1, le=10**6)
     """Steps of every copy in one window; by default the algorithm's."""
     seed: int = Field(default=0, ge=0, lt=2**63)

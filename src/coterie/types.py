@@ -276,7 +276,8 @@ class Step:
 
     reward: [B, N] an agent's own; group_reward: [B, G] paid once to a group; terminated, truncated: [B, N] bool, the
     agent's life ended at this step, by the task or by a limit (terminated wins); episode_terminated,
-    episode_truncated: [B] bool, the same of the copy's episode; metrics: by name [B].
+    episode_truncated: [B] bool, the same of the copy's episode; metrics: by name [B]; lost: [B] bool, nobody knows what
+    the step brought: the episode is dropped and the next row begins another; None where nothing is.
     """
 
     reward: Tensor
@@ -286,6 +287,7 @@ class Step:
     episode_terminated: Tensor
     episode_truncated: Tensor
     metrics: dict[str, Tensor]
+    lost: Tensor | None = None
 
 
 @record

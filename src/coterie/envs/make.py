@@ -10,10 +10,12 @@ from pydantic import BaseModel, ValidationError
 
 from coterie import messages, registry
 from coterie.envs.adapters.adapter import Adapter
-from coterie.envs.hosting.hosted import Alone, HostedEnv
+from coterie.envs.hosting.hosted import Alone, Host, HostedEnv
+from coterie.envs.hosting.opening import opened
 from coterie.envs.vector import VectorEnv
 from coterie.envs.world import World, WorldEnv
 from coterie.errors import UserError
+from coterie.schema import WorkersConfig
 from coterie.types import EnvSpec
 
 
@@ -24,11 +26,13 @@ def make(
     seed: int = 0,
     device: torch.device | str = "cpu",
     with_state: bool = False,
+    workers: WorkersConfig | None = None,
 ) -> VectorEnv:
     """`copies` copies of the named environment.
 
     params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
-    show the state that critics may read (worlds that come with Coterie; a user's own decides itself). A user's own
+    show the state that critics may read (worlds that come with Coterie; a user's own decides itself); workers: the
+    processes that step an outside library's copies, by default this one. A user's own
     environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)`. UserError for an
     unknown name, unknown or wrong params, and a factory that returns something else.
     """
@@ -39,8 +43,19 @@ def make(
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
     if isinstance(kind, Adapter):
-        return HostedEnv(Alone(lambda: kind.instance(config), kind.layout(config), copies), seed, device)
+        return HostedEnv(_host(name, config, copies, workers), seed, device)
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
+
+
+def _host(name: str, config: BaseModel, copies: int, workers: WorkersConfig | None) -> Host:
+    """Who steps the copies of an outside library's environment."""
+    params = config.model_dump()
+    if workers is None or not workers.count:
+        layout, instance = opened(name, params)
+        return Alone(instance, layout, copies)
+    from coterie.envs.workers.processes import Processes
+
+    return Processes(name, params, copies, workers.count, workers.timeout, workers.restarts)
 
 
 def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:

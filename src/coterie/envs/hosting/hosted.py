@@ -117,9 +117,10 @@ class HostedEnv(VectorEnv):
         board, n = self._host.board, self.spec.n
         group_reward = self._tensor(board.group_reward) if self.spec.paid_by_group else self._no_group_reward
         metrics = {name: self._tensor(board.metrics[:, k]) for k, name in enumerate(self.spec.metrics)}
+        lost = self._tensor(board.lost) if board.lost.any() else None
         if not board.flags.any():  # mostly; nothing new has to be built then
             nobody, no_copy = self._none, self._no_copy
-            return Step(self._tensor(board.reward), group_reward, nobody, nobody, no_copy, no_copy, metrics)
+            return Step(self._tensor(board.reward), group_reward, nobody, nobody, no_copy, no_copy, metrics, lost)
         flags = self._tensor(board.flags)
         ended = flags[:, 2 * n :]
         return Step(
@@ -130,6 +131,7 @@ class HostedEnv(VectorEnv):
             episode_terminated=ended[:, 0],
             episode_truncated=ended[:, 1],
             metrics=metrics,
+            lost=lost,
         )
 
     def _row(self) -> Row:
