@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,6 +39,11 @@ class Parts:
     collector: Collector
     evaluator: Evaluator
 
+    def close(self) -> None:
+        """Gives back what the environments hold."""
+        self.collector.env.close()
+        self.evaluator.env.close()
+
 
 def pick_device(name: str) -> torch.device:
     """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here. UserError if it is not there."""
@@ -57,14 +63,17 @@ def build(config: RunConfig) -> Parts:
     together.
     """
     device = pick_device(config.device)
-    env = environment(config, config.copies, "train", device)
-    teams = teams_of(config, env.spec)
-    learners = algorithms(config, teams, device)
-    policies = {name: learner.policy for name, learner in learners.items()}
-    collector = Collector(env, policies, seed_of(config.seed, "collect"))
-    modes = eval_modes(config.eval.mode, learners)
-    eval_env = environment(config, min(config.eval.copies, config.eval.episodes), "eval", device)
-    evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
+    with ExitStack() as stack:  # what was opened is closed if the rest does not fit
+        env = stack.enter_context(closing(environment(config, config.copies, "train", device)))
+        teams = teams_of(config, env.spec)
+        learners = algorithms(config, teams, device)
+        policies = {name: learner.policy for name, learner in learners.items()}
+        collector = Collector(env, policies, seed_of(config.seed, "collect"))
+        modes = eval_modes(config.eval.mode, learners)
+        copies = min(config.eval.copies, config.eval.episodes)
+        eval_env = stack.enter_context(closing(environment(config, copies, "eval", device)))
+        evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
+        stack.pop_all()
     return Parts(teams, learners, collector, evaluator)
 
 

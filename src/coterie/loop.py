@@ -23,6 +23,7 @@ declare(
     Metric(
         "time/steps_per_s", "step/s", "environment steps a second since the last row, everything included", "up", "sum"
     ),
+    Metric("rollout/dropped", "", "episodes dropped so far in this stretch because a worker failed", "down", "max"),
     Metric("time/collect_share", "share", "share of the time spent in environments and acting", None, "mean"),
     Metric("time/update_share", "share", "share of the time spent in updates", None, "mean"),
 )
@@ -145,6 +146,8 @@ class Trainer:
         finished = self.collector.statistics()
         if finished is not None:
             row = finished.summary("rollout", self.teams) | row
+        if self.collector.dropped:
+            row["rollout/dropped"] = float(self.collector.dropped)
         now = time.perf_counter()
         steps, then = self._marked
         took = max(now - then, 1e-9)

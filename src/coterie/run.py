@@ -73,7 +73,14 @@ def train(resolved: Resolved) -> Result:
     settle(config.threads)
     parts = build(config)
     now = datetime.now().astimezone()
-    folder = RunDir.create(config.out, config.env.name, config.algo.name, config.seed, now)
+    with contextlib.closing(parts):
+        folder = RunDir.create(config.out, config.env.name, config.algo.name, config.seed, now)
+        return _train(resolved, folder, parts, now)
+
+
+def _train(resolved: Resolved, folder: RunDir, parts: Parts, now: datetime) -> Result:
+    """A new run in its folder, which goes again if nothing came of it."""
+    config = resolved.config
     try:
         write_text(folder.config_path, to_yaml(resolved))
         folder.write_manifest(
@@ -104,10 +111,10 @@ def resume(run: Path, overrides: Sequence[str]) -> Result:
                 f"the run {folder.path} has done its {resolved.config.steps:,} steps; "
                 f"to train on: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
             )
-        parts = build(resolved.config)
-        if overrides:
-            write_text(folder.config_path, to_yaml(resolved))
-        return _run(resolved.config, folder, parts, found)
+        with contextlib.closing(build(resolved.config)) as parts:
+            if overrides:
+                write_text(folder.config_path, to_yaml(resolved))
+            return _run(resolved.config, folder, parts, found)
     finally:
         folder.close()
 
@@ -154,8 +161,6 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         raise type(error)(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
     finally:
         display.close()
-        parts.collector.env.close()
-        parts.evaluator.env.close()
         _close(logger or rows, folder)
     return _finish(config, folder, trainer.steps, received)
 

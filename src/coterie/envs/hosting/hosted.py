@@ -83,7 +83,7 @@ class HostedEnv(VectorEnv):
     """The copies of a host, each with a seed of its own; rows and steps are copied off its board."""
 
     def __init__(self, host: Host, seed: int, device: torch.device | str):
-        self._host = host  # which alone keeps the board, so that closing gives it back
+        self._host = host
         self.spec, self.copies, self.device = host.board.layout.spec, host.board.copies, torch.device(device)
         self._seed: int | None = seed  # of the first reset
         n = self.spec.n

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any, final
 
 import numpy as np
@@ -40,12 +39,12 @@ class Failure(Exception):
 class Worker:
     """One process and the lines to it."""
 
-    def __init__(self, context: BaseContext, post: Post):
+    def __init__(self, context: BaseContext, post: Post, memory: Any):
         self.post = post
         self._orders, theirs = context.Pipe()
         its_life, self._life = context.Pipe(duplex=False)
         self._process: BaseProcess = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
-            target=serve, args=(post, theirs, its_life), name=f"coterie copies {post.start}+", daemon=True
+            target=serve, args=(post, memory, theirs, its_life), name=f"coterie copies {post.start}+", daemon=True
         )
         self._process.start()
         theirs.close()  # so that an end of the process is the end of the line
@@ -108,14 +107,15 @@ class Processes(Host):
         self._context = _context()
         layout, _ = opened(name, params)
         self._name = layout.spec.name
-        self._memory = SharedMemory(create=True, size=Board.size(layout, copies))
-        self.board = Board(layout, copies, self._memory.buf)
+        # Has no name: it goes when the last process does that has it, however these end.
+        self._memory = self._context.RawArray("b", Board.size(layout, copies))  # pyright: ignore[reportAttributeAccessIssue]
+        self.board = Board(layout, copies, memoryview(self._memory))
         self._seed = 0  # of the last reset that had one, from which those after a failure come
         shares = np.array_split(np.arange(copies), min(workers, copies))
-        self._posts = [Post(name, dict(params), self._memory.name, copies, int(x[0]), len(x)) for x in shares]
+        self._posts = [Post(name, dict(params), copies, int(x[0]), len(x)) for x in shares]
         self._workers: list[Worker] = []
         try:
-            self._workers = [Worker(self._context, post) for post in self._posts]
+            self._workers = [Worker(self._context, post, self._memory) for post in self._posts]
             until = time.monotonic() + _START
             for worker in self._workers:
                 worker.answer(until, _START)
@@ -162,7 +162,7 @@ class Processes(Host):
                     f"(coterie check-env), or allow more than workers.restarts={self._restarts}"
                 )
             log.warning("a worker with %s is replaced, their episodes are dropped: %s", which, failure)
-            self._workers[k] = Worker(self._context, post)
+            self._workers[k] = Worker(self._context, post, self._memory)
             again = _tried(self._begin, self._workers[k])
             if again is None:
                 break
@@ -202,20 +202,14 @@ class Processes(Host):
         for worker in self._workers:
             worker.close(patience=2.0)
         self._workers = []
-        if hasattr(self, "board"):
-            del self.board  # its arrays hold the memory
-        with suppress(FileNotFoundError, BufferError):
-            self._memory.close()
-        with suppress(FileNotFoundError):
-            self._memory.unlink()
 
 
 def _tried(what: Callable[..., Any], *args: Any) -> Failure | None:
-    """Does it, and returns the failure if it is one, without the frames that would keep the shared memory open."""
+    """Does it, and returns the failure if it is one."""
     try:
         what(*args)
     except Failure as failure:
-        return Failure(str(failure))
+        return failure
     return None
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -32,24 +31,25 @@ DONE, FAILED = b".", b"!"
 class Post:
     """Which copies a worker steps, and where.
 
-    name, params: the environment and its keys; memory: name of the shared block of `copies` copies; start, count: the
-    worker's own.
+    name, params: the environment and its keys; copies: of the whole board; start, count: the worker's own.
     """
 
     name: str
     params: dict[str, Any]
-    memory: str
     copies: int
     start: int
     count: int
 
 
-def serve(post: Post, orders: Connection, life: Connection) -> None:
-    """Does what `orders` says until the trainer hangs up. Every answer is DONE or FAILED, and what belongs to it."""
+def serve(post: Post, memory: Any, orders: Connection, life: Connection) -> None:
+    """Does what `orders` says until the trainer hangs up. Every answer is DONE or FAILED, and what belongs to it.
+
+    memory: the board's, an array of ctypes; life: a line whose other end the trainer alone has.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
     _die_with(life)
     try:
-        worker = _Worker(post)
+        worker = _Worker(post, memory)
         orders.send_bytes(DONE)
     except Exception as error:
         orders.send_bytes(FAILED + _said(error))
@@ -69,13 +69,12 @@ def serve(post: Post, orders: Connection, life: Connection) -> None:
 class _Worker:
     """The crew of a worker, and how it answers."""
 
-    def __init__(self, post: Post):
+    def __init__(self, post: Post, memory: Any):
         import torch
 
         torch.set_num_threads(1)
         layout, make = opened(post.name, post.params)
-        self._memory = SharedMemory(post.memory)
-        board = Board(layout, post.copies, self._memory.buf)
+        board = Board(layout, post.copies, memoryview(memory))
         self.crew = Crew(make, board, post.start, post.count)
         own = slice(post.start, post.start + post.count)
         self._numbers = _numbers(board, layout, own)
