@@ -87,7 +87,7 @@ def test_a_user_s_own_factory_is_called_with_its_keys():
         (f"{HERE}:onw", {}, f"module '{HERE}' has no 'onw': did you mean 'own'"),
         (f"{HERE}:number", {}, "is not a function"),
         (f"{HERE}:not_one", {}, "returned a str: expected a coterie.envs.vector.VectorEnv"),
-        (f"{HERE}:incomplete", {}, "it is called with copies, seed, device"),
+        (f"{HERE}:incomplete", {}, "returned a NoneType: expected PettingZoo's ParallelEnv or AECEnv"),
         ("no.such.module:make", {}, "there is no module 'no'"),
         (":make", {}, "is not written package.module:name"),
     ],

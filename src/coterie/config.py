@@ -229,7 +229,7 @@ def _build(leaves: _Leaves, user: Iterable[Setting]) -> Resolved:
 
 def _env_model(name: str) -> type[BaseModel]:
     world = registry.environment(name)
-    return FactoryParams if registry.is_factory(name) else world.Config
+    return FactoryParams if registry.is_batch_factory(name) else world.Config
 
 
 def _team(team: str, model: type[BaseModel], leaves: _Leaves) -> TeamConfig:
@@ -325,8 +325,8 @@ def _owners(key: str) -> list[str]:
 
 
 def _check_teams(env: Choice, teams: Sequence[str], leaves: _Leaves) -> None:
-    """UserError for teams and roles that a built-in world does not have; a user's own is asked when it is built."""
-    if not teams or registry.is_factory(env.name):
+    """UserError for teams and roles that are not there; a user's own batch of copies is asked when it is built."""
+    if not teams or registry.is_batch_factory(env.name):
         return
     from coterie.envs.make import spec_of
     from coterie.teams import assign

@@ -52,6 +52,9 @@ ADAPTERS: dict[str, str] = {
 }
 """A family of an outside library to its adapter, which is made with the library's own name: any that it has."""
 
+OWN = "coterie.envs.adapters.own:Own"
+"""The adapter of a user's own factory that makes one copy a call."""
+
 
 def environments() -> dict[str, str]:
     """The name of every environment that comes with Coterie to its class, e.g. `particle/simple_spread`.
@@ -89,6 +92,13 @@ def is_factory(name: str) -> bool:
     return ":" in name and not is_adapted(name)
 
 
+def is_batch_factory(name: str) -> bool:
+    """Whether a user's own factory takes `copies` and makes a batch of them; one that does not makes a single copy a
+    call. UserError if there is no such factory.
+    """
+    return is_factory(name) and "copies" in inspect.signature(factory(name)).parameters
+
+
 def is_adapted(name: str) -> bool:
     """Whether an environment is one of an outside library, which alone knows its names."""
     family, slash, _ = name.partition("/")
@@ -105,14 +115,16 @@ def check_environment(name: str) -> None:
 
 
 def environment(name: str) -> Any:
-    """The world class of a built-in environment, an adapter, or the user's own factory. UserError for an unknown
-    name.
+    """The world class of a built-in environment, an adapter, or the user's own factory of batches. UserError for an
+    unknown name.
     """
     check_environment(name)
     if is_adapted(name):
         family, _, own = name.partition("/")
         return load(ADAPTERS[family], f"environment '{name}'")(own)
-    return factory(name) if is_factory(name) else load(environments()[name], f"environment '{name}'")
+    if is_factory(name):
+        return factory(name) if is_batch_factory(name) else load(OWN, f"environment '{name}'")(name)
+    return load(environments()[name], f"environment '{name}'")
 
 
 def factory(name: str) -> Callable[..., Any]:

@@ -33,12 +33,13 @@ def make(
     params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
     show the state that critics may read (worlds that come with Coterie; a user's own decides itself); workers: the
     processes that step an outside library's copies, by default this one. A user's own
-    environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)`. UserError for an
-    unknown name, unknown or wrong params, and a factory that returns something else.
+    environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)` if it takes
+    `copies`, else as `factory(**params)` once a copy, for an environment of PettingZoo's or gymnasium's interface.
+    UserError for an unknown name, unknown or wrong params, and a factory that returns something else.
     """
     if copies < 1:
         raise UserError(f"copies={copies}: expected at least 1")
-    if registry.is_factory(name):
+    if registry.is_batch_factory(name):
         return _from_factory(name, params, copies, seed, device)
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
@@ -59,7 +60,7 @@ def _host(name: str, config: BaseModel, copies: int, workers: WorkersConfig | No
 
 
 def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:
-    """The spec of any environment but a user's own, without running it. UserError as in `make`."""
+    """The spec of any environment but those that a user's own factory makes in batches. UserError as in `make`."""
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
     return kind.layout(config).spec if isinstance(kind, Adapter) else _world(name, kind, config, with_state=False).spec

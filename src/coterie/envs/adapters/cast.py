@@ -62,7 +62,7 @@ class Part:
         return _holds_mask(self.observes)
 
     def look(self) -> Callable[[Any], Any] | None:
-        """What takes a native observation to the part that the observer is made for; None where it takes it as it is."""
+        """What takes a native observation to the part that the observer is made for; None where that is all."""
         if not self.shows_mask:
             return None
         assert isinstance(self.observes, spaces.Dict)

@@ -89,7 +89,12 @@ class Stage:
         self._mortal = mortal if config.mortal is None else config.mortal
         env = _played(env)
         limit = _max_cycles(env) if limited and not isinstance(env, Turns) else None
-        begun = env.reset(seed=0)
+        try:
+            begun = env.reset(seed=0)
+        except TypeError as error:
+            if error.__traceback__ and error.__traceback__.tb_next is None:  # the call itself
+                raise UserError(f"environment '{name}': {error}: write reset(self, seed=None, options=None)") from error
+            raise
         infos = begun[1] if isinstance(begun, tuple) and len(begun) == 2 else {}
         try:
             self._cast: Cast = cast_of(env, infos, config, isinstance(env, Turns))
