@@ -30,7 +30,7 @@ from coterie.envs.hosting.instance import Instance, Layout
 from coterie.errors import UserError, nearest
 from coterie.types import EnvSpec
 
-_OWN = ("atari", "butterfly", "classic", "mpe", "sisl")
+_OWN = ("atari", "butterfly", "classic", "sisl")
 """PettingZoo's own packages, whose names stand for `pettingzoo.<name>`."""
 
 _IMMORTAL = ("mpe2.*", "butterfly.pistonball_*", "butterfly.cooperative_pong_*", "classic.*", "sisl.pursuit_*")
@@ -176,16 +176,16 @@ def _path(module: str) -> str:
 def _package(module: str) -> str:
     """What to install for an environment."""
     top = module.partition(".")[0]
-    return f'"pettingzoo[{top}]"' if top in _OWN else f"{top} pettingzoo"
+    return f'"pettingzoo[{top}]"' if top in _OWN else top
 
 
 def _unknown(module: str) -> str:
-    known = [f"pettingzoo/{name}" for name in _known()]
-    last = re.split(r"[./]", module)[-1]
-    alike = [name for name in known if _bare(name) == _bare(last)]
-    mend = f"did you mean '{alike[0]}'?" if alike else nearest(f"pettingzoo/{module}", known)
-    if mend.startswith("choose"):
-        mend = "PettingZoo's own are named like pettingzoo/butterfly.pistonball_v6, others by their full module"
+    known = _known()
+    alike = [name for name in known if _bare(name) == _bare(module)]
+    mend = nearest(alike[0] if alike else module, alike or known)
+    if not mend.startswith("did"):
+        mend = "PettingZoo's own are named like 'butterfly.pistonball_v6', others by their full module"
+    mend = re.sub(r"'(.+?)'", r"'pettingzoo/\1'", mend) if "PettingZoo" not in mend else mend
     return f"there is no environment 'pettingzoo/{module}': {mend}"
 
 

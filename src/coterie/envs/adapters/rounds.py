@@ -126,6 +126,7 @@ class Rounds(Instance):
             return {agent: seat for agent, seat in before.items() if agent in observations}
         if not self._mortal and (ended or came):
             raise self._told(f"agent '{(ended or came)[0]}' ended early or came late: env.mortal=true")
+        self._seated = dict(before)
         for agent in came:  # who just ended still keeps a seat, which is empty for one row at least
             self._sit(agent)
         for agent in ended:
