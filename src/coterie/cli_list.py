@@ -46,6 +46,9 @@ def envs(json: Json = False) -> int:
         for row in rows
     ]
     print_table(["environment", "agents by role", "features observed", "actions", "steps"], shown)
+    for row in rows:
+        if "missing" in row:
+            print(row["missing"])
     print("Your own: env=package.module:factory, see `coterie check-env --help`.")
     return 0
 
@@ -94,13 +97,20 @@ def algorithm_rows() -> list[dict[str, Any]]:
 
 
 def environment_rows() -> list[dict[str, Any]]:
-    """One dict an environment: name, limit, and its roles with agents, features observed and actions."""
+    """One dict an environment: name, limit, and its roles with agents, features observed and actions; without roles
+    where its library is missing, and why.
+    """
     from coterie import registry
     from coterie.envs.make import spec_of
+    from coterie.errors import UserError
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in registry.environments():
-        spec = spec_of(name)
+        try:
+            spec = spec_of(name)
+        except UserError as error:
+            rows.append({"name": name, "limit": None, "roles": [], "missing": str(error)})
+            continue
         roles = [
             {
                 "role": role.name,

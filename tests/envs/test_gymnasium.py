@@ -28,7 +28,8 @@ from coterie.seeds import seed_of
 from coterie.types import Action, Row, Step
 from tinyruns import assert_same, state_of, stop_at, train
 
-CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
+ALL = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
+CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"][:5])
 
 
 @pytest.fixture(autouse=True)
@@ -77,20 +78,22 @@ def natives(env: VectorEnv, action: Action, b: int) -> Any:
     return space.low + (action.continuous[b, 0].numpy() + 1) / 2 * (space.high - space.low)
 
 
-@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("name", ALL)
 def test_every_copy_agrees_with_gymnasium_step_by_step(name: str):
-    env = make(name, {"episode_limit": 15}, copies=3, seed=4)
+    copies, length = (1, 20) if "CarRacing" in name else (3, 50)
+    env = make(name, {"episode_limit": 15}, copies=copies, seed=4)
     rows, steps, actions = [env.reset()], [], []
-    for action, step, row in played(env, 50):
+    for action, step, row in played(env, length):
         actions.append(action["agent"])
         steps.append(step)
         rows.append(row)
     cuts = ends = 0
-    for b in range(3):
+    for b in range(copies):
         own = gymnasium_s_own(name, 15, 4, b, [natives(env, action, b) for action in actions])
         for t, (observation, reward, terminated, truncated) in enumerate(own):
             shown = rows[t].obs["agent"][b, 0].numpy()
-            np.testing.assert_array_equal(shown, np.asarray(observation, np.float32), f"copy {b}, step {t}")
+            assert shown.dtype == (np.uint8 if name == "gym/CarRacing-v3" else np.float32)
+            np.testing.assert_array_equal(shown, np.asarray(observation).astype(shown.dtype), f"copy {b}, step {t}")
             assert bool(rows[t].acted[b]) == (not (terminated or truncated))
             if t:
                 assert steps[t - 1].reward[b, 0] == np.float32(reward)
@@ -294,13 +297,6 @@ def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], word
         make(name, params)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    for module, name, package in (("Box2D", "LunarLander-v3", "box2d"), ("mujoco", "Hopper-v5", "mujoco")):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-        with pytest.raises(UserError, match=rf'pip install "gymnasium\[{package}\]"'):
-            make(f"gym/{name}")
 
 
 def test_a_package_s_own_id_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

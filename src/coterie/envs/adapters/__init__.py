@@ -7,6 +7,11 @@ more names than stand here; these are the ones that come with a preset, `coterie
 from __future__ import annotations
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
-    "gym": ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+    "gym": (
+        *("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+        *("BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3", "LunarLander-v3"),
+        "LunarLanderContinuous-v3",
+        *("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"),
+    ),
 }
 """By family, names that have a preset. This module imports no library."""

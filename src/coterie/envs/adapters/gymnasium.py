@@ -11,6 +11,7 @@ import inspect
 import math
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
@@ -147,8 +148,18 @@ class GymInstance(Instance):
             return None
         inner.render_mode = "rgb_array"  # environments look at it when they draw; nothing is set up before
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # arrays want no window, and there may be no screen
-        with _told(f"gym/{self.env.spec.id}" if self.env.spec else "gym", self.env.spec):
-            drawn: Any = self.env.render()
+        if not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+        name = f"gym/{self.env.spec.id}" if self.env.spec else "gym"
+        try:
+            with _told(name, self.env.spec):
+                drawn: Any = self.env.render()
+        except Exception as error:
+            if not type(inner).__module__.startswith("gymnasium.envs.mujoco."):
+                raise
+            said = " ".join(str(error).split())
+            mend = "MuJoCo draws with OpenGL, set MUJOCO_GL=egl, osmesa or glfw"
+            raise UserError(f"{name} could not be drawn: {mend} ({said})") from error
         return drawn
 
     def close(self) -> None:
@@ -211,7 +222,9 @@ def _config(registered: GymSpec, name: str) -> type[BaseModel]:
     """The typed keys of an environment: the plain parameters of its constructor, with their defaults."""
     with _told(name, registered):
         entry: Any = registered.entry_point
-        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Box2D's bindings warn as they load, and crash where warnings are errors
+            creator = load_env_creator(entry) if isinstance(entry, str) else entry
         if creator is None:
             raise ValueError("it can only be made as a vector environment")
     try:

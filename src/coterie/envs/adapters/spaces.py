@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
-from coterie.types import ActionSpec, Tree
+from coterie.types import ActionSpec
 
 Arrays = dict[str, np.ndarray]
-"""What a batch of agents sees: by sensor [B, 1, ...]; the only sensor bears the empty name."""
+"""What agents of a role see: by sensor [n, ...]; the only sensor bears the empty name."""
 
 _Write = Callable[[np.ndarray, Any], None]
 
@@ -25,16 +24,6 @@ class Sensor:
     name: str
     space: spaces.Box
     write: _Write
-
-    def batch(self, observations: Sequence[Any]) -> np.ndarray:
-        """[B, 1, ...] of as many observations."""
-        shape = (len(observations), 1, *self.space.shape)
-        if self.write is _copy:  # all at once, which is several times faster
-            return np.concatenate(observations, dtype=self.space.dtype, casting="same_kind").reshape(shape)
-        array = np.empty(shape, self.space.dtype)
-        for place, observation in zip(array, observations, strict=True):
-            self.write(place[0], observation)
-        return array
 
 
 class Observer:
@@ -52,17 +41,6 @@ class Observer:
             if self.sensors[0].name
             else self.sensors[0].space
         )
-
-    def arrays(self, observations: Sequence[Any]) -> Arrays:
-        """New arrays of what the agents of a batch see, one observation a copy."""
-        return {sensor.name: sensor.batch(observations) for sensor in self.sensors}
-
-    def tree(self, arrays: Arrays, device: torch.device) -> Tree:
-        """The arrays as a row holds them: one tensor [B, 1, ...], or a dict of them by sensor."""
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if device.type != "cpu":
-            tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-        return tensors if self.sensors[0].name else tensors[""]
 
 
 def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | None = None) -> list[Sensor]:

@@ -1,0 +1,107 @@
+"""Gymnasium's tasks of Box2D and MuJoCo: spaces, limits, pictures, and what a missing library says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.__main__ import main
+from coterie.envs.check import check
+from coterie.envs.make import make, spec_of
+from coterie.errors import UserError
+from coterie.types import ActionSpec
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo writes a file of warnings where it is."""
+    monkeypatch.chdir(tmp_path)
+
+
+def numbers(n: int, most: float = 1) -> ActionSpec:
+    return ActionSpec((), n, (-most,) * n, (most,) * n)
+
+
+@pytest.mark.parametrize(
+    ("name", "sees", "does", "limit"),
+    [
+        ("CartPole-v1", (4,), ActionSpec((2,)), 500),
+        ("MountainCar-v0", (2,), ActionSpec((3,)), 200),
+        ("Acrobot-v1", (6,), ActionSpec((3,)), 500),
+        ("Pendulum-v1", (3,), numbers(1, 2), 200),
+        ("MountainCarContinuous-v0", (2,), numbers(1), 999),
+        ("CarRacing-v3", (96, 96, 3), ActionSpec((), 3, (-1, 0, 0), (1, 1, 1)), 1000),
+        ("BipedalWalker-v3", (24,), numbers(4), 1600),
+        ("BipedalWalkerHardcore-v3", (24,), numbers(4), 2000),
+        ("LunarLander-v3", (8,), ActionSpec((4,)), 1000),
+        ("LunarLanderContinuous-v3", (8,), numbers(2), 1000),
+    ],
+)
+def test_the_ten_tasks_have_their_spaces_and_limits(name: str, sees: tuple, does: ActionSpec, limit: int):
+    spec = spec_of(f"gym/{name}")
+    (role,) = spec.roles
+    assert (role.observation_space.shape, role.action, spec.episode_limit) == (sees, does, limit)
+
+
+@pytest.mark.parametrize("name", ["gym/LunarLander-v3", "gym/BipedalWalker-v3", "gym/Hopper-v5"])
+def test_bodies_and_joints_keep_the_contract(name: str):
+    report = check(lambda copies, seed: make(name, {"episode_limit": 6}, copies, seed), steps=15, copies=2)
+    remembers = {"reset-seed"} if "Walker" in name else set()  # its world outlives episodes, as in gymnasium's own loop
+    assert {finding.rule for finding in report.findings} <= {"slow", "render-missing", *remembers}, report.render()
+    assert report.facts["resume"] == "begins new episodes"
+
+
+def test_box2d_can_be_loaded_where_warnings_are_errors():
+    code = "from coterie.envs.make import make; print(make('gym/LunarLander-v3').reset().obs['agent'].shape)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "torch.Size([1, 1, 8])\n", done.stderr
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *libraries: str) -> None:
+    """As if these were not installed."""
+    users = ("gymnasium.envs.mujoco", "gymnasium.envs.box2d")
+    for module in list(sys.modules):
+        if module.startswith(users) or module.partition(".")[0] in libraries:
+            monkeypatch.delitem(sys.modules, module)
+    for library in libraries:
+        monkeypatch.setitem(sys.modules, library, None)
+
+
+def test_a_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    without(monkeypatch, "Box2D", "mujoco")
+    for name, package in (("LunarLander-v3", "box2d"), ("Hopper-v5", "mujoco")):
+        with pytest.raises(UserError, match=rf'pip install "gymnasium\[{package}\]"'):
+            make(f"gym/{name}")
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3"])
+def test_box2d_draws_without_a_screen(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    env = make(f"gym/{name}")
+    env.reset()
+    picture = env.render(0, 90)
+    assert picture.shape == (60, 90, 3)
+    assert len(np.unique(picture)) > 5
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a viewer that was made by half
+def test_mujoco_without_opengl_says_what_to_set(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MUJOCO_GL", "paper")
+    env = make("gym/Hopper-v5")
+    env.reset()
+    with pytest.raises(UserError, match=r"gym/Hopper-v5 could not be drawn: .* set MUJOCO_GL=egl"):
+        env.render()
+
+
+def test_the_list_of_environments_names_those_whose_library_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    without(monkeypatch, "Box2D")
+    assert main(["list", "envs"]) == 0
+    said = capsys.readouterr().out
+    assert "environment 'gym/CarRacing-v3': Box2D is not installed" in said
+    assert "environment 'gym/CartPole-v1'" not in said
