@@ -17,6 +17,7 @@ from coterie.collect import Collector
 from coterie.config import load_resolved
 from coterie.envs.make import make
 from coterie.envs.vector import VectorEnv
+from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import UserError, nearest
 from coterie.evaluation import Evaluator
 from coterie.policy import Mode, Policy
@@ -78,11 +79,14 @@ def build(config: RunConfig) -> Parts:
 
 
 def environment(config: RunConfig, copies: int, purpose: str, device: torch.device) -> VectorEnv:
-    """Copies of the run's environment, showing its state if an algorithm reads it."""
+    """Copies of the run's environment, showing its state if an algorithm reads it; its own rewards but in training."""
     choices = [config.algo, *(team.algo for team in config.teams.values())]
     with_state = any(getattr(choice.params, "needs_state", False) for choice in choices)
     seed = seed_of(config.seed, "env", purpose)
-    return make(config.env.name, config.env.params, copies, seed, device, with_state, config.workers)
+    params = config.env.params
+    if purpose != "train" and isinstance(params, HostedConfig):
+        params = params.model_copy(update={"wrappers": params.wrappers.unshaped()})
+    return make(config.env.name, params, copies, seed, device, with_state, config.workers)
 
 
 def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:

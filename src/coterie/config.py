@@ -295,7 +295,9 @@ def _check_key(setting: Setting, models: Mapping[str, type[BaseModel]], teams: I
     if key.startswith("env.") and models["env."] is FactoryParams:
         _check_factory_key(setting, str(leaves["env.name"].value))
         return
-    if key.startswith("env.") and models["env."].model_config.get("extra") == "allow":
+    inner = key.rpartition(".")[0] + "."
+    closed = inner != "env." and any(candidate.startswith(inner) for candidate in known)
+    if key.startswith("env.") and models["env."].model_config.get("extra") == "allow" and not closed:
         return
     section = max((prefix for prefix in models if key.startswith(prefix)), key=len, default="")
     where = _where(setting)

@@ -31,7 +31,7 @@ def make(
     """`copies` copies of the named environment.
 
     params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
-    show the state that critics may read (worlds that come with Coterie; a user's own decides itself); workers: the
+    show the state that critics may read (a user's own batch of copies decides itself); workers: the
     processes that step an outside library's copies, by default this one. A user's own
     environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)` if it takes
     `copies`, else as `factory(**params)` once a copy, for an environment of PettingZoo's or gymnasium's interface.
@@ -44,6 +44,8 @@ def make(
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
     if isinstance(kind, Adapter):
+        if not with_state and getattr(config, "state", False) is None:  # what nobody reads need not be computed
+            config = config.model_copy(update={"state": False})
         return HostedEnv(_host(name, config, copies, workers), seed, device)
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
 
@@ -63,7 +65,9 @@ def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> E
     """The spec of any environment but those that a user's own factory makes in batches. UserError as in `make`."""
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
-    return kind.layout(config).spec if isinstance(kind, Adapter) else _world(name, kind, config, with_state=False).spec
+    if isinstance(kind, Adapter):
+        return opened(name, config.model_dump())[0].spec
+    return _world(name, kind, config, with_state=False).spec
 
 
 def _typed(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseModel | None) -> BaseModel:

@@ -7,15 +7,16 @@ from abc import ABC, abstractmethod
 from pydantic import BaseModel
 
 from coterie.envs.hosting.instance import Instance, Layout
+from coterie.envs.wrappers.config import HostedConfig
 
 
 class Adapter(ABC):
     """Environments of one kind, by the library's own name. Made with that name; UserError if the library lacks it.
 
-    Config: the typed keys of this environment, `env.*`.
+    Config: the typed keys of this environment, `env.*`. Its `wrappers` are put around by whoever opens it.
     """
 
-    Config: type[BaseModel]
+    Config: type[HostedConfig]
 
     @abstractmethod
     def layout(self, config: BaseModel) -> Layout:

@@ -11,20 +11,19 @@ from typing import Any, final
 
 import numpy as np
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from coterie.envs.adapters.spaces import Observer
 from coterie.envs.adapters.turns import with_waiting
+from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import UserError, nearest
 from coterie.types import ActionSpec, RoleSpec
 
 MASK = "action_mask"
 
 
-class AgentsConfig(BaseModel):
+class AgentsConfig(HostedConfig):
     """Keys of every environment with PettingZoo's interface; the parameters of its constructor are keys as well."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     episode_limit: int | None = Field(None, ge=1)
     """Steps after which an episode is cut; by default the environment alone ends it."""

@@ -18,16 +18,16 @@ from typing import Any, final
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from pydantic import BaseModel, ConfigDict, Field, create_model
-from torch import Tensor
+from pydantic import BaseModel, Field, create_model
 
 from coterie.envs.adapters.adapter import Adapter
 from coterie.envs.adapters.spaces import Actuator, Observer
 from coterie.envs.hosting.instance import Instance, Layout, Place
+from coterie.envs.hosting.saved import as_tensor, from_tensor, set_words, words
+from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import UserError, nearest
 from coterie.types import EnvSpec, RoleSpec
 
@@ -44,16 +44,14 @@ _SAVED = {
 """Attributes that are all the memory of an environment of classic control, besides its generator."""
 
 
-class GymConfig(BaseModel):
+class GymConfig(HostedConfig):
     """Keys of every gymnasium environment; the parameters of its constructor are keys as well."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     episode_limit: int | None = Field(None, ge=1)
     """Steps after which an episode is cut; by default what the environment was registered with."""
 
 
-_CONFIGS: dict[str, tuple[GymSpec, type[BaseModel]]] = {}
+_CONFIGS: dict[str, tuple[GymSpec, type[GymConfig]]] = {}
 
 
 class Gymnasium(Adapter):
@@ -82,10 +80,10 @@ class Gymnasium(Adapter):
         return GymInstance(self._one(config))
 
     def _one(self, config: BaseModel) -> gymnasium.Env:
-        params = config.model_dump()
-        limit = params.pop("episode_limit")
+        assert isinstance(config, GymConfig)
+        params = {key: value for key, value in config.model_dump().items() if key not in GymConfig.model_fields}
         with _told(self.name, self._registered):
-            return gymnasium.make(self._id, max_episode_steps=limit, disable_env_checker=True, **params)
+            return gymnasium.make(self._id, max_episode_steps=config.episode_limit, disable_env_checker=True, **params)
 
 
 @final
@@ -133,13 +131,13 @@ class GymInstance(Instance):
 
     def state_dict(self) -> dict[str, Any]:
         assert self._saved is not None
-        memory = {name: _as_tensor(getattr(self.env, name, None)) for name in self._saved}
-        return {"memory": memory, "generator": _words(self.env.np_random), "elapsed": self._elapsed}
+        memory = {name: as_tensor(getattr(self.env, name, None)) for name in self._saved}
+        return {"memory": memory, "generator": words(self.env.np_random), "elapsed": self._elapsed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state["memory"].items():
-            setattr(self.env, name, None if value is None else value.cpu().numpy().copy()[()])
-        _set_words(self.env.np_random, state["generator"])
+            setattr(self.env, name, from_tensor(value))
+        set_words(self.env.np_random, state["generator"])
         self._elapsed = state["elapsed"]
 
     def render(self) -> np.ndarray | None:
@@ -168,35 +166,6 @@ class GymInstance(Instance):
             self.env.close()
 
 
-# --------------------------------------------------------------------------------------------------------- saved state
-
-
-def _as_tensor(value: Any) -> Tensor | None:
-    """Numbers with the very dtype that they have: some environments count on in float32."""
-    return None if value is None else torch.from_numpy(np.array(value))
-
-
-_WORD = 2**64 - 1
-
-
-def _words(generator: np.random.Generator) -> Tensor:
-    """The state of a PCG64 generator as int64 [6]."""
-    state: Any = generator.bit_generator.state
-    inner = state["state"]
-    words = [inner["state"] >> 64, inner["state"] & _WORD, inner["inc"] >> 64, inner["inc"] & _WORD]
-    return torch.from_numpy(np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64).view(np.int64))
-
-
-def _set_words(generator: np.random.Generator, words: Tensor) -> None:
-    high, low, inc_high, inc_low, has_uint32, uinteger = words.cpu().numpy().view(np.uint64).tolist()
-    generator.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }
-
-
 # ------------------------------------------------------------------------------------------------- what the library has
 
 
@@ -218,7 +187,7 @@ def _registered(env_id: str) -> GymSpec:
     return known[name]
 
 
-def _config(registered: GymSpec, name: str) -> type[BaseModel]:
+def _config(registered: GymSpec, name: str) -> type[GymConfig]:
     """The typed keys of an environment: the plain parameters of its constructor, with their defaults."""
     with _told(name, registered):
         entry: Any = registered.entry_point

@@ -7,12 +7,13 @@ from typing import Any
 
 from coterie import registry
 from coterie.envs.hosting.instance import Instance, Layout
+from coterie.envs.wrappers.wrapped import wrapped
 
 
 def opened(name: str, params: Mapping[str, Any]) -> tuple[Layout, Callable[[], Instance]]:
-    """What the environment is made of, and what makes a copy of it. params: the environment's keys, validated before.
-    UserError for what the library refuses.
+    """What the environment with its wrappers is made of, and what makes a copy of it. params: the environment's keys,
+    validated before. UserError for what the library refuses, and wrappers that do not fit it.
     """
     kind = registry.environment(name)
     config = kind.Config.model_validate(dict(params))
-    return kind.layout(config), lambda: kind.instance(config)
+    return wrapped(kind.layout(config), lambda: kind.instance(config), config.wrappers)
