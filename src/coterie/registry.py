@@ -48,6 +48,8 @@ FAMILIES: dict[str, str] = {
 
 ADAPTERS: dict[str, str] = {
     "gym": "coterie.envs.adapters.gymnasium:Gymnasium",
+    "lbforaging": "coterie.envs.adapters.grids:Foraging",
+    "rware": "coterie.envs.adapters.grids:Warehouse",
     "pettingzoo": "coterie.envs.adapters.pettingzoo:PettingZoo",
 }
 """A family of an outside library to its adapter, which is made with the library's own name: any that it has."""

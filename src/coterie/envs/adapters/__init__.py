@@ -17,5 +17,10 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         *("butterfly.knights_archers_zombies_v11", "classic.connect_four_v3", "classic.tictactoe_v3"),
         *("mpe2.simple_spread_v3", "sisl.multiwalker_v9", "sisl.pursuit_v5"),
     ),
+    "lbforaging": (
+        *("Foraging-8x8-2p-2f-coop-v3", "Foraging-10x10-3p-3f-v3"),
+        *("Foraging-2s-8x8-2p-2f-coop-v3", "Foraging-2s-10x10-3p-3f-v3"),
+    ),
+    "rware": ("rware-tiny-2ag-v2", "rware-tiny-4ag-v2", "rware-small-4ag-v2"),
 }
 """By family, names that have a preset. This module imports no library."""
