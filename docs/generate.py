@@ -138,7 +138,8 @@ def environments() -> str:
         roles = ", ".join(f"{role['agents']} `{role['role']}`" for role in row["roles"])
         actions = dict.fromkeys(role["actions"] for role in row["roles"])
         family, _, short = row["name"].partition("/")
-        link = f"[`{row['name']}`](docs/environments/{family}.md#{short.lower()})"
+        anchor = re.sub(r"[^\w-]", "", short.lower())
+        link = f"[`{row['name']}`](docs/environments/{family}.md#{anchor})"
         rows.append([link, roles, " / ".join(actions)])
     return table(["name", "agents", "actions"], rows)
 

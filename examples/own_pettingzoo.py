@@ -49,5 +49,5 @@ class Corridor(ParallelEnv):
 
 
 if __name__ == "__main__":
-    run = coterie.train(algo="ippo", env="own_pettingzoo:Corridor", steps=sys.argv[1] if len(sys.argv) > 1 else "40k")
+    run = coterie.train(algo="ippo", env="own_pettingzoo:Corridor", steps=sys.argv[1] if len(sys.argv) > 1 else "100k")
     print(coterie.evaluate(run, episodes=100)["teams"]["walker"])

@@ -529,7 +529,7 @@ def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], word
 )
 def test_a_fault_of_an_environment_is_named(fault: str, words: str):
     with pytest.raises(UserError) as error:
-        list(played(make("zooworlds:Faulty", {"fault": fault}), 9))
+        list(played(make("zooworlds:Faulty", {"fault": fault}, with_state=True), 9))
     assert words in str(error.value)
 
 

@@ -16,43 +16,49 @@ class Turns:
     and adds up to what `env.last()` would say at its next turn.
     """
 
+    agents: list[Any]
+    """Who is there and has not ended; an AECEnv holds those who ended until they were stepped once more."""
+    mover: Any
+    """Whose turn it is."""
+
     def __init__(self, env: Any):
         self.env = env
-
-    @property
-    def agents(self) -> list[Any]:
-        """Who is there and has not ended; an AECEnv holds those who ended until they were stepped once more."""
-        env = self.env
-        return [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
-
-    @property
-    def mover(self) -> Any:
-        """Whose turn it is."""
-        return self.env.agent_selection
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         env = self.env
         env.reset(seed=seed)
-        return {agent: env.observe(agent) for agent in env.agents}, env.infos
+        self._look(env.terminations, env.truncations)
+        return {agent: env.observe(agent) for agent in self.agents}, env.infos
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
         """actions: of all; returns what a parallel environment's step does."""
-        env, mover = self.env, self.env.agent_selection
+        env = self.env  # every attribute goes through all of its wrappers, so none is read twice
         before = dict(env._cumulative_rewards)
-        before[mover] = 0  # what it had gathered is forgotten when it acts
-        env.step(actions[mover])
+        before[self.mover] = 0  # what it had gathered is forgotten when it acts
+        env.step(actions[self.mover])
         rewards = {agent: total - before.get(agent, 0) for agent, total in env._cumulative_rewards.items()}
-        terminations, truncations = dict(env.terminations), dict(env.truncations)
-        ended = [agent for agent in env.agents if terminations[agent] or truncations[agent]]
-        observations = {agent: env.observe(agent) for agent in ended}  # their last, before they are taken out
-        infos = dict(env.infos)
-        for _ in ended:
-            selected = env.agent_selection
-            if not env.agents or not (env.terminations[selected] or env.truncations[selected]):
-                break
-            env.step(None)
-        observations |= {agent: env.observe(agent) for agent in env.agents if agent not in observations}
-        return observations, rewards, terminations, truncations, infos | env.infos
+        terminations, truncations, infos = dict(env.terminations), dict(env.truncations), env.infos
+        present = self._look(terminations, truncations)
+        observations = {}
+        if len(self.agents) < len(present):
+            ended = [agent for agent in present if agent not in self.agents]
+            observations = {agent: env.observe(agent) for agent in ended}  # their last, before they are taken out
+            infos = dict(infos)
+            for _ in ended:
+                if self.mover in self.agents or not env.agents:
+                    break
+                env.step(None)
+                self._look(terminations, truncations)
+            infos |= env.infos
+        observations |= {agent: env.observe(agent) for agent in self.agents}
+        return observations, rewards, terminations, truncations, infos
+
+    def _look(self, terminations: dict[Any, bool], truncations: dict[Any, bool]) -> list[Any]:
+        """Who is there now, and whose turn it is. Returns all whom the environment holds."""
+        present = list(self.env.agents)
+        self.agents = [agent for agent in present if not (terminations.get(agent) or truncations.get(agent))]
+        self.mover = self.env.agent_selection
+        return present
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
