@@ -30,6 +30,7 @@ from coterie.envs.paths import difference, random_actions
 from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
 from coterie.origins import to_yaml
+from coterie.schema import WorkersConfig
 from coterie.seeds import seed_of
 from coterie.types import Action, Row, Step
 from tinyruns import train
@@ -496,6 +497,8 @@ WRONG = (
     (SPREAD, {"max_agents": {"agnt": 3}}, "env.max_agents.agnt fits no agent: did you mean 'agent'"),
     (FOUR, {"state": True}, "the environment has no state()"),
     ("pettingzoo/sisl.multiwalker_v9", {"n_walker": 3}, "unexpected keyword argument 'n_walker'"),
+    (FOUR, {"wrappers": {"action_repeat": 2}}, "agents take turns, so what one did is not for the next step"),
+    (FOUR, {"wrappers": {"sticky_actions": 0.1}}, "leave env.wrappers.sticky_actions out"),
     ("zooworlds:isle", {"deis": 3}, "has no key 'env.deis': did you mean 'env.dies'"),
     ("zooworlds:needy", {}, "missing 1 required positional argument: 'size'"),
     ("zooworlds:Seedless", {}, "write reset(self, seed=None, options=None)"),
@@ -587,6 +590,16 @@ def test_own_factories_are_told_apart_by_whether_they_take_copies():
     assert not registry.is_batch_factory("zooworlds:Ring")
     assert registry.is_batch_factory("worlds:counter")
     assert not registry.is_batch_factory(SPREAD)
+
+
+@pytest.mark.parametrize(("name", "params"), [(FOUR, {}), ("zooworlds:Crowd", {"max_agents": {"ant": 5}})])
+def test_worker_processes_bring_the_same_bits(name: str, params: dict[str, Any]):
+    alone, shared = (make(name, params, 3, seed=2, workers=WorkersConfig(count=count)) for count in (0, 2))
+    try:
+        for one, other in zip(played(alone, 30), played(shared, 30), strict=True):
+            assert all(difference(a, b) is None for a, b in zip(one, other, strict=True))
+    finally:
+        shared.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures

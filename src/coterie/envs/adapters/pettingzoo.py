@@ -27,6 +27,7 @@ from coterie.envs.adapters.keys import typed_keys
 from coterie.envs.adapters.rounds import Rounds
 from coterie.envs.adapters.turns import Turns
 from coterie.envs.hosting.instance import Instance, Layout
+from coterie.envs.wrappers.config import WrappersConfig
 from coterie.errors import UserError, nearest
 from coterie.types import EnvSpec
 
@@ -88,6 +89,10 @@ class Stage:
         self.name, self.config = name, config
         self._mortal = mortal if config.mortal is None else config.mortal
         env = _played(env)
+        for key in ("sticky_actions", "action_repeat") if isinstance(env, Turns) else ():
+            if getattr(config.wrappers, key) != getattr(WrappersConfig(), key):
+                said = "agents take turns, so what one did is not for the next step"
+                raise UserError(f"environment '{name}': {said}: leave env.wrappers.{key} out")
         limit = _max_cycles(env) if limited and not isinstance(env, Turns) else None
         try:
             begun = env.reset(seed=0)
