@@ -19,7 +19,7 @@ class WrappersConfig(BaseModel):
     grey: bool = False
     """Whether coloured pictures become grey: one channel of their brightness."""
     resize: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=2)] | None = None
-    """Height and width that pictures are brought to, each new pixel the mean of what it covers; null leaves them."""
+    """Height and width that pictures are brought to, each new pixel the mean of those it covers; null leaves them."""
     frame_stack: int = Field(default=1, ge=1)
     """Latest observations shown side by side, the oldest first: features of numbers, channels of pictures. A life's
     first observation stands for those before it."""
