@@ -633,6 +633,14 @@ def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
         ("algo=ippo", "env=zooworlds:isle", "env.episode_limit=7", "teams.all.roles=[worker,scout]"),
         ("algo=ippo", "env=zooworlds:Crowd", "env.max_agents=5", "algo.memory=gru", "algo.memory_size=8"),
         ("algo=mappo", "env=pettingzoo/sisl.multiwalker_v9", "env.max_cycles=12", "env.n_walkers=2"),
+        (
+            *("algo=ippo", "env=pettingzoo/butterfly.knights_archers_zombies_v11", "env.max_cycles=12"),
+            "teams.all.roles=[archer,knight]",
+        ),
+        (
+            *("algo=ippo", "env=pettingzoo/butterfly.pistonball_v6", "env.max_cycles=6", "env.n_pistons=2"),
+            *("env.wrappers.grey=true", "env.wrappers.resize=[48,24]"),
+        ),
     ],
     ids=lambda settings: "-".join(s.partition("=")[2].rpartition("/")[2] for s in settings[:2]),
 )
