@@ -28,7 +28,8 @@ class Crew:
         ]  # fmt: skip
         own = slice(start, start + count)
         self._closing, self._flags = board.closing[own], board.flags[own]
-        self._paid = [board.reward[own], board.group_reward[own], board.metrics[own]]
+        self._terminated, self._truncated = board.ended[own, 0], board.ended[own, 1]
+        self._paid = [x[own] for x in (board.reward, board.group_reward, board.metrics) if x.size]
 
     def reset(self, seed: int | None, only: Sequence[int] | None = None) -> None:
         """A new episode in every copy, or in those of these numbers within the crew; seed: of the whole environment,
@@ -42,10 +43,10 @@ class Crew:
     def step(self) -> None:
         """A step of every copy; where the row shown closes an episode, the next one begins and nothing is earned."""
         for paid in self._paid:
-            paid[...] = 0
-        self._flags[...] = False
+            paid.fill(0)
+        self._flags.fill(False)
         actions = self._actions()
-        if not self._closing.any():
+        if not np.count_nonzero(self._closing):
             for instance, own in zip(self.instances, actions, strict=True):
                 instance.step(own)
         else:
@@ -54,7 +55,7 @@ class Crew:
                     instance.reset(None)
                 else:
                     instance.step(own)
-        np.any(self._flags[:, -2:], axis=1, out=self._closing)
+        np.logical_or(self._terminated, self._truncated, out=self._closing)
 
     def _actions(self) -> list[list[Any]]:
         """Native actions of every copy's agents in the spec's order."""

@@ -93,6 +93,8 @@ class HostedEnv(VectorEnv):
         self._no_group_reward = torch.zeros(self.copies, len(self.spec.groups), device=self.device)
         self._alive = np.zeros((self.copies, n), np.bool_)  # in the row before
         self._closed = np.zeros(self.copies, np.bool_)  # the row before was a closing one
+        self._everyone = np.ones((self.copies, n), np.bool_)
+        self._here = self.device.type == "cpu"
 
     def reset(self, seed: int | None = None) -> Row:
         seed, self._seed = self._seed if seed is None else seed, None
@@ -114,22 +116,20 @@ class HostedEnv(VectorEnv):
         return self._step(), self._row()
 
     def _step(self) -> Step:
-        board, n = self._host.board, self.spec.n
+        board = self._host.board
         group_reward = self._tensor(board.group_reward) if self.spec.paid_by_group else self._no_group_reward
         metrics = {name: self._tensor(board.metrics[:, k]) for k, name in enumerate(self.spec.metrics)}
-        lost = self._tensor(board.lost) if board.lost.any() else None
-        if not board.flags.any():  # mostly; nothing new has to be built then
+        lost = self._tensor(board.lost) if np.count_nonzero(board.lost) else None
+        if not np.count_nonzero(board.flags):  # mostly; nothing new has to be built then
             nobody, no_copy = self._none, self._no_copy
             return Step(self._tensor(board.reward), group_reward, nobody, nobody, no_copy, no_copy, metrics, lost)
-        flags = self._tensor(board.flags)
-        ended = flags[:, 2 * n :]
         return Step(
             reward=self._tensor(board.reward),
             group_reward=group_reward,
-            terminated=flags[:, :n],
-            truncated=flags[:, n : 2 * n],
-            episode_terminated=ended[:, 0],
-            episode_truncated=ended[:, 1],
+            terminated=self._tensor(board.terminated),
+            truncated=self._tensor(board.truncated),
+            episode_terminated=self._tensor(board.ended[:, 0]),
+            episode_truncated=self._tensor(board.ended[:, 1]),
             metrics=metrics,
             lost=lost,
         )
@@ -144,18 +144,22 @@ class HostedEnv(VectorEnv):
         alive, first = self._all, self._none
         if self.spec.mortal:
             alive = self._tensor(board.alive)
-            first = self._tensor(board.alive & (begins[:, None] | ~self._alive))
-        elif begins.any():
-            first = self._tensor(begins).unsqueeze(1).expand(self.copies, self.spec.n)
-        acted = self._tensor(~board.closing) if board.closing.any() else self._all_copies
+            first = self._own(board.alive & (begins[:, None] | ~self._alive))
+        elif np.count_nonzero(begins):
+            first = self._own(begins[:, None] & self._everyone)
+        acted = self._own(~board.closing) if np.count_nonzero(board.closing) else self._all_copies
         mask = {role: self._tensor(x) for role, x in board.mask.items()}
         state = {name: self._tensor(x) for name, x in board.state.items()}
         return Row(obs, mask, state, alive, first, acted)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        """A tensor of its own."""
-        tensor = torch.from_numpy(array.copy())
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+        """A tensor of its own of what is on the board."""
+        return self._own(array.copy())
+
+    def _own(self, array: np.ndarray) -> Tensor:
+        """The tensor of an array that nobody else has."""
+        tensor = torch.from_numpy(array)
+        return tensor if self._here else tensor.to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
         if not self.spec.exact_resume:
@@ -186,4 +190,4 @@ class HostedEnv(VectorEnv):
 
 def _numpy(component: Tensor | None) -> np.ndarray:
     assert component is not None
-    return component.numpy() if component.device.type == "cpu" else component.cpu().numpy()
+    return component.numpy() if component.is_cpu else component.cpu().numpy()
