@@ -250,14 +250,19 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         str(len(entry["seeds"])),
         whole_number(steps),
         who,
-        f"**{final['mean']:.1f}** ({final['lowest']:.1f} to {final['highest']:.1f})",
-        f"{last['mean']:.1f}",
-        f"{entry['peak']:.1f}" if "peak" in entry else "",
-        f"{entry['baselines']['random']:.1f}",
-        "" if script is None else f"{script:.1f}",
+        f"**{_short(final['mean'])}** ({_short(final['lowest'])} to {_short(final['highest'])})",
+        _short(last["mean"]),
+        _short(entry["peak"]) if "peak" in entry else "",
+        _short(entry["baselines"]["random"]),
+        "" if script is None else _short(script),
         "" if entry["level"] is None else f"{entry['level']:g}",
         f"{entry['wall_s']['mean'] / 60:.1f}",
     ]
+
+
+def _short(value: float) -> str:
+    """A return with as many digits as tell one from another."""
+    return f"{value:.1f}" if abs(value) >= 20 else f"{value:.2f}"
 
 
 def _passes(jobs: dict[str, dict[str, Any]]) -> list[str]:
