@@ -34,6 +34,7 @@ from coterie.config import resolve
 from coterie.envs.matrix.game import MatrixConfig
 from coterie.envs.particle.task import ParticleConfig
 from coterie.envs.world import WorldEnv
+from coterie.envs.wrappers.config import WrappersConfig
 from coterie.messages import leaf_fields, show
 from coterie.origins import to_yaml
 from coterie.schema import RunConfig
@@ -368,6 +369,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "probe-table": lambda: known.probe_table(table),
     "probes": lambda: known.probes(table, keys),
     "run-keys": run_keys,
+    "wrapper-keys": lambda: keys(WrappersConfig, "env.wrappers."),
 }
 for _file, _names in families().items():
     BLOCKS[f"{_file}-keys"] = lambda name=_names[0]: keys(registry.algorithm(name).Config, "algo.")
