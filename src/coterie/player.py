@@ -163,7 +163,9 @@ class Player:
         obs, action_mask = {}, {}
         for role in team.roles:
             nothing = np.zeros(_shape(role, "obs"), np.float32)
-            obs[role.name] = _stacked([shown.get(agent, nothing) for agent in role.agents], torch.float32)
+            picture = role.observation_space.dtype == np.uint8  # which networks scale
+            seen = [shown.get(agent, nothing) for agent in role.agents]
+            obs[role.name] = _stacked(seen, torch.uint8 if picture else torch.float32)
             if any(agent in masks for agent in role.agents):
                 everything = np.ones(role.action.mask_size, bool)
                 able = [masks[agent] if agent in masks and agent in shown else everything for agent in role.agents]

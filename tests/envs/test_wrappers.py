@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymworlds import registered
 from tape import Tape, placed, step
 
+import coterie
 from coterie import checkpoint
 from coterie.build import environment
 from coterie.config import load_resolved, resolve
@@ -30,6 +31,7 @@ from coterie.errors import UserError
 from coterie.origins import to_yaml
 from coterie.seeds import seed_of
 from coterie.types import Action, Row
+from tinyruns import train
 
 # -------------------------------------------------------------------------------------------------------------- frames
 
@@ -339,6 +341,26 @@ def test_the_order_is_that_of_the_keys():
     ]
     assert config.origins["env.wrappers.grey"] == "preset env/gym/CarRacing-v3"
     assert wrapped(Tape.layout, Tape, WrappersConfig()) == (Tape.layout, Tape)
+
+
+def test_a_player_sees_wrapped_pictures_as_the_policy_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+    with registered():
+        train(tmp_path / "run", "algo=ppo", "env=gym/Picture-v0", "env.wrappers.frame_stack=2")
+        loaded = coterie.load(tmp_path / "run")
+    seen = np.random.default_rng(0).integers(256, size=(40, 6, 5, 6), dtype=np.uint8)
+    policy: Any = loaded.policies["agent"]
+    generator = torch.Generator().manual_seed(0)
+    for parameter in policy.module.parameters():
+        parameter.data.normal_(0, 0.3, generator=generator)
+    ones = torch.ones(40, 1, dtype=torch.bool)
+    row = Row({"agent": torch.from_numpy(seen)[:, None]}, {}, {}, ones, ones, ones[:, 0])
+    with torch.inference_mode():
+        actions, _, _ = policy.act(row, policy.start(40), policy.noise(1, 40, generator)[0], "greedy")
+    expected = actions["agent"].discrete[:, 0, 0].tolist()
+    player = loaded.player(mode="greedy")
+    assert [player.act(picture) for picture in seen] == expected
+    assert set(expected) == {0, 1}
 
 
 def test_wrappers_are_saved_with_the_configuration(tmp_path: Path):
