@@ -7,4 +7,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # runs that set more thread
 
 import torch
 
+import tinyruns
+from coterie.envs.workers import processes
+
 torch.set_num_threads(1)
+processes.PRELOADED[:] = tinyruns._IMPORTED  # one server forks workers and the runs of other tests alike

@@ -143,6 +143,7 @@ class Process:
 
 _count = itertools.count()
 _IMPORTED = ["tinyruns", "coterie.cli", "coterie.run", "coterie.algos.ppo", "torch._dynamo", "torch.utils.tensorboard"]
+_IMPORTED += ["coterie.envs.workers.serve"]
 
 
 def _child(words: list[str], folder: str, said: str, die_at: int | None, most_bytes: int | None) -> None:

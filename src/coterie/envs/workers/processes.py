@@ -31,6 +31,10 @@ _START = 300.0
 """Seconds that a worker may take to import its library and to make its copies."""
 
 
+PRELOADED = ["coterie.envs.workers.serve"]
+"""Modules that the server which workers are forked from imports once; the first who starts one in a process decides."""
+
+
 class Failure(Exception):
     """A worker is of no more use; what happened, in words."""
 
@@ -219,5 +223,5 @@ def _context() -> BaseContext:
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["coterie.envs.workers.serve"])
+    context.set_forkserver_preload(PRELOADED)
     return context
