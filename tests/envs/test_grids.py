@@ -72,7 +72,7 @@ def test_foragers_of_the_episode_before_would_stand_in_the_way_of_a_seed(monkeyp
     kept = replace(grids.LIBRARIES["lbforaging"], forget=lambda env: None)
     monkeypatch.setitem(grids.LIBRARIES, "lbforaging", kept)
     report = check(lambda copies, seed: make(FORAGING, {}, copies, seed))
-    assert [finding.rule for finding in report.findings] == ["reset-seed"]
+    assert {finding.rule for finding in report.findings} - {"slow"} == {"reset-seed"}
 
 
 @pytest.mark.parametrize(("limit", "cut"), [(50, False), (1, False), (1, True)])
