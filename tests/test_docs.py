@@ -251,4 +251,5 @@ def test_runs_log_what_the_page_of_metrics_tells_and_nothing_else(tmp_path: Path
             logged |= set(json.loads(line))
     declared = {emitted: metrics.lookup(emitted) for emitted in logged}
     assert [emitted for emitted, metric in declared.items() if metric is None] == []
-    assert {metric.name for metric in declared.values() if metric is not None} == told
+    rare = {"rollout/dropped"}  # only where a worker fails: tests/envs/test_workers.py
+    assert {metric.name for metric in declared.values() if metric is not None} | rare == told
