@@ -6,8 +6,8 @@ wrappers for the time limit and for the order of calls do is done here, once a c
 
 from __future__ import annotations
 
+import functools
 import importlib
-import inspect
 import math
 import os
 import re
@@ -21,9 +21,10 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field
 
 from coterie.envs.adapters.adapter import Adapter
+from coterie.envs.adapters.keys import typed_keys
 from coterie.envs.adapters.spaces import Actuator, Observer
 from coterie.envs.hosting.instance import Instance, Layout, Place
 from coterie.envs.hosting.saved import as_tensor, from_tensor, set_words, words
@@ -196,44 +197,8 @@ def _config(registered: GymSpec, name: str) -> type[GymConfig]:
             creator = load_env_creator(entry) if isinstance(entry, str) else entry
         if creator is None:
             raise ValueError("it can only be made as a vector environment")
-    try:
-        parameters = dict(inspect.signature(creator).parameters)
-    except ValueError:  # compiled ones may not tell
-        parameters = {}
-    fields: dict[str, Any] = {}
-    free = not parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    for key, parameter in parameters.items():
-        if parameter.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
-            continue
-        default = registered.kwargs.get(key, parameter.default)
-        if key == "render_mode" or key in GymConfig.model_fields:
-            continue
-        if not _plain(default) or hasattr(BaseModel, key):
-            free = True  # may be given, and is not shown
-        else:
-            fields[key] = (_kind(default), Field(default, description=f"`{key}` of gymnasium's {registered.id}."))
-    config = create_model("GymConfig", __base__=GymConfig, **fields)
-    if free:
-        config.model_config["extra"] = "allow"
-        config.model_rebuild(force=True)
-    return config
-
-
-def _plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_plain(item) for item in value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, bool | int | str)
-
-
-def _kind(default: Any) -> Any:
-    """The type of a key from its default value."""
-    if isinstance(default, bool | str):
-        return type(default)
-    if isinstance(default, int | float):
-        return float if isinstance(default, float) else int | float  # g=10 may be meant as 10.0
-    return tuple[Any, ...] if isinstance(default, tuple) else Any
+    maker = functools.partial(creator, **registered.kwargs)
+    return typed_keys(GymConfig, [maker], ("render_mode",), f"gymnasium's {registered.id}")
 
 
 @contextmanager
