@@ -22,12 +22,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
 from coterie.algos.deterministic import DeterministicPolicy, NoiseKind
 from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.target import Target
-from coterie.errors import NonFiniteError, UserError
+from coterie.errors import NonFiniteError
 from coterie.math.losses import masked_mean
 from coterie.math.returns import n_step_return
 from coterie.math.schedules import Shape as ScheduleShape
@@ -36,7 +36,6 @@ from coterie.metrics import Metric, declare
 from coterie.nets.critics import OwnActionCritic, TeamActionCritic
 from coterie.nets.joint import JointAction
 from coterie.nets.memory import Carry
-from coterie.nets.team import alike
 from coterie.replay import Sample
 from coterie.seeds import generator
 from coterie.types import TeamSpec, Tree, Window, tree_map
@@ -162,10 +161,7 @@ class DDPG(Algorithm):
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        if config.share == "all" and not alike(team.roles):
-            raise UserError(
-                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-            )
+        require_alike(team, config.share)
         draw = generator(seed, "weights")
         self.policy: DeterministicPolicy = DeterministicPolicy(
             team, config.body, config.share, config.reads_id(team), config.noise, config.noise_theta,

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import Algorithm, Capabilities
+from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
 from coterie.algos.offpolicy import OffPolicyConfig, Target, build_replay, cut, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.errors import UserError
@@ -33,7 +33,6 @@ from coterie.nets.critics import TeamView
 from coterie.nets.joint import JointAction
 from coterie.nets.memory import Carry
 from coterie.nets.mixers import MixerKind, Unrestricted, build_mixer
-from coterie.nets.team import alike
 from coterie.nets.teamvalue import Choices, TeamValue, agents_best, agents_done
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Window, tree_map
@@ -346,10 +345,7 @@ class QLearning(Algorithm):
 
 def _refuse(team: TeamSpec, config: QLearningConfig) -> None:
     """UserError for settings that do not go together."""
-    if config.share == "all" and not alike(team.roles):
-        raise UserError(
-            f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-        )
+    require_alike(team, config.share)
     if config.last_action and not config.recurrent:
         raise UserError(
             "algo.last_action=true needs a memory, whose sequences show what was done: give algo.memory=gru"

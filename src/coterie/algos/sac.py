@@ -23,12 +23,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
 from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
 from coterie.algos.target import Target
-from coterie.errors import UserError
 from coterie.math.losses import masked_mean
 from coterie.math.returns import n_step_return
 from coterie.math.running import Moments, count_scale, count_start, count_update
@@ -36,7 +35,6 @@ from coterie.math.schedules import scheduled
 from coterie.math.squashed import entropy, expected, soft_value
 from coterie.metrics import Metric, declare
 from coterie.nets.softcritic import TwinCritic
-from coterie.nets.team import alike
 from coterie.replay import Sample
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Window, tree_map
@@ -115,10 +113,7 @@ class SAC(Algorithm):
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        if config.share == "all" and not alike(team.roles):
-            raise UserError(
-                f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
-            )
+        require_alike(team, config.share)
         draw, agent_id = generator(seed, "weights"), config.reads_id(team)
         self.policy: SquashedPolicy = SquashedPolicy(
             team, config.body, config.share, agent_id, config.normalise_obs, draw, device
