@@ -78,6 +78,10 @@ def build(config: RunConfig) -> Parts:
     return Parts(teams, learners, collector, evaluator)
 
 
+_WORKED = ("train", "eval", "evaluate")
+"""Purposes that are worth the start of workers; one copy that is looked at or shown is not."""
+
+
 def environment(config: RunConfig, copies: int, purpose: str, device: torch.device) -> VectorEnv:
     """Copies of the run's environment, showing its state if an algorithm reads it; its own rewards but in training."""
     choices = [config.algo, *(team.algo for team in config.teams.values())]
@@ -86,12 +90,19 @@ def environment(config: RunConfig, copies: int, purpose: str, device: torch.devi
     params = config.env.params
     if purpose != "train" and isinstance(params, HostedConfig):
         params = params.model_copy(update={"wrappers": params.wrappers.unshaped()})
-    return make(config.env.name, params, copies, seed, device, with_state, config.workers)
+    workers = config.workers if purpose in _WORKED else None
+    return make(config.env.name, params, copies, seed, device, with_state, workers)
 
 
 def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:
     """The run's teams by name in the environment's order."""
     return {team.name: team for team in assign({name: t.roles for name, t in config.teams.items()}, spec)}
+
+
+def known_teams(config: RunConfig, device: torch.device) -> dict[str, TeamSpec]:
+    """The run's teams, read off a copy of its environment that is closed again."""
+    with closing(environment(config, 1, "load", device)) as env:
+        return teams_of(config, env.spec)
 
 
 def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.device) -> dict[str, Algorithm]:
@@ -133,9 +144,8 @@ def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[Run
     """A run's configuration and its learners as a checkpoint has them; checkpoint: best, last or a number of steps."""
     folder = RunDir.open(run)
     config = load_resolved(folder.config_path).config
-    env = environment(config, 1, "load", device)
     with unfilled():
-        learners = algorithms(config, teams_of(config, env.spec), device)
+        learners = algorithms(config, known_teams(config, device), device)
     found = find_checkpoint(folder, checkpoint)
     for name, learner in learners.items():
         learner.policy.load_state_dict(found.state["algorithms"][name]["policy"])

@@ -25,9 +25,9 @@ from coterie.build import (
     environment,
     eval_modes,
     find_checkpoint,
+    known_teams,
     load_learners,
     pick_device,
-    teams_of,
 )
 from coterie.checkpoint import Checkpoints, Found
 from coterie.collect import act
@@ -270,8 +270,7 @@ def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode =
     config = resolved.config
     settle(config.threads)
     device = pick_device(config.device)
-    teams = teams_of(config, environment(config, 1, "load", device).spec)
-    return _evaluate(config, algorithms(config, teams, device), episodes, mode, None)
+    return _evaluate(config, algorithms(config, known_teams(config, device), device), episodes, mode, None)
 
 
 def _evaluate(
@@ -311,7 +310,7 @@ def play(
         assert resolved is not None
         config = resolved.config
         device = pick_device(config.device)
-        learners = algorithms(config, teams_of(config, environment(config, 1, "load", device).spec), device)
+        learners = algorithms(config, known_teams(config, device), device)
     settle(config.threads)
     modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}

@@ -211,6 +211,36 @@ def alive(pid: int) -> bool:
         return False
 
 
+def test_batches_refuse_workers_before_anything_is_written(tmp_path: Path, capsys: Any):
+    code = main(["train", "workers.count=2", "steps=1000", f"out={tmp_path / 'run'}", "progress=off"])
+    said = capsys.readouterr().err.strip()
+    assert code == 2
+    assert said.startswith("coterie: workers.count=2: particle/simple_spread steps all its copies as one batch")
+    assert "\n" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_what_is_stepped_for_long_starts_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run of workers is loaded and shown by this process; its evaluation has workers, which are gone afterwards."""
+    given = {"copies": 2, "eval": {"every": 0}, "log": {"tensorboard": False}, "progress": "off", "device": "cpu"}
+    run = coterie.train(algo="ppo", env=COUNTING, steps=60, horizon=10, out=tmp_path / "run", **given).run
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("  count: 0", "  count: 2"))
+    made: list[Processes] = []
+    begin = Processes.__init__
+
+    def counted(self: Processes, *args: Any) -> None:
+        made.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(Processes, "__init__", counted)
+    coterie.load(run)
+    assert not made
+    coterie.evaluate(run, episodes=4)
+    assert len(made) == 1
+    assert made[0].pids == []
+
+
 def test_a_board_in_given_memory_is_laid_out_as_one_of_its_own():
     layout, _ = opened("gym/CartPole-v1", {})
     memory = bytearray(Board.size(layout, 3))

@@ -31,15 +31,16 @@ def make(
     """`copies` copies of the named environment.
 
     params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
-    show the state that critics may read (a user's own batch of copies decides itself); workers: the
-    processes that step an outside library's copies, by default this one. A user's own
-    environment is `package.module:factory`, called as `factory(copies=, seed=, device=, **params)` if it takes
-    `copies`, else as `factory(**params)` once a copy, for an environment of PettingZoo's or gymnasium's interface.
-    UserError for an unknown name, unknown or wrong params, and a factory that returns something else.
+    show the state that critics may read (a user's own batch of copies decides itself); workers: the processes that
+    step copies one by one, by default this one; batches refuse them. A user's own environment is
+    `package.module:factory`, called as `factory(copies=, seed=, device=, **params)` if it takes `copies`, else as
+    `factory(**params)` once a copy, for an environment of PettingZoo's or gymnasium's interface. UserError for an
+    unknown name, unknown or wrong params, and a factory that returns something else.
     """
     if copies < 1:
         raise UserError(f"copies={copies}: expected at least 1")
     if registry.is_batch_factory(name):
+        _refuse(workers, name)
         return _from_factory(name, params, copies, seed, device)
     kind = registry.environment(name)
     config = _typed(name, kind.Config, params)
@@ -47,7 +48,17 @@ def make(
         if not with_state and getattr(config, "state", False) is None:  # what nobody reads need not be computed
             config = config.model_copy(update={"state": False})
         return HostedEnv(_host(name, config, copies, workers), seed, device)
+    _refuse(workers, name)
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
+
+
+def _refuse(workers: WorkersConfig | None, name: str) -> None:
+    """UserError where workers are asked for that would have nothing to do."""
+    if workers is not None and workers.count:
+        raise UserError(
+            f"workers.count={workers.count}: {name} steps all its copies as one batch, which workers cannot divide: "
+            "leave workers.count out"
+        )
 
 
 def _host(name: str, config: BaseModel, copies: int, workers: WorkersConfig | None) -> Host:
