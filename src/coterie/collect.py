@@ -77,7 +77,7 @@ class Collector:
         )  # fmt: skip
         if lost is not None:
             self.dropped += int(lost.sum())
-            _cut_before(lost, earned)
+            _cut_before(lost, earned, shown["alive"][:-1])
         if len(finished.length):
             self.finished.append(finished)
         actions, record = _stacked(done), _stacked(records)
@@ -218,12 +218,12 @@ def _without(acted: Tensor, lost: Tensor) -> Tensor:
     return acted
 
 
-def _cut_before(lost: Tensor, earned: dict[str, Tensor]) -> None:
+def _cut_before(lost: Tensor, earned: dict[str, Tensor], alive: Tensor) -> None:
     """Marks the step that led to such a row as cut by a limit, unless it is of the window before or began there."""
     into = torch.cat([lost[1:], torch.zeros_like(lost[:1])])
     into &= ~(earned["episode_terminated"] | earned["episode_truncated"])
     earned["episode_truncated"] = earned["episode_truncated"] | into
-    earned["truncated"] = earned["truncated"] | (into.unsqueeze(-1) & ~earned["terminated"])
+    earned["truncated"] = earned["truncated"] | (into.unsqueeze(-1) & alive & ~earned["terminated"])
 
 
 _FEW = 1 << 14
