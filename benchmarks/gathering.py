@@ -202,7 +202,8 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         "",
         f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
         f"({facts['revision']}), {content['date']}. Every run is one process with one thread.",
-        f"Made by `{content['command']}`; all jobs share `{shlex.join(content['common'])}`.",
+        "Made by `python benchmarks/learning.py` and gathered by its `--collect`, job by job; all jobs share "
+        f"`{shlex.join(content['common'])}`.",
         "",
         f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
         "episodes of other seeds, actions picked as the algorithm was published, or as `eval.mode` says; "
