@@ -142,6 +142,11 @@ def test_counts_are_written_as_people_write_them(text: str, steps: int):
     assert resolve([f"steps={text}"]).config.steps == steps
 
 
+@pytest.mark.parametrize("key", ["replay", "learning_starts", "epsilon_steps"])
+def test_counts_of_steps_are_written_the_same_way_for_algorithms(key: str):
+    assert resolve(["algo=qmix", f"algo.{key}=200k"]).config.algo.params.model_dump()[key] == 200_000
+
+
 def test_lists_null_and_booleans_reach_their_fields():
     params = resolve(["algo.hidden=[32,16]", "algo.max_grad_norm=null", "algo.layer_norm=true"]).config.algo.params
     dumped = params.model_dump()

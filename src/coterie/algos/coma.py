@@ -36,6 +36,7 @@ from coterie.nets.critics import ChoiceCritic
 from coterie.nets.joint import JointAction, beside, by_role, last_actions
 from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry, MemoryKind
+from coterie.schema import Count
 from coterie.seeds import generator
 from coterie.types import TeamSpec, Tree, Window, tree_map
 
@@ -97,7 +98,7 @@ class COMAConfig(OnPolicyConfig):
     """The same at the end of its schedule."""
     epsilon_schedule: ScheduleShape = "linear"
     """How that share goes from `epsilon` to `epsilon_end`."""
-    epsilon_steps: int | None = Field(None, ge=1)
+    epsilon_steps: Count | None = Field(None, ge=1)
     """Environment steps that the schedule of epsilon takes; the whole run if not given."""
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus at the start."""

@@ -37,6 +37,7 @@ from coterie.nets.critics import OwnActionCritic, TeamActionCritic
 from coterie.nets.joint import JointAction
 from coterie.nets.memory import Carry
 from coterie.replay import Sample
+from coterie.schema import Count
 from coterie.seeds import generator
 from coterie.types import TeamSpec, Tree, Window, tree_map
 
@@ -96,7 +97,7 @@ class DDPGConfig(OffPolicyConfig):
     """Share of the noise left at the end of its schedule."""
     noise_theta: float = Field(0.15, gt=0, le=1)
     """Share of the Ornstein-Uhlenbeck noise that is lost in a step."""
-    random_steps: int = Field(0, ge=0)
+    random_steps: Count = Field(0, ge=0)
     """Environment steps at the start in which actions are drawn uniformly."""
     critic_lr: float | None = Field(None, gt=0, lt=1)
     """The critic's learning rate; the actor's if not given."""

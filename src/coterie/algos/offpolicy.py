@@ -16,6 +16,7 @@ from coterie.nets.layers import Activation, Init
 from coterie.nets.memory import MemoryKind
 from coterie.nets.team import Shape, Share
 from coterie.replay import Replay
+from coterie.schema import Count
 from coterie.types import TeamSpec, Window, tree_map
 
 declare(
@@ -37,11 +38,11 @@ class OffPolicyConfig(BaseModel):
     """Gradient steps after every window."""
     batch: int = Field(32, ge=1, le=1_000_000)
     """Sequences in a gradient step; single transitions are sequences of length one."""
-    replay: int = Field(100_000, ge=1)
+    replay: Count = Field(100_000, ge=1)
     """Environment steps that the replay memory holds."""
     replay_store: Literal["device", "cpu", "disk"] = "device"
     """Where the replay memory lies: beside the networks, in the host's memory, or in memory-mapped files."""
-    learning_starts: int = Field(1_000, ge=0)
+    learning_starts: Count = Field(1_000, ge=0)
     """Environment steps before the first update."""
     priority_exponent: float = Field(0.0, ge=0, le=1)
     """How strongly sequences with large errors are preferred; 0 draws uniformly."""

@@ -34,6 +34,7 @@ from coterie.nets.joint import JointAction
 from coterie.nets.memory import Carry
 from coterie.nets.mixers import MixerKind, Unrestricted, build_mixer
 from coterie.nets.teamvalue import Choices, TeamValue, agents_best, agents_done
+from coterie.schema import Count
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Window, tree_map
 from coterie.values import ValuePolicy
@@ -80,7 +81,7 @@ class QLearningConfig(OffPolicyConfig):
     """Probability of a uniformly drawn action at the start."""
     epsilon_end: float = Field(0.05, gt=0, le=1)
     """The same at the end of its schedule."""
-    epsilon_steps: int = Field(50_000, ge=1)
+    epsilon_steps: Count = Field(50_000, ge=1)
     """Environment steps from the one to the other."""
     epsilon_schedule: ScheduleShape = "linear"
     """How it gets there."""

@@ -36,6 +36,7 @@ from coterie.math.squashed import entropy, expected, soft_value
 from coterie.metrics import Metric, declare
 from coterie.nets.softcritic import TwinCritic
 from coterie.replay import Sample
+from coterie.schema import Count
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Window, tree_map
 
@@ -91,7 +92,7 @@ class SACConfig(OffPolicyConfig):
     """Rewards are divided by their running spread (spread), and shifted by their running mean as well (standard), which
     changes what is best where episodes differ in length. The temperature is then one of scaled rewards.
     """
-    random_steps: int = Field(0, ge=0)
+    random_steps: Count = Field(0, ge=0)
     """Environment steps, restarts counted, before which actions are drawn uniformly instead of from the policy."""
 
     @property
