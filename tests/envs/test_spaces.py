@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymworlds import NESTED, hybrid, uneven
 
 from coterie.envs.adapters.spaces import Actuator, Observer
+from coterie.errors import UserError
 from coterie.types import to_bounds
 
 
@@ -22,6 +23,23 @@ def seen(space: spaces.Space, value: Any) -> Any:
         sensor.write(places[sensor.name], value)
     listed = {name: place.tolist() for name, place in places.items()}
     return listed.get("", listed)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        (spaces.Box(-1, 1, (2,)), np.zeros(3), r"shape \(3,\), and its space says \(2,\)"),
+        (spaces.Box(-9, 9, (3,)), np.array([1.0]), r"shape \(1,\), and its space says \(3,\)"),
+        (spaces.Box(-9, 9, (3,)), 1.0, r"shape \(\), and"),
+        (spaces.Box(0, 255, (2, 2, 1), np.uint8), np.zeros((2, 2), np.uint8), r"shape \(2, 2\)"),
+        (spaces.Box(-9, 9, (2, 2)), np.array([1.0]), "1 numbers, and its space says 4"),
+        (spaces.Discrete(4, start=2), 1, "the number 1, and its space says 2 to 5"),
+        (spaces.Discrete(4), 4, "the number 4, and its space says 0 to 3"),
+    ],
+)
+def test_what_does_not_fit_its_space_is_one_line_and_never_spread(space: spaces.Space, value: Any, words: str):
+    with pytest.raises(UserError, match=words):
+        seen(space, value)
 
 
 def test_observations_of_every_space_have_their_literal_form():
@@ -72,8 +90,3 @@ def test_choices_begin_where_their_space_does():
 def test_spaces_without_a_fixed_shape_are_refused(space: spaces.Space):
     with pytest.raises(TypeError, match="has no fixed shape"):
         Observer(space)
-
-
-def test_an_observation_of_another_size_is_not_taken_for_one():
-    with pytest.raises(ValueError, match="broadcast"):
-        seen(spaces.Box(-1, 1, (2,)), np.zeros(3))

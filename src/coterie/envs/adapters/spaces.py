@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from coterie.errors import UserError
 from coterie.types import ActionSpec
 
 Arrays = dict[str, np.ndarray]
@@ -110,17 +111,32 @@ def _zero_one(size: int) -> spaces.Box:
 
 
 def _copy(place: np.ndarray, value: Any) -> None:
+    if getattr(value, "shape", None) != place.shape and np.shape(value) != place.shape:  # numpy would spread one number
+        raise _unlike(f"shape {np.shape(value)}", f"{place.shape}")
     place[...] = value
 
 
 def _flat(place: np.ndarray, value: Any) -> None:
-    place[...] = np.ravel(value)
+    numbers = np.ravel(value)
+    if numbers.shape != place.shape:
+        raise _unlike(f"{numbers.size} numbers", f"{place.size}")
+    place[...] = numbers
+
+
+def _unlike(shown: str, expected: str) -> UserError:
+    return UserError(
+        f"the environment shows an observation of {shown}, and its space says {expected}: mend observation_space, or "
+        "what is shown"
+    )
 
 
 def _one_hot(start: int) -> _Write:
     def write(place: np.ndarray, value: Any) -> None:
         place[...] = 0
-        place[int(value) - start] = 1
+        k = int(value) - start
+        if not 0 <= k < len(place):
+            raise _unlike(f"the number {value}", f"{start} to {start + len(place) - 1}")
+        place[k] = 1
 
     return write
 
