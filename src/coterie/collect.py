@@ -227,7 +227,9 @@ def _cut_before(lost: Tensor, earned: dict[str, Tensor], alive: Tensor) -> None:
 
 
 _FEW = 1 << 14
-"""Numbers observed in a row of all copies up to which one thread steps and acts faster than two: measured on spread."""
+"""Numbers observed in a row of all copies up to which one thread steps and acts faster than two. On spread, 25 rows of
+128 copies, 7,000 numbers, took 12.5 ms with one and 15 with two of an AMD EPYC; of 512 copies 29 and 23.
+"""
 
 
 @contextmanager

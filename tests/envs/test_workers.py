@@ -62,6 +62,19 @@ def test_any_number_of_workers_gives_the_same_bits(name: str):
         assert all(difference(a, b) is None for a, b in zip(rest[0], rest[other], strict=True))
 
 
+def test_wrappers_give_the_same_bits_in_workers():
+    around = {"sticky_actions": 0.5, "action_repeat": 2, "frame_stack": 3}
+    envs = [hosted("gym/CartPole-v1", workers, wrappers=around) for workers in (0, 2)]
+    first, rest = [env.reset() for env in envs], [played(env, 40) for env in envs]
+    assert difference(*first) is None
+    assert all(difference(a, b) is None for a, b in zip(*rest, strict=True))
+    plain = hosted("gym/CartPole-v1", 0)
+    plain.reset()
+    assert rest[0][-1].obs["agent"].shape[-1] == 3 * played(plain, 1)[-1].obs["agent"].shape[-1]  # pyright: ignore
+    for env in (*envs, plain):
+        env.close()
+
+
 def test_a_state_goes_on_whoever_stepped_before(tmp_path: Path):
     envs = [hosted("gym/CartPole-v1", workers) for workers in (2, 0, 3)]
     envs[0].reset()
