@@ -99,12 +99,15 @@ def finished(folder: Path) -> bool:
 def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
     """One seed's curve in numbers, and what its best checkpoint earns in episodes that chose nothing."""
     run = Run.load(folder)
-    curve = run.curve(job.team, "eval/return_mean") or run.curve("", "eval/return_mean")
+    if job.measure:
+        curve = run.curve("", f"eval/metric/{job.measure}")
+    else:
+        curve = run.curve(job.team, "eval/return_mean") or run.curve("", "eval/return_mean")
     assert curve is not None
     mode = load_resolved(folder / "config.yaml").config.eval.mode
     best = evaluate_run(folder, episodes, mode, "best")
     last = evaluate_run(folder, episodes, mode, "last")
-    n = len(best["teams"][job.team]["return_by_agent"]) if job.scale == "agent" else 1
+    n = len(best["teams"][job.team]["return_by_agent"]) if job.scale == "agent" and not job.measure else 1
     value = curve.value / n
     passed = {}
     for level in job.passes:
@@ -122,6 +125,8 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
         "evaluations": [[int(at), round(float(x), 4)] for at, x in zip(curve.steps, value, strict=True)],
         "final": best["teams"],
         "final_last": last["teams"],
+        "metrics": best["metrics"],
+        "metrics_last": last["metrics"],
         "first_passes": passed,
         "git": manifest["git"],
         "command": shlex.join(["coterie", *manifest["command"][1:]]),
@@ -131,19 +136,22 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
 def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str, Any]:
     """The seeds of a job gathered, on both scales, and the baselines of its environment."""
     n = len(next(iter(read.values()))["final"][job.team]["return_by_agent"])
-    divisor = n if job.scale == "agent" else 1
+    divisor = n if job.scale == "agent" and not job.measure else 1
 
     def over_seeds(kind: str, team: str) -> dict[str, Any]:
         total = [run[kind][team]["return_mean"] for run in read.values()]
         agents = len(next(iter(read.values()))[kind][team]["return_by_agent"])
         return {"sum": _spread(total), "agent": _spread([value / agents for value in total])}
 
-    teams = list(next(iter(read.values()))["final"])
+    teams, measured = (list(next(iter(read.values()))[kind]) for kind in ("final", "metrics"))
     return {
         "overrides": list(job.overrides),
         "team": job.team,
         "agents": n,
         "scale": job.scale,
+        "measure": job.measure,
+        "metrics": {name: _spread([run["metrics"][name] for run in read.values()]) for name in measured},
+        "metrics_last": {name: _spread([run["metrics_last"][name] for run in read.values()]) for name in measured},
         "level": job.level,
         "level_source": job.source,
         "final": {team: over_seeds("final", team) for team in teams},
@@ -172,10 +180,10 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def baselines(job: Job) -> dict[str, float]:
-    """Mean returns of the job's team, its agents added up: if all act at random, and by a script."""
+    """Mean returns of the job's team, its agents added up, or its measure: if all act at random, and by a script."""
     world = [setting for setting in job.overrides if setting.startswith("env")]
     random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), BASELINE_EPISODES)
-    found = {"random": random["teams"][job.team]["return_mean"]}
+    found = {"random": random["metrics"][job.measure] if job.measure else random["teams"][job.team]["return_mean"]}
     if job.script is not None:
         config = resolve(["algo=random", *world]).config
         env = environment(config, 1000, "evaluate", torch.device("cpu"))
@@ -214,7 +222,7 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         "",
         *table(
             [
-                *("job", "seeds", "steps", "return of", "result", "last checkpoint", "peak", "random", "script"),
+                *("job", "seeds", "steps", "return of, or", "result", "last checkpoint", "peak", "random", "script"),
                 *("level", "minutes"),
             ],
             [_row(name, entry) for name, entry in content["jobs"].items()],
@@ -242,9 +250,12 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
     steps = max(run["steps"] for run in entry["seeds"].values())
-    final = entry["final"][entry["team"]][entry["scale"]]
-    last = entry["final_last"][entry["team"]][entry["scale"]]
+    if measure := entry.get("measure"):
+        final, last = entry["metrics"][measure], entry["metrics_last"][measure]
+    else:
+        final, last = (entry[kind][entry["team"]][entry["scale"]] for kind in ("final", "final_last"))
     who = f"an agent of {entry['team']}" if entry["scale"] == "agent" else f"{entry['team']}, summed"
+    who = f"share {measure}" if measure else who
     script = next((value for kind, value in entry["baselines"].items() if kind != "random"), None)
     return [
         name,

@@ -15,7 +15,8 @@ class Job:
     where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
     a plot; script: the scripted baseline of
     `coterie.envs.particle.scripts`, if there is one for the environment; episodes: of the final evaluation, where the
-    usual number leaves too much to chance.
+    usual number leaves too much to chance; measure: a metric of the environment that is the result in place of the
+    return, such as the share of battles won.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Job:
     passes: tuple[float, ...] = ()
     script: str | None = None
     episodes: int | None = None
+    measure: str | None = None
 
 
 SEEDS = (0, 1, 2)
@@ -58,6 +60,8 @@ _FOLLOWS = "asked for; no listener earns more than about -12.4, `follow_speaker`
 _POLE = "the task's limit"
 _ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
 _SHORT = ("eval.episodes=100", "eval.copies=20")
+_RAFFIN = "Raffin 2020 (RL Zoo)"
+_FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
 JOBS = (
     Job(
@@ -173,6 +177,38 @@ JOBS = (
         )
         for task, steps in (("escape", "1M"), ("baton", "1M"), ("pushblock", "2M"))
         for algo in ("poca", "coma", "ippo")
+    ),
+    *(
+        Job(
+            f"{env.lower()}-{algo}",
+            (f"algo={algo}", f"env=gym/{env}-{version}", f"steps={steps}", f"eval.every={every}", *_SHORT),
+            *("agent", "sum", env.lower(), level, _RAFFIN, (level,)),
+        )
+        for algo, env, version, steps, every, level in (
+            ("ddqn", "Acrobot", "v1", "60k", "3k", -80.0),
+            ("ppo", "LunarLander", "v3", "600k", "50k", 242.0),
+            ("sac", "LunarLanderContinuous", "v3", "200k", "20k", 260.0),
+        )
+    ),
+    *(
+        Job(
+            f"{task}-{algo}",
+            (f"algo={algo}", f"env=skirmish/{task}", f"steps={steps}", "eval.every=50k"),
+            *("allies", "sum", f"skirmish-{task}", level, "asked for", (level,)),
+            measure="won",
+        )
+        for task, level, lengths in (("3m", 0.95, ("1M", "1M")), ("2s3z", 0.90, ("2M", "2M")))
+        for algo, steps in zip(("mappo", "qmix"), lengths, strict=True)
+    ),
+    Job(
+        "foraging-8x8-2p-2f-coop-mappo",
+        ("algo=mappo", "env=lbforaging/Foraging-8x8-2p-2f-coop-v3", "steps=6M", "eval.every=250k", *_SHORT),
+        *("agent", "sum", "foraging", 1.0, _FORAGING, (0.9, 0.99)),
+    ),
+    Job(
+        "rware-tiny-2ag-mappo",
+        ("algo=mappo", "env=rware/rware-tiny-2ag-v2", "steps=8M", "eval.every=500k", *_SHORT),
+        *("agent", "sum", "rware", None, "", (1.0,)),
     ),
 )
 

@@ -36,10 +36,12 @@ def played(env: Counter, episodes: int, seed: int = 0, mode: Any = "sample") -> 
 
 
 def test_every_copy_plays_the_same_number_of_episodes_however_long_they_are() -> None:
-    found = played(world(copies=4, staggered=True), 40).episodes  # copy b's episodes have b + 1 steps
+    evaluation = played(world(copies=4, staggered=True), 40)  # copy b's episodes have b + 1 steps
+    found = evaluation.episodes
     assert torch.bincount(found.copy).tolist() == [10, 10, 10, 10]
     assert found.length.tolist() == (found.copy + 1).tolist()
     assert found.metrics["age"].tolist() == (found.copy + 1).tolist()
+    assert evaluation.measured() == {"age": 2.5}
     assert found.length.double().mean() == 2.5
 
 

@@ -105,8 +105,9 @@ def evaluate(
     """What a run's checkpoint earns, or, without a run, an algorithm that needs no training (`algo="random"`).
 
     episodes: at least so many; mode: greedy, sample or auto, as the algorithm was published; checkpoint: best, last or
-    a number of steps; seed: of the episodes. Returns env, algo, episodes, and under `teams` by name return_mean,
-    return_std, return_by_agent and length_mean. UserError for settings beside a run, which brings its own.
+    a number of steps; seed: of the episodes. Returns env, algo, episodes, under `metrics` the means of what the
+    environment measures (`won`), and under `teams` by name return_mean, return_std, return_by_agent and length_mean.
+    UserError for settings beside a run, which brings its own.
     """
     from coterie import run as running
 

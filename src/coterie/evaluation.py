@@ -30,6 +30,10 @@ class Evaluation:
         """Rows for the log: eval/return_mean and the rest, with the team's name where there are several."""
         return self.episodes.summary("eval", self.teams)
 
+    def measured(self) -> dict[str, float]:
+        """Means over episodes of the environment's own metrics, such as the share of battles won; {} if it has none."""
+        return {name: float(value.double().mean()) for name, value in self.episodes.metrics.items()}
+
     def return_mean(self, team: str) -> float:
         """Mean over episodes of the team's return: its agents' rewards added up, and its groups' once."""
         return float(self.episodes.team_return(self.teams[team]).mean())

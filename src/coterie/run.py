@@ -286,8 +286,13 @@ def _evaluate(
         found = evaluate(env, policies, episodes, modes, start)
     finally:
         env.close()
-    teams = found.report()
-    return {"env": config.env.name, "algo": config.algo.name, "episodes": len(found.episodes.length), "teams": teams}
+    return {
+        "env": config.env.name,
+        "algo": config.algo.name,
+        "episodes": len(found.episodes.length),
+        "metrics": found.measured(),
+        "teams": found.report(),
+    }
 
 
 # --------------------------------------------------------------------------------------------------------------- play

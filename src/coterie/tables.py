@@ -48,9 +48,9 @@ def print_report(report: Mapping[str, Any]) -> None:
         if not isinstance(value, Mapping):
             print(f"{key:<12} {cell(value)}")
     for key, value in report.items():
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or not value:
             continue
-        if value and all(isinstance(inner, Mapping) for inner in value.values()):
+        if all(isinstance(inner, Mapping) for inner in value.values()):
             columns = list(dict.fromkeys(column for inner in value.values() for column in inner))
             print_table([key, *columns], [[name, *(inner.get(c) for c in columns)] for name, inner in value.items()])
         else:
