@@ -192,7 +192,7 @@ JOBS = (
     ),
     *(
         Job(
-            f"{task}-{algo}",
+            f"skirmish-{task}-{algo}",
             (f"algo={algo}", f"env=skirmish/{task}", f"steps={steps}", "eval.every=50k"),
             *("allies", "sum", f"skirmish-{task}", level, "asked for", (level,)),
             measure="won",
