@@ -197,17 +197,24 @@ JOBS = (
             *("allies", "sum", f"skirmish-{task}", level, "asked for", (level,)),
             measure="won",
         )
-        for task, level, lengths in (("3m", 0.95, ("1M", "1M")), ("2s3z", 0.90, ("2M", "2M")))
+        for task, level, lengths in (("3m", 0.95, ("700k", "500k")), ("2s3z", 0.90, ("1500k", "1M")))
         for algo, steps in zip(("mappo", "qmix"), lengths, strict=True)
     ),
     Job(
         "foraging-8x8-2p-2f-coop-mappo",
-        ("algo=mappo", "env=lbforaging/Foraging-8x8-2p-2f-coop-v3", "steps=6M", "eval.every=250k", *_SHORT),
+        ("algo=mappo", "env=lbforaging/Foraging-8x8-2p-2f-coop-v3", "steps=600k", "eval.every=50k", *_SHORT),
         *("agent", "sum", "foraging", 1.0, _FORAGING, (0.9, 0.99)),
     ),
     Job(
         "rware-tiny-2ag-mappo",
-        ("algo=mappo", "env=rware/rware-tiny-2ag-v2", "steps=8M", "eval.every=500k", *_SHORT),
+        (
+            "algo=mappo",
+            "env=rware/rware-tiny-2ag-v2",
+            "steps=3M",
+            "eval.every=250k",
+            "eval.episodes=40",
+            "eval.copies=20",
+        ),
         *("agent", "sum", "rware", None, "", (1.0,)),
     ),
 )
