@@ -17,6 +17,7 @@ class Board:
     obs: by role, by sensor; mask, discrete, continuous: by role; flags: [B, 2 N + 2] bool, what `terminated`,
     `truncated` and `ended` are views of; closing: [B] bool, the row shown ends an episode; lost: [B] bool, the copy was
     begun anew because its worker failed. memory: a buffer of `size(layout, copies)` bytes; its own if not given.
+    block, arrays: all of it as bytes, and every array by what it is.
     """
 
     def __init__(self, layout: Layout, copies: int, memory: memoryview | None = None):
@@ -27,6 +28,7 @@ class Board:
             name: block[at : at + dtype.itemsize * int(np.prod(shape))].view(dtype).reshape(shape)
             for name, (at, shape, dtype) in places.items()
         }
+        self.block, self.arrays = block, found
         spec = layout.spec
         self.obs = {
             role: {sensor.name: found[f"obs {role} {sensor.name}"] for sensor in observer.sensors}

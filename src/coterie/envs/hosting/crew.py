@@ -14,10 +14,13 @@ from coterie.seeds import seed_of
 
 
 class Crew:
-    """The copies `start`, `start` + 1, .. of a board: begins their episodes, and gives each its agents' actions."""
+    """The copies `start`, `start` + 1, .. of a board: begins their episodes, and gives each its agents' actions.
 
-    def __init__(self, make: Callable[[], Instance], board: Board, start: int, count: int):
-        self._spec, self._start = board.layout.spec, start
+    first: the number of the first of them in the whole environment, where the board is not all of it.
+    """
+
+    def __init__(self, make: Callable[[], Instance], board: Board, start: int, count: int, first: int | None = None):
+        self._spec, self._first = board.layout.spec, start if first is None else first
         self.instances = [make() for _ in range(count)]
         for k, instance in enumerate(self.instances):
             instance.attach(board.place(start + k))
@@ -36,7 +39,7 @@ class Crew:
         from which every copy has its own.
         """
         for k in range(len(self.instances)) if only is None else only:
-            own = None if seed is None else seed_of(seed, "env", self._spec.name, self._start + k) >> 32
+            own = None if seed is None else seed_of(seed, "env", self._spec.name, self._first + k) >> 32
             self.instances[k].reset(own)  # 31 bits, which every library takes
             self._closing[k] = False
 

@@ -22,6 +22,7 @@ from coterie.envs.hosting.hosted import Host
 from coterie.envs.hosting.opening import opened
 from coterie.envs.workers.serve import FAILED, LOAD, RENDER, RESET, STATE, STEP, Post, serve
 from coterie.envs.workers.wire import pack, unpack
+from coterie.envs.workers.worker import Failure, Worker
 from coterie.errors import UserError, WorkersFailedError
 from coterie.seeds import seed_of
 
@@ -35,12 +36,8 @@ PRELOADED = ["coterie.envs.workers.serve"]
 """Modules that the server which workers are forked from imports once; the first who starts one in a process decides."""
 
 
-class Failure(Exception):
-    """A worker is of no more use; what happened, in words."""
-
-
 @final
-class Worker:
+class Process(Worker):
     """One process and the lines to it."""
 
     def __init__(self, context: BaseContext, post: Post, memory: Any):
@@ -59,14 +56,12 @@ class Worker:
         return self._process.pid
 
     def tell(self, order: bytes) -> None:
-        """Failure if nobody listens any more."""
         try:
             self._orders.send_bytes(order)
         except OSError as error:
             raise Failure(self._end()) from error
 
     def answer(self, until: float, allowed: float) -> bytes:
-        """What it answers before the monotonic time `until`; allowed: the seconds that it had, for the words."""
         try:
             if not self._orders.poll(max(0.0, until - time.monotonic())):
                 raise Failure(f"it did not answer within {allowed:g} s")
@@ -85,7 +80,6 @@ class Worker:
         return f"its process ended with code {code}"
 
     def close(self, patience: float = 0.0) -> None:
-        """Hangs up, waits so many seconds, and kills what still runs."""
         for line in (self._orders, self._life):
             with suppress(OSError):
                 line.close()
@@ -101,11 +95,18 @@ class Processes(Host):
     """Steps copies in `workers` processes, as many in each.
 
     timeout: seconds that a step of all a worker's copies may take; restarts: how many failures are mended before
-    WorkersFailedError.
+    WorkersFailedError; begin: starts a worker that writes to the board, by default a process of this machine.
     """
 
     def __init__(
-        self, name: str, params: Mapping[str, Any], copies: int, workers: int, timeout: float = 60.0, restarts: int = 10
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        copies: int,
+        workers: int,
+        timeout: float = 60.0,
+        restarts: int = 10,
+        begin: Callable[[Post, Board], Worker] | None = None,
     ):
         self._timeout, self._restarts, self.failures = timeout, restarts, 0
         self._context = _context()
@@ -114,12 +115,13 @@ class Processes(Host):
         # Has no name: it goes when the last process does that has it, however these end.
         self._memory = self._context.RawArray("b", Board.size(layout, copies))  # pyright: ignore[reportAttributeAccessIssue]
         self.board = Board(layout, copies, memoryview(self._memory))
+        self._begun = (lambda post: begin(post, self.board)) if begin else self._process
         self._seed = 0  # of the last reset that had one, from which those after a failure come
         shares = np.array_split(np.arange(copies), min(workers, copies))
         self._posts = [Post(name, dict(params), copies, int(x[0]), len(x)) for x in shares]
         self._workers: list[Worker] = []
         try:
-            self._workers = [Worker(self._context, post, self._memory) for post in self._posts]
+            self._workers = [self._begun(post) for post in self._posts]
             until = time.monotonic() + _START
             for worker in self._workers:
                 worker.answer(until, _START)
@@ -129,6 +131,9 @@ class Processes(Host):
         except BaseException:
             self.close()
             raise
+
+    def _process(self, post: Post) -> Worker:
+        return Process(self._context, post, self._memory)
 
     @property
     def pids(self) -> list[int | None]:
@@ -166,7 +171,7 @@ class Processes(Host):
                     f"(coterie check-env), or allow more than workers.restarts={self._restarts}"
                 )
             log.warning("a worker with %s is replaced, their episodes are dropped: %s", which, failure)
-            self._workers[k] = Worker(self._context, post, self._memory)
+            self._workers[k] = self._begun(post)
             again = _tried(self._begin, self._workers[k])
             if again is None:
                 break

@@ -31,7 +31,8 @@ DONE, FAILED = b".", b"!"
 class Post:
     """Which copies a worker steps, and where.
 
-    name, params: the environment and its keys; copies: of the whole board; start, count: the worker's own.
+    name, params: the environment and its keys; copies: of the whole board; start, count: the worker's own; first: the
+    number of its first copy in the whole environment, where the board is not all of it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Post:
     copies: int
     start: int
     count: int
+    first: int | None = None
 
 
 def serve(post: Post, memory: Any, orders: Connection, life: Connection) -> None:
@@ -49,10 +51,10 @@ def serve(post: Post, memory: Any, orders: Connection, life: Connection) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
     _die_with(life)
     try:
-        worker = _Worker(post, memory)
+        worker = Service(post, memory)
         orders.send_bytes(DONE)
     except Exception as error:
-        orders.send_bytes(FAILED + _said(error))
+        orders.send_bytes(FAILED + words_of(error))
         return
     with suppress(EOFError, OSError):  # the trainer is gone
         while True:
@@ -60,13 +62,13 @@ def serve(post: Post, memory: Any, orders: Connection, life: Connection) -> None
             try:
                 answer = worker.answers[order[:1]](order[1:])
             except Exception as error:
-                answer = FAILED + _said(error)
+                answer = FAILED + words_of(error)
             orders.send_bytes(answer)
     with suppress(Exception):
         worker.crew.close()
 
 
-class _Worker:
+class Service:
     """The crew of a worker, and how it answers."""
 
     def __init__(self, post: Post, memory: Any):
@@ -74,8 +76,8 @@ class _Worker:
 
         torch.set_num_threads(1)
         layout, make = opened(post.name, post.params)
-        board = Board(layout, post.copies, memoryview(memory))
-        self.crew = Crew(make, board, post.start, post.count)
+        self.board = board = Board(layout, post.copies, memoryview(memory))
+        self.crew = Crew(make, board, post.start, post.count, post.first)
         own = slice(post.start, post.start + post.count)
         self._numbers = _numbers(board, layout, own)
         self.answers: dict[bytes, Callable[[bytes], bytes]] = {
@@ -120,7 +122,7 @@ def _numbers(board: Board, layout: Layout, own: slice) -> list[tuple[str, np.nda
     return [(what, array) for what, array in found if array.size]
 
 
-def _said(error: Exception) -> bytes:
+def words_of(error: Exception) -> bytes:
     """One line that names the error, and where it comes from if it is not the user's."""
     words = " ".join(str(error).split())
     if isinstance(error, UserError):
