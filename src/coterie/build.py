@@ -89,7 +89,7 @@ def environment(config: RunConfig, copies: int, purpose: str, device: torch.devi
     seed = seed_of(config.seed, "env", purpose)
     params = config.env.params
     if purpose != "train" and isinstance(params, HostedConfig):
-        params = params.model_copy(update={"wrappers": params.wrappers.unshaped()})
+        params = params.unshaped()
     workers = config.workers if purpose in _WORKED else None
     return make(config.env.name, params, copies, seed, device, with_state, workers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,5 +38,13 @@ class HostedConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
+    training_only: ClassVar[tuple[str, ...]] = ()
+    """Keys that change what agents are paid while training alone; elsewhere they are at their defaults."""
+
     wrappers: WrappersConfig = WrappersConfig()
     """What is changed about it."""
+
+    def unshaped(self) -> HostedConfig:
+        """The same, with rewards as the environment pays them."""
+        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in self.training_only}
+        return self.model_copy(update={"wrappers": self.wrappers.unshaped(), **own})
