@@ -49,7 +49,7 @@ def envs(json: Json = False) -> int:
     for row in rows:
         if "missing" in row:
             print(row["missing"])
-    print("Your own: env=package.module:factory, see `coterie check-env --help`.")
+    print("Your own: env=package.module:factory or an entry point, see `coterie check-env --help`.")
     return 0
 
 
@@ -97,17 +97,19 @@ def algorithm_rows() -> list[dict[str, Any]]:
 
 
 def environment_rows() -> list[dict[str, Any]]:
-    """One dict an environment: name, limit, and its roles with agents, features observed and actions; without roles
-    where its library is missing, and why.
+    """One dict an environment, installed packages' too: name, limit, and its roles with agents, features observed and
+    actions; without roles where its library is missing or it is broken, and why.
     """
     from coterie import registry
+    from coterie.entries import entries
     from coterie.envs.make import spec_of
     from coterie.errors import UserError
 
     rows: list[dict[str, Any]] = []
-    for name in registry.environments():
+    brought = entries()
+    for name in [*registry.environments(), *brought]:
         try:
-            spec = spec_of(name)
+            spec = _spec_of_entry(brought[name]) if name in brought else spec_of(name)
         except UserError as error:
             rows.append({"name": name, "limit": None, "roles": [], "missing": str(error)})
             continue
@@ -123,6 +125,26 @@ def environment_rows() -> list[dict[str, Any]]:
         ]
         rows.append({"name": name, "limit": spec.episode_limit, "roles": roles})
     return rows
+
+
+def _spec_of_entry(entry: Any) -> Any:
+    """The spec of what a package brings. UserError for whatever it raises: the others are to be listed all the same."""
+    from coterie import registry
+    from coterie.envs.make import make
+    from coterie.errors import UserError
+
+    what = f"environment '{entry.name}' of {entry.origin}"
+    if registry.brought(entry.name) is None:
+        family = entry.name.partition("/")[0]
+        raise UserError(f"{what}: '{family}/' stands for Coterie's own: choose another name for the entry point")
+    try:
+        env = make(entry.name)
+        env.close()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what} failed: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    return env.spec
 
 
 def key_rows(overrides: list[str]) -> list[dict[str, Any]]:

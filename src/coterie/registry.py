@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from coterie.entries import Entry, entries, entry
 from coterie.errors import UserError, nearest
 
 ALGOS: dict[str, str] = {
@@ -51,6 +52,10 @@ ADAPTERS: dict[str, str] = {
     "lbforaging": "coterie.envs.adapters.grids:Foraging",
     "rware": "coterie.envs.adapters.grids:Warehouse",
     "pettingzoo": "coterie.envs.adapters.pettingzoo:PettingZoo",
+    "football": "coterie.envs.adapters.football:Football",
+    "smac": "coterie.envs.adapters.smac:Smac",
+    "smacv2": "coterie.envs.adapters.smac:Smacv2",
+    "smaclite": "coterie.envs.adapters.smac:Smaclite",
 }
 """A family of an outside library to its adapter, which is made with the library's own name: any that it has."""
 
@@ -90,8 +95,14 @@ def algorithm(name: str) -> Any:
 
 
 def is_factory(name: str) -> bool:
-    """Whether an environment is named as the user's own `package.module:factory`."""
-    return ":" in name and not is_adapted(name)
+    """Whether an environment is the user's own: `package.module:factory`, or what an installed package brings."""
+    return not is_adapted(name) and (":" in name or brought(name) is not None)
+
+
+def brought(name: str) -> Entry | None:
+    """What an installed package brings under this name; names of Coterie's families are never theirs."""
+    family = name.partition("/")[0]
+    return None if ":" in name or family in ADAPTERS or family in FAMILIES else entry(name)
 
 
 def is_batch_factory(name: str) -> bool:
@@ -111,6 +122,7 @@ def check_environment(name: str) -> None:
     """UserError for a name that is neither known, nor a factory's, nor an outside library's; imports no environment."""
     known = environments()
     if name not in known and not is_factory(name) and not is_adapted(name):
+        known |= {own: there.target for own, there in entries().items()}
         short = [full for full in known if full.rpartition("/")[2] == name]
         mend = f"did you mean '{short[0]}'?" if short else nearest(name, known)
         raise UserError(f"there is no environment '{name}': {mend} (your own: package.module:factory)")
@@ -131,7 +143,18 @@ def environment(name: str) -> Any:
 
 def factory(name: str) -> Callable[..., Any]:
     """The user's own `package.module:factory`. UserError if it is not there or cannot be called."""
-    found = load(name, f"environment '{name}'")
+    own = None if ":" in name else brought(name)
+    if own is None:
+        found = load(name, f"environment '{name}'")
+    else:
+        what = f"environment '{name}' of {own.origin}"
+        try:
+            found = load(own.target, what)
+        except UserError:
+            raise
+        except Exception as error:  # whoever names it may not have written it
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UserError(f"{what}: '{own.target}' could not be imported ({said})") from error
     if not callable(found):
         raise UserError(f"environment '{name}' is not a function that makes one: it is a {type(found).__name__}")
     return found

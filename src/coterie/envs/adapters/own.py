@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from coterie import registry
 from coterie.envs.adapters.adapter import Adapter
 from coterie.envs.adapters.cast import AgentsConfig
+from coterie.envs.adapters.gymlike import as_gym
 from coterie.envs.adapters.gymnasium import ROLE, GymInstance
 from coterie.envs.adapters.keys import typed_keys
 from coterie.envs.adapters.pettingzoo import Stage, is_zoo
@@ -64,7 +65,7 @@ class Own(Adapter):
 
     def _single(self, env: gymnasium.Env, config: AgentsConfig) -> Layout:
         for key in ("roles", "max_agents", "mortal", "state"):
-            if getattr(config, key) is not None:
+            if getattr(config, key):
                 raise UserError(f"environment '{self.name}' is a gymnasium.Env with one agent: leave env.{key} out")
         try:
             Actuator(env.action_space)
@@ -80,7 +81,7 @@ class Own(Adapter):
     def _one(self, config: BaseModel) -> Any:
         params = {key: value for key, value in config.model_dump().items() if key not in AgentsConfig.model_fields}
         try:
-            env = self._factory(**params)
+            env = as_gym(self._factory(**params))
         except TypeError as error:
             # Only the call itself is the user's one-line mistake; an error from within the factory keeps its traceback.
             if error.__traceback__ and error.__traceback__.tb_next is None:
