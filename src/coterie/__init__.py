@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from coterie.build import AskedMode
+    from coterie.envs.export.multiagent import MultiAgentWorld
     from coterie.envs.vector import VectorEnv
     from coterie.errors import NonFiniteError, UserError
     from coterie.player import Loaded, Player
@@ -37,6 +38,7 @@ __all__ = [
     "UserError",
     "VectorEnv",
     "__version__",
+    "as_multiagent_env",
     "evaluate",
     "load",
     "make",
@@ -166,6 +168,20 @@ def make(
     from coterie.envs.make import make as made
 
     return made(env, params, copies, seed, device, with_state)
+
+
+def as_multiagent_env(
+    env: str, seed: int = 0, replay_dir: str = "", replay_prefix: str = "", **params: Any
+) -> MultiAgentWorld:
+    """One copy of the environment `env` with the methods of PyMARL's `MultiAgentEnv`, for code written for SMAC.
+
+    seed: of its first episode, after which it draws on; replay_dir, replay_prefix: where `save_replay()` writes;
+    params: as in `make`. UserError for environments of several teams, of other than one discrete choice an agent, and
+    without a limit of steps.
+    """
+    from coterie.envs.export.multiagent import MultiAgentWorld
+
+    return MultiAgentWorld(env, seed, replay_dir, replay_prefix, **params)
 
 
 # ---------------------------------------------------------------------------------------------------------- their parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -160,7 +160,8 @@ class EnvSpec:
     state_sizes: features of each state shown in `Row.state`: `global`, and a group's own under its name; mortal:
     agents can be absent (`alive` False) or end before their episode does; paid_by_group: `group_reward` is ever other
     than zero; metrics: names of what a step reports beside rewards, read when an episode ends; episode_limit: steps
-    after which an episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs.
+    after which an episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs; facts:
+    what a run's manifest should say of it beside its keys, such as the version of a game.
     """
 
     name: str
@@ -171,6 +172,7 @@ class EnvSpec:
     metrics: tuple[str, ...] = ()
     episode_limit: int | None = None
     exact_resume: bool = True
+    facts: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A user's own environment that knows nothing of Coterie: `package.module:factory` makes one copy of it a call.
 
-What the factory returns decides: a ParallelEnv or an AECEnv of PettingZoo, or anything with the same methods, or a
-gymnasium.Env. A factory that takes `copies` makes a whole batch instead, and does not come here.
+What the factory returns decides: a ParallelEnv or an AECEnv of PettingZoo, or anything with the same methods, a
+MultiAgentEnv of PyMARL (or anything with its methods), or a gymnasium.Env. A factory that takes `copies` makes a whole batch instead, and does not come here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from coterie.envs.adapters.cast import AgentsConfig
 from coterie.envs.adapters.gymlike import as_gym
 from coterie.envs.adapters.gymnasium import ROLE, GymInstance
 from coterie.envs.adapters.keys import typed_keys
+from coterie.envs.adapters.multiagent import Squad, SquadInstance, is_multiagent, probed
 from coterie.envs.adapters.pettingzoo import Stage, is_zoo
 from coterie.envs.adapters.spaces import Actuator, Observer
 from coterie.envs.hosting.instance import Instance, Layout
@@ -28,7 +29,7 @@ from coterie.types import EnvSpec, RoleSpec
 _CONFIGS: dict[str, tuple[Callable[..., Any], type[AgentsConfig]]] = {}
 
 _WANTED = (
-    "expected PettingZoo's ParallelEnv or AECEnv or a gymnasium.Env; "
+    "expected PettingZoo's ParallelEnv or AECEnv, PyMARL's MultiAgentEnv or a gymnasium.Env; "
     "a factory of a coterie.envs.vector.VectorEnv takes copies, seed and device"
 )
 
@@ -44,22 +45,30 @@ class Own(Adapter):
             known = _CONFIGS[name] = (self._factory, config)
         self.Config = known[1]
         self._stage: Stage | None = None
+        self._squad: tuple[AgentsConfig, Squad] | None = None
 
     def layout(self, config: BaseModel) -> Layout:
         assert isinstance(config, AgentsConfig)
         if self._stage is not None and self._stage.config == config:
             return self._stage.layout
+        if self._squad is not None and self._squad[0] == config:
+            return self._squad[1].layout()
         env = self._one(config)
+        if is_multiagent(env):
+            return self._team(env, config).layout()
         if isinstance(env, gymnasium.Env):
             return self._single(env, config)
         self._stage = Stage(self.name, env, config, mortal=True, limited=False)
         return self._stage.layout
 
     def instance(self, config: BaseModel) -> Instance:
+        assert isinstance(config, AgentsConfig)
+        self.layout(config)
+        if self._squad is not None and self._squad[0] == config:
+            return SquadInstance(lambda seed: self._one(config, seed), self._squad[1], config.episode_limit)
         env = self._one(config)
         if isinstance(env, gymnasium.Env):
             return GymInstance(env)
-        self.layout(config)
         assert self._stage is not None
         return self._stage.instance(env)
 
@@ -78,8 +87,23 @@ class Own(Adapter):
         env.close()
         return Layout(spec, {ROLE: observer})
 
-    def _one(self, config: BaseModel) -> Any:
+    def _team(self, env: Any, config: AgentsConfig) -> Squad:
+        """The squad of an environment with PyMARL's interface, which is stepped once and closed."""
+        for key in ("roles", "max_agents"):
+            if getattr(config, key) is not None:
+                raise UserError(f"environment '{self.name}' is a MultiAgentEnv with one team: leave env.{key} out")
+        try:
+            squad = probed(env, self.name, config.state, config.mortal, config.episode_limit)
+        finally:
+            env.close()
+        self._squad = (config, squad)
+        return squad
+
+    def _one(self, config: BaseModel, seed: int | None = None) -> Any:
         params = {key: value for key, value in config.model_dump().items() if key not in AgentsConfig.model_fields}
+        own = type(config).model_fields.get("seed")
+        if seed is not None and own is not None and params["seed"] == own.default:
+            params["seed"] = seed
         try:
             env = as_gym(self._factory(**params))
         except TypeError as error:
@@ -87,6 +111,8 @@ class Own(Adapter):
             if error.__traceback__ and error.__traceback__.tb_next is None:
                 raise UserError(f"environment '{self.name}': {error}; it is called with env.* keys") from error
             raise
+        if is_multiagent(env):
+            return env
         if isinstance(env, gymnasium.Env):
             limit = getattr(config, "episode_limit", None)
             return env if limit is None else TimeLimit(env, limit)

@@ -1,0 +1,1 @@
+"""Environments of Coterie behind the interfaces of other libraries."""

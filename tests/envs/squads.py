@@ -1,0 +1,90 @@
+"""Environments with PyMARL's interface, each with something of its own, and factories of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.envs.export.multiagent import MultiAgentWorld
+
+
+def battle(reward: str = "shaped", limit: int = 60) -> MultiAgentWorld:
+    return MultiAgentWorld("skirmish/3m", reward=reward, episode_limit=limit)
+
+
+def spread() -> MultiAgentWorld:
+    return MultiAgentWorld("particle/simple_spread")
+
+
+class Patrol:
+    """Two agents who see their place and the time; action 1 moves on, and who stands on place 3 falls. Nothing is
+    derived from PyMARL.
+
+    What is asked for is done: `form` of what step returns, `ends` after so many steps, by a limit if `cut`, a crash in
+    step `crash`, a seed at the constructor only, a wrong thing that is `shown`.
+    """
+
+    made: list[int | None] = []  # noqa: RUF012
+
+    def __init__(
+        self, seed: int | None = None, form: int = 3, ends: int = 5, cut: bool = False, own: bool = False,
+        crash: int = 0, once: str = "", shown: str = "",
+    ):  # fmt: skip
+        self.form, self.ends, self.cut, self.own, self.crash, self.once = form, ends, cut, own, crash, once
+        self.shown, self.random, self.closed = shown, np.random.default_rng(seed), False
+        self.n_agents, self.given = 2, []
+        self.force_restarts = 0
+        Patrol.made.append(seed)
+
+    def get_env_info(self) -> dict[str, Any]:
+        info = {"n_agents": 2, "n_actions": 3, "obs_shape": 2, "state_shape": 3, "episode_limit": 20}
+        return {} if self.shown == "nothing" else info | {"map_name": "yard"}
+
+    def reset(self) -> None:
+        self.now, self.place = 0, [0, 0]
+        self.number = float(self.random.integers(1000))
+
+    def step(self, actions: list[int]) -> tuple[Any, ...]:
+        for i, action in enumerate(actions):
+            assert type(action) is int
+            assert self.get_avail_actions()[i][action], f"agent {i} cannot do {action}"
+            self.place[i] += action == 1
+        self.given.append(list(actions))
+        self.now += 1
+        if self.now == self.crash and not (self.once and Path(self.once).exists()):
+            if self.once:
+                Path(self.once).touch()
+            raise ConnectionError("the game is gone")
+        over = self.now >= self.ends or all(place >= 3 for place in self.place)
+        if self.shown == "restart" and self.now == 2:
+            self.force_restarts, over = 1, True
+            return 0, True, {}
+        reward = [1.0, 2.0] if self.own else 3.0
+        info: dict[str, Any] = {"battle_won": over, "moved": sum(actions), "note": "none"}
+        if self.form == 5:
+            return None, reward, over and not self.cut, over and self.cut, info
+        if self.cut and over:
+            info["episode_limit"] = True
+        return (reward, over, info) if self.form == 3 else (None, None, reward, over)
+
+    def get_obs(self) -> list[np.ndarray]:
+        seen = [np.array([place + 1, self.now + 1]) * (place < 3) for place in self.place]
+        return seen[:1] if self.shown == "obs" else seen
+
+    def get_obs_agent(self, agent: int) -> np.ndarray:
+        return self.get_obs()[agent]
+
+    def get_state(self) -> np.ndarray:
+        return np.array([*self.place, self.number])
+
+    def get_avail_actions(self) -> list[list[int]]:
+        rows = [[0, 1, 1] if place < 3 else [1, 0, 0] for place in self.place]
+        return [row[:2] for row in rows] if self.shown == "mask" else rows
+
+    def save_replay(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
