@@ -35,6 +35,12 @@ def _device(value: str) -> str:
     return value
 
 
+def _address(value: str) -> str:
+    if not re.fullmatch(r"local|auto|(\[[\da-fA-F:]+\]|[\w.-]+):\d+", value):
+        raise ValueError("expected local, auto or host:port")
+    return value
+
+
 def available_cores() -> int:
     """Cores that this process may use, by its affinity and its container's quota."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -103,6 +109,18 @@ class WorkersConfig(Model):
     count: int = Field(default=0, ge=0, le=1024)
     """Worker processes for training, and as many for evaluation; 0 steps all copies in the trainer's own process. The
     results are the same bits for any number.
+    """
+    kind: Literal["processes", "ray"] = "processes"
+    """What workers are: processes of this machine, or actors of Ray, on this machine or a cluster (needs the extra
+    `coterie[ray]`).
+    """
+    address: Annotated[str, AfterValidator(_address)] = "local"
+    """Where Ray is: local starts one that ends with the trainer, auto finds the one that runs on this machine,
+    host:port joins the one there.
+    """
+    overlap: bool = False
+    """Steps one half of the copies while the policies act on the other, with `count` workers for each half. The results
+    are the same bits for any number of workers, but may differ in the last bit from those without.
     """
     timeout: float = Field(default=60.0, gt=0, le=86_400)
     """Seconds that a step of all a worker's copies may take; a worker that takes longer is replaced."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from coterie import messages, registry
 from coterie.envs.adapters.adapter import Adapter
+from coterie.envs.hosting.halves import Halves
 from coterie.envs.hosting.hosted import Alone, Host, HostedEnv
 from coterie.envs.hosting.opening import opened
 from coterie.envs.vector import VectorEnv
@@ -47,7 +48,7 @@ def make(
     if isinstance(kind, Adapter):
         if not with_state and getattr(config, "state", False) is None:  # what nobody reads need not be computed
             config = config.model_copy(update={"state": False})
-        return HostedEnv(_host(name, config, copies, workers), seed, device)
+        return _hosted(name, config, copies, seed, device, workers or WorkersConfig())
     _refuse(workers, name)
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
 
@@ -61,15 +62,34 @@ def _refuse(workers: WorkersConfig | None, name: str) -> None:
         )
 
 
-def _host(name: str, config: BaseModel, copies: int, workers: WorkersConfig | None) -> Host:
-    """Who steps the copies of an outside library's environment."""
+def _hosted(
+    name: str, config: BaseModel, copies: int, seed: int, device: torch.device | str, workers: WorkersConfig
+) -> VectorEnv:
+    """An outside library's environment, in halves if workers are to step one while the other is acted on."""
+    if not workers.overlap or copies < 2:
+        return HostedEnv(_host(name, config, copies, 0, workers), seed, device)
+    half = -(-copies // 2)
+    first = HostedEnv(_host(name, config, half, 0, workers), seed, device)
+    try:
+        return Halves(first, HostedEnv(_host(name, config, copies - half, half, workers), seed, device))
+    except BaseException:
+        first.close()
+        raise
+
+
+def _host(name: str, config: BaseModel, copies: int, first: int, workers: WorkersConfig) -> Host:
+    """Who steps copies of an outside library's environment; first: the number of the first of them."""
     params = config.model_dump()
-    if workers is None or not workers.count:
+    if not workers.count:
         layout, instance = opened(name, params)
-        return Alone(instance, layout, copies)
+        return Alone(instance, layout, copies, first)
+    if workers.kind == "ray":
+        from coterie.envs.workers.cluster import on_ray
+
+        return on_ray(name, params, copies, workers)
     from coterie.envs.workers.processes import Processes
 
-    return Processes(name, params, copies, workers.count, workers.timeout, workers.restarts)
+    return Processes(name, params, copies, workers.count, workers.timeout, workers.restarts, first=first)
 
 
 def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:

@@ -11,6 +11,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, final
@@ -90,12 +91,21 @@ class Process(Worker):
             self._process.join()
 
 
+@dataclass
+class _Order:
+    """What all workers were told: answered before the monotonic time `until`; failed: who did not hear it."""
+
+    until: float
+    failed: dict[int, Failure]
+
+
 @final
 class Processes(Host):
     """Steps copies in `workers` processes, as many in each.
 
     timeout: seconds that a step of all a worker's copies may take; restarts: how many failures are mended before
-    WorkersFailedError; begin: starts a worker that writes to the board, by default a process of this machine.
+    WorkersFailedError; begin: starts a worker that writes to the board, by default a process of this machine; first:
+    the number of the first copy in the whole environment.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class Processes(Host):
         timeout: float = 60.0,
         restarts: int = 10,
         begin: Callable[[Post, Board], Worker] | None = None,
+        first: int = 0,
     ):
         self._timeout, self._restarts, self.failures = timeout, restarts, 0
         self._context = _context()
@@ -118,7 +129,8 @@ class Processes(Host):
         self._begun = (lambda post: begin(post, self.board)) if begin else self._process
         self._seed = 0  # of the last reset that had one, from which those after a failure come
         shares = np.array_split(np.arange(copies), min(workers, copies))
-        self._posts = [Post(name, dict(params), copies, int(x[0]), len(x)) for x in shares]
+        self._posts = [Post(name, dict(params), copies, int(x[0]), len(x), first + int(x[0])) for x in shares]
+        self._under_way: _Order | None = None
         self._workers: list[Worker] = []
         try:
             self._workers = [self._begun(post) for post in self._posts]
@@ -141,19 +153,31 @@ class Processes(Host):
         return [worker.pid for worker in self._workers]
 
     def reset(self, seed: int | None) -> None:
+        self._finish()
         self._seed = self._seed if seed is None else seed
-        self._all(RESET + pack(seed))
+        self._order(RESET + pack(seed))
+        self._finish()
 
-    def step(self) -> None:
+    def send(self) -> None:
         self.board.lost[...] = False
-        self._all(STEP)
+        self._order(STEP)
 
-    def _all(self, order: bytes) -> None:
-        """Has every worker do it at once; copies of those that fail begin new episodes elsewhere."""
+    def receive(self) -> None:
+        self._finish()
+
+    def _order(self, order: bytes) -> None:
+        """Tells every worker to do it; `_finish` has to come before anything else is asked."""
         failed = {k: why for k, worker in enumerate(self._workers) if (why := _tried(worker.tell, order))}
-        until = time.monotonic() + self._timeout
+        self._under_way = _Order(time.monotonic() + self._timeout, failed)
+
+    def _finish(self) -> None:
+        """Waits for what workers were told, if anything; copies of those that fail begin new episodes elsewhere."""
+        order, self._under_way = self._under_way, None
+        if order is None:
+            return
+        failed = order.failed
         for k, worker in enumerate(self._workers):
-            if k not in failed and (why := _tried(worker.answer, until, self._timeout)):
+            if k not in failed and (why := _tried(worker.answer, order.until, self._timeout)):
                 failed[k] = why
         for k, failure in failed.items():
             self._replace(k, failure)
@@ -164,7 +188,8 @@ class Processes(Host):
             self._workers[k].close()
             self.failures += 1
             post = self._posts[k]
-            which = f"copies {post.start} to {post.start + post.count - 1} of {self._name}"
+            number = post.start if post.first is None else post.first
+            which = f"copies {number} to {number + post.count - 1} of {self._name}"
             if self.failures > self._restarts:
                 raise WorkersFailedError(
                     f"workers failed {self.failures} times, the last one with {which}: {failure}; mend the environment "
@@ -201,6 +226,7 @@ class Processes(Host):
 
     def _ask(self, worker: Worker, order: bytes) -> bytes:
         """The answer of one worker; what it refuses is the user's to know."""
+        self._finish()
         try:
             worker.tell(order)
             return worker.answer(time.monotonic() + self._timeout, self._timeout)
