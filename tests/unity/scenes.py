@@ -1,0 +1,422 @@
+"""The scenes of the stand-in: small worlds with the manners of Unity's."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+EQUIVARIANT, PLAIN = 2, 1
+
+
+@dataclass
+class Sensor:
+    """One sensor. compressed: pictures are sent as PNG; first: channels stand first, as from version 3 on."""
+
+    name: str
+    shape: tuple[int, ...]
+    compressed: bool = False
+    first: bool = False
+
+    @property
+    def properties(self) -> list[int]:
+        if len(self.shape) < 3:
+            return [PLAIN] * len(self.shape)
+        return [PLAIN, EQUIVARIANT, EQUIVARIANT] if self.first else [EQUIVARIANT, EQUIVARIANT, PLAIN]
+
+    def png(self, seen: np.ndarray) -> bytes:
+        image = seen.transpose(1, 2, 0) if self.first else seen
+        content = io.BytesIO()
+        Image.fromarray(np.rint(image * 255).astype(np.uint8)).save(content, "PNG")
+        return content.getvalue()
+
+
+@dataclass
+class Kind:
+    """A behaviour's sensors and actions."""
+
+    sensors: list[Sensor]
+    continuous: int = 0
+    branches: tuple[int, ...] = ()
+
+
+@dataclass
+class Info:
+    """What one agent says in a frame."""
+
+    behaviour: str
+    id: int
+    seen: list[np.ndarray]
+    reward: float = 0.0
+    done: bool = False
+    interrupted: bool = False
+    group: int = 0
+    group_reward: float = 0.0
+    barred: list[bool] | None = None
+
+
+@dataclass
+class Body:
+    """An agent of a scene."""
+
+    id: int
+    at: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    age: int = 0
+
+
+class Scene:
+    """settings: seed, side channels' numbers; once: a file that says that trouble has been."""
+
+    kinds: dict[str, Kind]
+
+    def __init__(self, settings: dict[str, float], once: str | None):
+        self.settings, self.once = settings, once
+        self.random = np.random.default_rng(int(settings["seed"]))
+        self.last_id = -1
+        self.begin()
+
+    def begin(self) -> None:
+        """What a scene sets up."""
+
+    def number(self) -> int:
+        """Another agent's number: nobody ever has one of before."""
+        self.last_id += 1
+        return self.last_id
+
+    def get(self, name: str, default: float) -> float:
+        return self.settings.get(name, default)
+
+    def body(self) -> Body:
+        return Body(self.number(), self.random.uniform(-0.5, 0.5, 2))
+
+
+class Balance(Scene):
+    """One agent that is pushed about: over the edge it ends, after `limit` steps it is interrupted."""
+
+    kinds = {"Balance?team=0": Kind([Sensor("Ball", (2,)), Sensor("Age", (1,))], continuous=2)}  # noqa: RUF012
+
+    def reset(self) -> list[Info]:
+        self.agent = self.body()
+        return [self.info(self.agent)]
+
+    def info(self, body: Body, **more) -> Info:
+        age = np.array([body.age / 10])
+        return Info("Balance?team=0", body.id, [body.at, age], **more)
+
+    def step(self, done: dict) -> list[Info]:
+        body = self.agent
+        numbers, choices = done["Balance?team=0", body.id]
+        assert len(numbers) == 2
+        assert not choices
+        body.at = body.at + 0.3 * np.array(numbers) + self.random.uniform(-0.1, 0.1, 2)
+        body.age += 1
+        fell, late = bool((abs(body.at) > 1).any()), body.age >= self.get("limit", 12)
+        reward = 1 - float(abs(body.at).max())
+        if not (fell or late):
+            return [self.info(body, reward=reward)]
+        said = [self.info(body, reward=reward, done=True, interrupted=not fell)]
+        self.agent = self.body()
+        return [*said, self.info(self.agent)]  # who comes next asks in the same frame
+
+
+class Bandit(Scene):
+    """One agent is shown which of three choices pays; eight steps, then it ends."""
+
+    kinds = {"Bandit": Kind([Sensor("Cue", (3,))], branches=(3,))}  # noqa: RUF012
+
+    def cue(self) -> list[np.ndarray]:
+        self.right = int(self.random.integers(3))
+        return [np.eye(3)[self.right]]
+
+    def reset(self) -> list[Info]:
+        self.agent = Body(self.number())
+        return [Info("Bandit", self.agent.id, self.cue())]
+
+    def step(self, done: dict) -> list[Info]:
+        body = self.agent
+        _, (choice,) = done["Bandit", body.id]
+        reward = float(choice == self.right)
+        body.age += 1
+        if body.age < 8:
+            return [Info("Bandit", body.id, self.cue(), reward=reward)]
+        said = [Info("Bandit", body.id, self.cue(), reward=reward, done=True)]
+        return said + self.reset()
+
+
+class Areas(Scene):
+    """`areas` agents by themselves: one is paid its own number, ends at an age of its own and comes anew.
+
+    Odd ones are interrupted where `interrupts` is set, all others end. An end is sent in a frame of its own, between
+    decisions, as Unity does where an episode ends in mid-period.
+    """
+
+    kinds = {"Walker?team=0": Kind([Sensor("Body", (3,))], continuous=1)}  # noqa: RUF012
+
+    def reset(self) -> list[Info]:
+        self.bodies = [self.body() for _ in range(int(self.get("agents", 4)))]
+        self.waiting = None
+        return [self.info(k) for k in range(len(self.bodies))]
+
+    def info(self, k: int, **more) -> Info:
+        body = self.bodies[k]
+        return Info("Walker?team=0", body.id, [np.array([k, body.age, body.at[0]])], **more)
+
+    def step(self, done: dict) -> list[Info]:
+        if self.waiting is not None:
+            said, self.waiting = self.waiting, None
+            assert not done
+            return said
+        ends, goes = [], []
+        for k, body in enumerate(self.bodies):
+            body.age += 1
+            body.at = body.at + done["Walker?team=0", body.id][0][0] * 0.1
+            if body.age >= 4 + 3 * k:
+                cut = bool(k % 2 and self.get("interrupts", 0))
+                ends.append(self.info(k, reward=k, done=True, interrupted=cut))
+                self.bodies[k] = self.body()
+                goes.append(self.info(k))
+            else:
+                goes.append(self.info(k, reward=k))
+        if not ends:
+            return goes
+        self.waiting = goes
+        return ends
+
+
+class Group(Scene):
+    """Three agents of one group and a picture of nobody else: each leaves at its own age, and the last one's end pays.
+
+    The group is paid 1 a step, and 10 when all are gone; it is interrupted where one is left after `limit` steps.
+    """
+
+    kinds = {"Team?team=0": Kind([Sensor("Body", (3,))], branches=(2, 3))}  # noqa: RUF012
+
+    def reset(self) -> list[Info]:
+        self.bodies, self.time = [Body(self.number()) for _ in range(3)], 0
+        return [self.info(k) for k in range(3)]
+
+    def info(self, k: int, **more) -> Info:
+        seen = [np.array([k, self.time, len(self.bodies)])]
+        return Info("Team?team=0", self.bodies[k].id, seen, group=1, **more)
+
+    def step(self, done: dict) -> list[Info]:
+        self.time += 1
+        paid = 1.0
+        said, stays = [], []
+        for k, body in enumerate(self.bodies):
+            choices = done["Team?team=0", body.id][1]
+            assert len(choices) == 2
+            leaves = self.time >= 3 and choices[0] == 1
+            stays += [] if leaves else [body]
+            said.append((k, leaves))
+        over, late = not stays, self.time >= self.get("limit", 15)
+        paid += 10.0 * over
+        infos = [
+            self.info(k, group_reward=paid, done=leaves or late, interrupted=late and not over, reward=0.5 * leaves)
+            for k, leaves in said
+        ]
+        self.bodies = stays
+        return infos + self.reset() if over or late else infos
+
+
+class Soccer(Scene):
+    """Two teams of a striker and a goalie each; at an age drawn anew one of them scores, which ends it for both."""
+
+    kinds = {  # noqa: RUF012
+        f"{name}?team={team}": Kind([Sensor("Ball", (2,)), Sensor("Rays", (2, 2))], branches=(3,))
+        for team in (0, 1)
+        for name in ("Striker", "Goalie")
+    }
+
+    def reset(self) -> list[Info]:
+        self.ids = {name: self.number() for name in self.kinds}
+        self.left = int(self.random.integers(3, 7))
+        return self.infos()
+
+    def infos(self, done: bool = False, paid: tuple[float, float] = (0.0, 0.0)) -> list[Info]:
+        return [
+            Info(name, number, [np.array([self.left, team]), np.full((2, 2), number)], done=done, group=1 + team,
+                 group_reward=paid[team], reward=0.25)
+            for name, number in self.ids.items()
+            for team in (int(name[-1]),)
+        ]  # fmt: skip
+
+    def step(self, done: dict) -> list[Info]:
+        self.left -= 1
+        if self.left:
+            return self.infos()
+        return self.infos(True, (1.0, -1.0)) + self.reset()
+
+
+class Hybrid(Scene):
+    """One agent with two numbers and two branches; whoever takes a barred choice brings the build down (code 5)."""
+
+    kinds = {"Hybrid": Kind([Sensor("Time", (1,))], continuous=2, branches=(3, 2))}  # noqa: RUF012
+
+    def info(self, **more) -> Info:
+        barred = np.zeros(5, bool)
+        barred[[self.agent.age % 3, 3 + self.agent.age % 2]] = True
+        self.barred = barred
+        return Info("Hybrid", self.agent.id, [np.array([self.agent.age])], barred=barred.tolist(), **more)
+
+    def reset(self) -> list[Info]:
+        self.agent = Body(self.number())
+        return [self.info()]
+
+    def step(self, done: dict) -> list[Info]:
+        numbers, (first, second) = done["Hybrid", self.agent.id]
+        if self.barred[first] or self.barred[3 + second]:
+            sys.exit(5)
+        self.agent.age += 1
+        reward = float(numbers[0]) + 10 * first + 100 * second
+        if self.agent.age < 6:
+            return [self.info(reward=reward)]
+        return [self.info(reward=reward, done=True), *self.reset()]
+
+
+class Pictures(Scene):
+    """One agent with a camera as PNG, another as plain numbers, and two numbers. `first`: channels stand first."""
+
+    def begin(self) -> None:
+        first = bool(self.get("first", 0))
+        shapes = ((3, 4, 6), (1, 5, 7)) if first else ((4, 6, 3), (5, 7, 1))
+        self.kinds = {
+            "Eyes": Kind(
+                [
+                    Sensor("Camera", shapes[0], compressed=True, first=first),
+                    Sensor("Depth Map", shapes[1], first=first),
+                    Sensor("Numbers", (2,)),
+                ],
+                branches=(2,),
+            )
+        }
+        self.first = first
+
+    def info(self, **more) -> Info:
+        camera = np.arange(72).reshape(4, 6, 3) / 255
+        depth = np.full((5, 7, 1), self.agent.age / 10 * self.get("bright", 1))
+        if self.first:
+            camera, depth = camera.transpose(2, 0, 1), depth.transpose(2, 0, 1)
+        return Info("Eyes", self.agent.id, [camera, depth, np.array([self.agent.age, -1])], **more)
+
+    def reset(self) -> list[Info]:
+        self.agent = Body(self.number())
+        return [self.info()]
+
+    def step(self, done: dict) -> list[Info]:
+        self.agent.age += 1
+        if self.agent.age < 5:
+            return [self.info(reward=1)]
+        return [self.info(reward=1, done=True), *self.reset()]
+
+
+class Periods(Scene):
+    """A fast agent that asks every frame and a slow one that asks every third; both are paid 1 a frame.
+
+    What they are told to do is shown: the fast one sees what it did last, and how often in a row.
+    """
+
+    kinds = {  # noqa: RUF012
+        "Fast": Kind([Sensor("Did", (2,))], continuous=1),
+        "Slow": Kind([Sensor("Did", (2,))], continuous=1),
+    }
+
+    def reset(self) -> list[Info]:
+        self.ids = {name: self.number() for name in self.kinds}
+        self.time, self.did, self.owed = 0, dict.fromkeys(self.kinds, (0.0, 0)), 0.0
+        return [Info(name, number, [np.zeros(2)]) for name, number in self.ids.items()]
+
+    def step(self, done: dict) -> list[Info]:
+        self.time += 1
+        self.owed += 1
+        for (name, _), (numbers, _) in done.items():
+            last, times = self.did[name]
+            self.did[name] = (numbers[0], times + 1 if numbers[0] == last else 1)
+        slow = self.time % 3 == 0
+        over = self.time >= 12
+        said = [Info("Fast", self.ids["Fast"], [np.array(self.did["Fast"])], reward=1, done=over)]
+        if slow:
+            said.append(Info("Slow", self.ids["Slow"], [np.array(self.did["Slow"])], reward=self.owed, done=over))
+            self.owed = 0.0
+        return said + self.reset() if over else said
+
+
+class Late(Scene):
+    """One agent; another comes after three steps, and leaves after three more, over and over."""
+
+    kinds = {"Agent": Kind([Sensor("Self", (2,))], continuous=1)}  # noqa: RUF012
+
+    def reset(self) -> list[Info]:
+        self.first, self.guest, self.time = self.number(), None, 0
+        return [Info("Agent", self.first, [np.array([self.first, 0])])]
+
+    def step(self, done: dict) -> list[Info]:
+        self.time += 1
+        over = self.time >= 14
+        said = [Info("Agent", self.first, [np.array([self.first, self.time])], reward=1, done=over)]
+        if self.guest is not None:
+            leaves = self.time % 6 == 0 or over
+            said.append(Info("Agent", self.guest, [np.array([self.guest, self.time])], reward=7, done=leaves))
+            self.guest = None if leaves else self.guest
+        elif self.time % 6 == 3 and not over:
+            self.guest = self.number()
+            said.append(Info("Agent", self.guest, [np.array([self.guest, self.time])], reward=3))
+        return said + self.reset() if over else said
+
+
+class Echo(Scene):
+    """One agent that sees what the side channels and the start said."""
+
+    NAMES = ("time_scale", "gravity", "seed", "areas", "port", "no_graphics")
+    kinds = {"Echo": Kind([Sensor("Said", (len(NAMES),))], branches=(2,))}  # noqa: RUF012
+
+    def reset(self) -> list[Info]:
+        self.agent = Body(self.number())
+        return [self.info()]
+
+    def info(self, **more) -> Info:
+        return Info("Echo", self.agent.id, [np.array([self.get(name, -1) for name in self.NAMES])], **more)
+
+    def step(self, done: dict) -> list[Info]:
+        self.agent.age += 1
+        return [self.info()] if self.agent.age < 5 else [self.info(done=True), *self.reset()]
+
+
+class Trouble(Bandit):
+    """The bandit; at step `at` it crashes (code 7), or hangs where `hangs` is set."""
+
+    kinds = {"Bandit": Kind([Sensor("Cue", (3,))], branches=(3,))}  # noqa: RUF012
+
+    def begin(self) -> None:
+        self.time = 0
+
+    def step(self, done: dict) -> list[Info]:
+        self.time += 1
+        if self.time >= self.get("at", 5) and self.get("trouble", 1):
+            if self.once is not None:
+                open(self.once, "w").close()
+            if self.get("hangs", 0):
+                time.sleep(600)
+            os._exit(7)
+        return super().step(done)
+
+
+SCENES = {
+    "areas": Areas,
+    "balance": Balance,
+    "bandit": Bandit,
+    "echo": Echo,
+    "group": Group,
+    "hybrid": Hybrid,
+    "late": Late,
+    "mute": Echo,
+    "periods": Periods,
+    "pictures": Pictures,
+    "soccer": Soccer,
+    "trouble": Trouble,
+}
