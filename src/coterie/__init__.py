@@ -128,9 +128,12 @@ def play(
     checkpoint: str = "best",
     seed: int | None = None,
     size: int = 480,
+    replay: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Path | None:
-    """Records episodes to `video` (.mp4, .gif) and returns the file, or shows them in a window. Else as `evaluate`."""
+    """Records episodes to `video` (.mp4, .gif) and returns the file, or has the environment's library write its own
+    replay to the folder `replay`, or shows them in a window. Else as `evaluate`.
+    """
     from pathlib import Path
 
     from coterie import run as running
@@ -141,9 +144,8 @@ def play(
     else:
         resolved = _baseline(settings, seed)
     folder = None if run is None else _folder(run)
-    return running.play(
-        folder, resolved, None if video is None else Path(video), episodes, mode, checkpoint, seed, size
-    )
+    file, own = (None if path is None else Path(path) for path in (video, replay))
+    return running.play(folder, resolved, file, episodes, mode, checkpoint, seed, size, own)
 
 
 def load(run: Run, checkpoint: str = "best", device: str | torch.device = "cpu") -> Loaded:

@@ -199,6 +199,10 @@ def play(
     checkpoint: Checkpoint = "best",
     seed: Seed = None,
     size: Annotated[int, typer.Option(min=64, max=4096, help="Pixels of the longer side.")] = 480,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="Have the game write its own replay there instead."),
+    ] = None,
 ) -> int:
     """Shows or records episodes of a run, or of an algorithm that needs no training.
 
@@ -207,7 +211,11 @@ def play(
     coterie play RUN --video out.mp4
 
     coterie play --algo random --env particle/simple_tag --video random.gif
+
+    coterie play RUN --replay replays --episodes 5
     """
+    if video is not None and replay is not None:
+        raise UserError("--video records pictures and --replay the game's own file: leave one out")
     if video is not None and video.suffix.lower() not in {".mp4", ".gif"}:
         raise UserError(f"--video {video}: expected a file that ends in .mp4 or .gif")
     path, settings = _run_or_settings("play", what, algo, env)
@@ -218,7 +226,7 @@ def play(
         from coterie.config import resolve
 
         resolved = resolve(settings)
-    running.play(path, resolved, video=video, episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
+    running.play(path, resolved, video, episodes, mode, checkpoint, seed, size, replay)
     return 0
 
 
@@ -280,13 +288,12 @@ def check_env(
         if not text.startswith("env."):
             raise UserError(f"'{text}': expected keys of the environment, env.KEY=VALUE")
     from coterie.config import resolve
-    from coterie.envs.check import check
-    from coterie.envs.make import make
+    from coterie.envs.native.check import check_named
     from coterie.process import settle
 
     settle(threads=1)  # a few copies only: more threads would wait for each other
     config = resolve([f"env={name}", "algo=random", *(overrides or [])]).config
-    report = check(lambda copies, seed: make(name, config.env.params, copies, seed, with_state=True))
+    report = check_named(name, config.env.params)
     if json:
         findings = [vars(finding) for finding in report.findings]
         print(jsonlib.dumps({"env": name, "ok": report.ok, "findings": findings, "facts": report.facts}))

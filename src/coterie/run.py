@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -30,7 +29,6 @@ from coterie.build import (
     pick_device,
 )
 from coterie.checkpoint import Checkpoints, Found
-from coterie.collect import act
 from coterie.config import Resolved, change, load_resolved
 from coterie.errors import NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import evaluate
@@ -41,7 +39,8 @@ from coterie.process import interruptible, settle
 from coterie.progress import progress
 from coterie.rundir import RunDir, describe, disk_error, write_text
 from coterie.schema import RunConfig
-from coterie.seeds import generator, seed_of
+from coterie.seeds import seed_of
+from coterie.shown import frames, save_replay
 from coterie.summary import Summary, summarise
 
 _SIGNALLED = 128  # a shell's exit code for a process that a signal ended: 128 + its number
@@ -87,7 +86,7 @@ def _train(resolved: Resolved, folder: RunDir, parts: Parts, now: datetime) -> R
             describe(
                 config.seed, sys.argv, config.threads, now,
                 env=config.env.name, algo=config.algo.name, device=str(parts.collector.env.device),
-                exact_resume=parts.collector.env.spec.exact_resume,
+                exact_resume=parts.collector.env.spec.exact_resume, environment=parts.collector.env.spec.facts,
             )
         )  # fmt: skip
         return _run(config, folder, parts, None)
@@ -151,6 +150,8 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
                 note(found.warning)
             if not parts.collector.env.spec.exact_resume:
                 note(f"{config.env.name} cannot save its state: new episodes begin from the run's seeds")
+            for line in _changes(folder.read_manifest().get("environment"), parts.collector.env.spec.facts):
+                note(f"{config.env.name}: {line}")
         else:
             rows.truncate(0)
         logger = _loggers(config, folder, rows, -1 if found is None else found.steps)
@@ -163,6 +164,18 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         display.close()
         _close(logger or rows, folder)
     return _finish(config, folder, trainer.steps, received)
+
+
+def _changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:
+    """What is no longer as it was about the environment, in words; nothing where that was not noted."""
+    if before is None:
+        return []
+    names = dict.fromkeys((*before, *now))
+    return [
+        f"{name} was {before.get(name)}, and is {now.get(name)}: results before and after do not compare"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
 
 
 def _close(logger: log.Logger, folder: RunDir) -> None:
@@ -307,8 +320,11 @@ def play(
     checkpoint: str = "best",
     seed: int | None = None,
     size: int = 480,
+    replay: Path | None = None,
 ) -> Path | None:
-    """Records episodes to a file, or shows them in a window if `video` is None; returns the file."""
+    """Records episodes to a file, or has the environment's library write its own replay to the folder `replay`, or
+    shows them in a window; returns what was written.
+    """
     if run is not None:
         config, learners = load_learners(run, checkpoint, _resolve_device(run))
     else:
@@ -320,6 +336,8 @@ def play(
     modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "play")
+    if replay is not None:
+        return save_replay(config, policies, modes, episodes, start, replay)
     pictures = frames(config, policies, modes, episodes, start, size)
     if video is None:
         from coterie.window import show
@@ -331,31 +349,6 @@ def play(
     written = write_video(video, pictures)
     print(f"wrote {written}", file=sys.stderr)
     return written
-
-
-def frames(
-    config: RunConfig, policies: dict[str, Policy], modes: dict[str, Mode], episodes: int, seed: int, size: int
-) -> Iterator[np.ndarray]:
-    """Pictures [H, W, 3] of so many episodes, closing rows included."""
-    device = next(iter(policies.values()), None)
-    env = environment(config, 1, "play", getattr(device, "device", torch.device("cpu")))
-    noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
-    try:
-        with torch.inference_mode():
-            row = env.reset(seed)
-            carry = {name: policy.start(1) for name, policy in policies.items()}
-            while episodes:
-                yield env.render(0, size)
-                noise = {name: policy.noise(1, 1, noises[name])[0] for name, policy in policies.items()}
-                actions, _, carry = act(policies, row, carry, noise, modes)
-                step, row = env.step(actions)
-                if bool(step.episode_terminated | step.episode_truncated):
-                    yield env.render(0, size)
-                    episodes -= 1
-                    if episodes:
-                        _, row = env.step(actions)  # from the closing row, which asks for no action
-    finally:
-        env.close()
 
 
 def _resolve_device(run: Path) -> torch.device:
