@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from gymnasium.spaces import flatdim
 from torch import Tensor
 
+from coterie.envs.parts import Part, beside, parts_of, split, steps_beside
 from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import NonFiniteError
@@ -51,19 +52,10 @@ class Collector:
         carries = {name: tree_map(torch.clone, carry) for name, carry in self._carry.items()}
         noise = {name: p.noise(steps, copies, self._noise[name]) for name, p in self.policies.items()}
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
-        row, carry = self._row, self._carry
-        rows, paid, done, records = [row], [], [], []
         with stepping(self.env):
-            for t in range(steps):
-                actions, record, carry = act(
-                    self.policies, row, carry, {name: n[t] for name, n in noise.items()}, modes
-                )
-                step, row = self.env.step(actions)
-                rows.append(row)
-                paid.append(step)
-                done.append(actions)
-                records.append(record)
-        self._row, self._carry = tree_map(_apart, row), tree_map(_apart, carry)
+            lived = live(self.env, self.policies, self._row, self._carry, noise, modes)
+        rows, paid = lived.rows, lived.steps
+        self._row, self._carry = tree_map(_apart, rows[-1]), tree_map(_apart, lived.carry)
         self._collected += steps
         shown = {name: _stacked([getattr(r, name) for r in rows]) for name in ROWS}
         lost = lost_in(paid)
@@ -80,7 +72,7 @@ class Collector:
             _cut_before(lost, earned, shown["alive"][:-1])
         if len(finished.length):
             self.finished.append(finished)
-        actions, record = _stacked(done), _stacked(records)
+        actions, record = _stacked(lived.actions), _stacked(lived.records)
         windows = {
             name: self._window(policy.team, shown, earned, actions, record[name], carries[name])
             for name, policy in self.policies.items()
@@ -249,6 +241,65 @@ def stepping(env: VectorEnv) -> Iterator[None]:
     finally:
         if alone:
             torch.set_num_threads(threads)
+
+
+@dataclass
+class Lived:
+    """What all copies lived through in T steps: T + 1 rows; T steps, actions by role and notes by team; the memories by
+    team after the last row that was acted on.
+    """
+
+    rows: list[Row]
+    steps: list[Step]
+    actions: list[dict[str, Tree]]
+    records: list[dict[str, Tree]]
+    carry: dict[str, Tree]
+
+
+def live(
+    env: VectorEnv,
+    policies: dict[str, Policy],
+    row: Row,
+    carry: dict[str, Tree],
+    noise: dict[str, list[Tree]],
+    mode: dict[str, Mode],
+) -> Lived:
+    """Acts on `row` and on those that follow, as often as there is noise, by team.
+
+    Where the environment has parts, all are stepped at once but the one that is acted on.
+    """
+    parts = parts_of(env)
+    sizes = [part.copies for part in parts]
+    lives = [
+        Lived([own], [], [], [], memory) for own, memory in zip(split(row, sizes), split(carry, sizes), strict=True)
+    ]
+    drawn = [split({name: n[t] for name, n in noise.items()}, sizes) for t in range(len(next(iter(noise.values()))))]
+    for t, pieces in enumerate(drawn):
+        for part, life, piece in zip(parts, lives, pieces, strict=True):
+            if t:
+                _hear(part, life)
+            actions, record, life.carry = act(policies, life.rows[-1], life.carry, piece, mode)
+            part.send(actions)
+            life.actions.append(actions)
+            life.records.append(record)
+    for part, life in zip(parts, lives, strict=True):
+        _hear(part, life)
+    if len(lives) == 1:
+        return lives[0]
+    return Lived(
+        [row, *(beside(rows) for rows in zip(*(life.rows[1:] for life in lives), strict=True))],
+        [steps_beside(steps) for steps in zip(*(life.steps for life in lives), strict=True)],
+        [beside(actions) for actions in zip(*(life.actions for life in lives), strict=True)],
+        [beside(records) for records in zip(*(life.records for life in lives), strict=True)],
+        beside([life.carry for life in lives]),
+    )
+
+
+def _hear(part: Part, life: Lived) -> None:
+    """Waits for what a part was told to do."""
+    step, row = part.receive()
+    life.steps.append(step)
+    life.rows.append(row)
 
 
 def act(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coterie.collect import act, due, lost_in, stepping
+from coterie.collect import due, live, lost_in, stepping
 from coterie.envs.vector import VectorEnv
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
@@ -88,12 +88,8 @@ def evaluate(
         carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):
             noise = {name: p.noise(CHUNK, env.copies, noises[name]) for name, p in policies.items()}
-            rows, steps = [], []
-            for t in range(CHUNK):
-                rows.append(row)
-                actions, _, carry = act(policies, row, carry, {name: n[t] for name, n in noise.items()}, mode)
-                step, row = env.step(actions)
-                steps.append(step)
+            lived = live(env, policies, row, carry, noise, mode)
+            rows, steps, row, carry = lived.rows[:-1], lived.steps, lived.rows[-1], lived.carry
             acted, lost = torch.stack([r.acted for r in rows]), lost_in(steps)
             if lost is not None:
                 acted = acted & ~lost

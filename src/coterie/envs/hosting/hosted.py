@@ -20,8 +20,8 @@ from coterie.types import Action, Row, Step, Tree
 
 
 class Host(ABC):
-    """Who steps the copies of a board. Actions are on the board when `step` is called, and what they brought when it
-    returns.
+    """Who steps the copies of a board. Actions are on the board when `send` is called, and what they brought when
+    `receive` returns, which is called after every `send` and before anything else.
     """
 
     board: Board
@@ -31,8 +31,12 @@ class Host(ABC):
         """A new episode in every copy; each has a seed of its own from `seed`."""
 
     @abstractmethod
-    def step(self) -> None:
-        """A step of every copy."""
+    def send(self) -> None:
+        """Begins a step of every copy, which may be over already when this returns."""
+
+    @abstractmethod
+    def receive(self) -> None:
+        """Waits until it is over."""
 
     @abstractmethod
     def state_dict(self) -> list[dict[str, Any]]:
@@ -53,17 +57,20 @@ class Host(ABC):
 
 @final
 class Alone(Host):
-    """Steps all copies in this process."""
+    """Steps all copies in this process; first: the number of the first of them in the whole environment."""
 
-    def __init__(self, make: Callable[[], Instance], layout: Layout, copies: int):
+    def __init__(self, make: Callable[[], Instance], layout: Layout, copies: int, first: int = 0):
         self.board = Board(layout, copies)
-        self._crew = Crew(make, self.board, 0, copies)
+        self._crew = Crew(make, self.board, 0, copies, first)
 
     def reset(self, seed: int | None) -> None:
         self._crew.reset(seed)
 
-    def step(self) -> None:
+    def send(self) -> None:
         self._crew.step()
+
+    def receive(self) -> None:
+        pass  # it was over when `send` returned
 
     def state_dict(self) -> list[dict[str, Any]]:
         return self._crew.state_dict()
@@ -104,6 +111,11 @@ class HostedEnv(VectorEnv):
         return self._row()
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
+        self.send(action)
+        return self.receive()
+
+    def send(self, action: dict[str, Action]) -> None:
+        """Begins a step, which `receive` ends; workers step their copies meanwhile."""
         board = self._host.board
         for role, picks in board.discrete.items():
             np.copyto(picks, _numpy(action[role].discrete))
@@ -112,7 +124,11 @@ class HostedEnv(VectorEnv):
         np.copyto(self._closed, board.closing)
         if self.spec.mortal:
             np.copyto(self._alive, board.alive)
-        self._host.step()
+        self._host.send()
+
+    def receive(self) -> tuple[Step, Row]:
+        """What the step brought that was begun, and the next row."""
+        self._host.receive()
         return self._step(), self._row()
 
     def _step(self) -> Step:
