@@ -197,7 +197,7 @@ def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path):
         f"    host = Processes({COUNTING!r}, {{'fault': 'hangs'}}, 4, 2, timeout=500)\n"
         "    host.reset(0)\n"
         "    print(*host.pids, flush=True)\n"
-        "    while True:\n        host.step()\n"
+        "    while True:\n        host.send()\n        host.receive()\n"
     )
     trainer = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
@@ -242,9 +242,9 @@ def test_only_what_is_stepped_for_long_starts_workers(tmp_path: Path, monkeypatc
     made: list[Processes] = []
     begin = Processes.__init__
 
-    def counted(self: Processes, *args: Any) -> None:
+    def counted(self: Processes, *args: Any, **more: Any) -> None:
         made.append(self)
-        begin(self, *args)
+        begin(self, *args, **more)
 
     monkeypatch.setattr(Processes, "__init__", counted)
     coterie.load(run)
