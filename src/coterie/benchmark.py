@@ -13,6 +13,7 @@ import torch
 
 from coterie.build import Parts, build, environment
 from coterie.config import Resolved
+from coterie.envs.parts import Parted
 from coterie.envs.vector import VectorEnv
 from coterie.loop import joined
 from coterie.policy import RandomPolicy
@@ -140,7 +141,12 @@ def _phases(loop: Loop, seconds: float) -> dict[str, float]:
     """Seconds a round by phase, means over the rounds of about `seconds`."""
     device = loop.env.device
     watches = {name: Stopwatch(device) for name in ("environment", "acting", "targets", "whole_update")}
-    watches["environment"].on(loop.env, "step")
+    if isinstance(loop.env, Parted):
+        for part in loop.env.parts:
+            watches["environment"].on(part, "send")
+            watches["environment"].on(part, "receive")
+    else:
+        watches["environment"].on(loop.env, "step")
     for policy in loop.collector.policies.values():
         watches["acting"].on(policy, "act")
         watches["acting"].on(policy, "noise")

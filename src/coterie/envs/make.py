@@ -86,7 +86,7 @@ def _host(name: str, config: BaseModel, copies: int, first: int, workers: Worker
     if workers.kind == "ray":
         from coterie.envs.workers.cluster import on_ray
 
-        return on_ray(name, params, copies, workers)
+        return on_ray(name, params, copies, workers, first)
     from coterie.envs.workers.processes import Processes
 
     return Processes(name, params, copies, workers.count, workers.timeout, workers.restarts, first=first)

@@ -37,15 +37,18 @@ _lines: dict[str, Line] = {}  # those in use, by address
 _numbers = itertools.count(1)
 
 
-def on_ray(name: str, params: Mapping[str, Any], copies: int, config: WorkersConfig) -> Processes:
-    """A host whose workers are Ray's. UserError without Ray, and where it cannot be started or joined."""
+def on_ray(name: str, params: Mapping[str, Any], copies: int, config: WorkersConfig, first: int = 0) -> Processes:
+    """A host whose workers are Ray's; first: the number of its first copy in the whole environment. UserError without
+    Ray, and where it cannot be started or joined.
+    """
     if importlib.util.find_spec("ray") is None:
         raise UserError("workers.kind=ray needs Ray, which is not installed: pip install 'coterie[ray]'")
-    with _line(config.address, config.count) as line:
+    workers = config.count * (1 + config.overlap)  # where copies stand in halves, each has so many
+    with line_to(config.address, workers) as line:
         line.ready()
         return Processes(
             name, params, copies, config.count, config.timeout, config.restarts,
-            lambda post, board: RayWorker(config.address, config.count, post, board),
+            lambda post, board: RayWorker(config.address, workers, post, board), first,
         )  # fmt: skip
 
 
@@ -160,7 +163,7 @@ def _paths() -> list[str]:
 
 
 @contextmanager
-def _line(address: str, workers: int) -> Iterator[Line]:
+def line_to(address: str, workers: int) -> Iterator[Line]:
     """The line to an address for as long as it takes."""
     line = _taken(address, workers)
     try:
@@ -197,7 +200,7 @@ class RayWorker(Worker):
         """Name of the machine that it is on."""
         self._line: Line | None = _taken(address, workers)
         self._lost: Failure | None = None
-        said = {"name": post.name, "params": post.params, "count": post.count, "first": post.start}
+        said = {"name": post.name, "params": post.params, "count": post.count, "first": post.first}
         said |= {"shapes": shapes(board), "paths": _paths()}
         try:
             self._line.tell(self._number, BEGIN + json.dumps(versions()).encode() + b"\n" + pack(said))
