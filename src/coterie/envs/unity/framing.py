@@ -19,10 +19,9 @@ _MOST = 2**34
 
 def packed(said: dict, arrays: dict[str, np.ndarray]) -> bytes:
     """A message as bytes. said: what JSON can hold; arrays: of booleans or numbers, by name."""
-    parts = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    form = [[name, array.dtype.str, list(array.shape)] for name, array in parts.items()]
+    form = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     head = json.dumps({"said": said, "arrays": form}).encode()
-    body = b"".join(array.tobytes() for array in parts.values())
+    body = b"".join(array.tobytes() for array in arrays.values())
     return _LENGTHS.pack(len(head), len(body)) + head + body
 
 

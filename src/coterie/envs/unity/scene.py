@@ -174,7 +174,7 @@ class Scene(Instance):
                     continue
                 role = life.behaviour.role
                 raise self._told(
-                    f"more than {role.n} agents of role {role.name} live at once: "
+                    f"more agents of role {role.name} live at once than its {role.n} slots: "
                     f"set env.max_agents.{role.name}={2 * role.n}"
                 )
             life.seat = free[0]
