@@ -13,6 +13,7 @@ import torch
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 LEFT = {
     "own_world": ["meeting.gif", "runs/own_world:make/ippo"],
+    "own_gymnasium": ["runs/own_gymnasium:Lander/ppo"],
     "own_pettingzoo": ["runs/own_pettingzoo:Corridor/ippo"],
     "recurrent": ["runs/particle/simple_reference/mappo"],
     "seeds": ["seeds.png", "runs/seeds/2/curves.png"],

@@ -80,7 +80,7 @@ class Trials:
             generator = torch.Generator().manual_seed(0)
             if spec.episode_limit is not None:
                 steps = min(max(steps, 2 * spec.episode_limit + 3), 5 * steps)
-            before = _global_states()
+            before = global_states()
             kept = guarded(book, "reset()", env.reset)
             self.path.rows.append(watch.begin(kept))
             held = [kept]
@@ -99,7 +99,7 @@ class Trials:
         return spec, watch
 
     def _global(self, before: dict[str, Any]) -> None:
-        after = _global_states()
+        after = global_states()
         for name in [name for name, state in before.items() if not np.array_equal(state, after[name])]:
             self._book.note("global-random", f"the environment draws from the global generator of {name}", name)
 
@@ -333,7 +333,7 @@ def _plain(state: Any) -> Iterator[Any]:
         yield state
 
 
-def _global_states() -> dict[str, Any]:
+def global_states() -> dict[str, Any]:
     """What the global generators stand at. Taken to be compared, never to be set."""
     _, words, at, *_ = np.random.get_state(legacy=True)  # noqa: NPY002
     python = np.array(random.getstate()[1], dtype=object)

@@ -58,7 +58,7 @@ class Part:
     @property
     def shows_mask(self) -> bool:
         """Whether observations hold the mask."""
-        return _holds_mask(self.observes)
+        return holds_mask(self.observes)
 
     def look(self) -> Callable[[Any], Any] | None:
         """What takes a native observation to the part that the observer is made for; None where that is all."""
@@ -194,7 +194,7 @@ def _part(role: RoleSpec, turns: bool) -> Part:
     """role: with native spaces. UserError for spaces that cannot be shown or acted on."""
     observes, acts = role.observation_space, role.action_space
     try:
-        observer = Observer(_without_mask(observes))
+        observer = Observer(without_mask(observes))
         acting = with_waiting(acts) if turns else acts
         ActionSpec.of(acting)
     except TypeError as error:
@@ -205,12 +205,14 @@ def _part(role: RoleSpec, turns: bool) -> Part:
 # -------------------------------------------------------------------------------------------------- masks and states
 
 
-def _holds_mask(space: spaces.Space) -> bool:
+def holds_mask(space: spaces.Space) -> bool:
+    """Whether observations of a space show the mask beside something else."""
     return isinstance(space, spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
-def _without_mask(space: spaces.Space) -> spaces.Space:
-    if not _holds_mask(space):
+def without_mask(space: spaces.Space) -> spaces.Space:
+    """The space of what is observed besides the mask."""
+    if not holds_mask(space):
         return space
     assert isinstance(space, spaces.Dict)
     rest = {name: part for name, part in space.spaces.items() if name != MASK}

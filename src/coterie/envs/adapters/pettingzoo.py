@@ -88,7 +88,7 @@ class Stage:
     def __init__(self, name: str, env: Any, config: AgentsConfig, mortal: bool, limited: bool):
         self.name, self.config = name, config
         self._mortal = mortal if config.mortal is None else config.mortal
-        env = _played(env)
+        env = played(env)
         for key in ("sticky_actions", "action_repeat") if isinstance(env, Turns) else ():
             if getattr(config.wrappers, key) != getattr(WrappersConfig(), key):
                 said = "agents take turns, so what one did is not for the next step"
@@ -118,7 +118,7 @@ class Stage:
         self.layout = Layout(spec, observers, self._cast.masked)
 
     def instance(self, env: Any) -> Instance:
-        return Rounds(_played(env), self._cast, self.name, self.config.episode_limit, self.layout.spec.mortal)
+        return Rounds(played(env), self._cast, self.name, self.config.episode_limit, self.layout.spec.mortal)
 
 
 def is_zoo(env: Any) -> bool:
@@ -126,7 +126,7 @@ def is_zoo(env: Any) -> bool:
     return hasattr(env, "step") and hasattr(env, "reset") and callable(getattr(env, "observation_space", None))
 
 
-def _played(env: Any) -> Any:
+def played(env: Any) -> Any:
     """The environment with a parallel step. One by turns that says it updates at the end of a round is played so."""
     if not (callable(getattr(env, "observe", None)) and callable(getattr(env, "last", None))):
         return env

@@ -1,0 +1,538 @@
+"""A user's own environments with one fault each, by name: of Gymnasium's kind, of PettingZoo's, by turns, and batches.
+
+`coterie check-env ownfaults:single env.fault=NAME` has to find each; without a fault nothing is to be found.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Table = dict[str, tuple[str, str, Any]]
+"""By fault: the rule that has to find it, words that its finding has to say, and the environment."""
+
+
+class Drift(gymnasium.Env):
+    """A sound environment: a point drifts in a plane until it is out, or for ten steps."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space: Any = spaces.Box(-10, 10, (2,))
+    action_space: Any = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.at = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.seen(), {}
+
+    def step(self, action):
+        self.now += 1
+        self.at = self.at + 0.3 * action
+        return self.seen(), self.reward(), bool(np.abs(self.at).max() > 2), False, self.info()
+
+    def seen(self) -> Any:
+        return self.at.astype(np.float32)
+
+    def reward(self) -> Any:
+        return float(-np.abs(self.at).sum())
+
+    def info(self) -> Any:
+        return {}
+
+    def render(self) -> Any:
+        return np.zeros((40, 40, 3), np.uint8)
+
+
+class Bare:
+    """The same without gymnasium's class."""
+
+    def __init__(self):
+        self.drift = Drift()
+        self.metadata, self.render_mode = Drift.metadata, "rgb_array"
+        self.observation_space, self.action_space = self.drift.observation_space, self.drift.action_space
+
+    def reset(self, seed=None):
+        return self.drift.reset(seed=seed)
+
+    def step(self, action):
+        return self.drift.step(action)
+
+    def render(self):
+        return self.drift.render()
+
+
+def drift(**changes: Any) -> type[Drift]:
+    return type("Changed", (Drift,), changes)
+
+
+def seen(value: Any, space: Any = Drift.observation_space) -> type[Drift]:
+    """value: of the sound observation."""
+    return drift(observation_space=space, seen=lambda self: value(Drift.seen(self)))
+
+
+def late(value: Any) -> type[Drift]:
+    """Observations that change in later steps only, in a world that else is sound."""
+    return drift(seen=lambda self: value(Drift.seen(self)) if self.now > 2 else Drift.seen(self))
+
+
+def brought(change: Any) -> type[Drift]:
+    return drift(step=lambda self, action: change(*Drift.step(self, action)))
+
+
+def begun(change: Any) -> type[Drift]:
+    return drift(reset=lambda self, *, seed=None, options=None: change(*Drift.reset(self, seed=seed)))
+
+
+class NoSeed(Drift):
+    def reset(self):
+        return Drift.reset(self)
+
+
+class Wild(Drift):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=random.Random().getrandbits(20))
+
+
+class Numpys(Drift):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        np.random.seed(seed)  # noqa: NPY002
+        self.at = np.random.rand(2).astype(np.float32)  # noqa: NPY002
+        return self.seen(), {}
+
+
+class Shared(Drift):
+    """Where it is stands on the class."""
+
+    places: dict[str, Any] = {}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.places["at"] = self.at
+        return self.seen(), {}
+
+    def step(self, action):
+        self.at = self.places["at"]
+        result = super().step(action)
+        self.places["at"] = self.at
+        return result
+
+
+class Reusing(Drift):
+    def reset(self, *, seed=None, options=None):
+        self.buffer = np.zeros(2, np.float32)
+        return super().reset(seed=seed)
+
+    def seen(self):
+        self.buffer[:] = self.at
+        return self.buffer
+
+
+class Greedy(Drift):
+    def step(self, action):
+        action *= 0.5
+        return super().step(action)
+
+
+class Closing(Drift):
+    closed = False
+
+    def close(self):
+        assert not self.closed, "it is closed already"
+        self.closed = True
+
+
+class Growing(Drift):
+    """Its space widens with what was seen."""
+
+    widest = 10.0
+
+    def step(self, action):
+        self.widest += 1
+        self.observation_space = spaces.Box(-self.widest, self.widest, (2,))
+        return super().step(action)
+
+
+class Random(Drift):
+    """Every one has a space of another size."""
+
+    made = 0
+
+    def __init__(self):
+        Random.made += 1
+        self.observation_space = spaces.Box(-10, 10, (2,)) if Random.made % 2 else spaces.Box(-11, 11, (2,))
+
+
+class Spaceless:
+    def reset(self, seed=None):
+        return np.zeros(2), {}
+
+    def step(self, action):
+        return np.zeros(2), 0.0, False, False, {}
+
+
+class Foreign:
+    """A space of another library, such as Gym's."""
+
+
+_ONE = Drift()
+_NAN = np.float32("nan")
+
+SINGLE: Table = {
+    "another_kind": ("factory", "returned a dict, which has no `reset` and `step`", dict),
+    "one_for_all": ("factory-same", "returned the same object", lambda: _ONE),
+    "state_on_the_class": ("instances-share", "another environment is stepped beside it", Shared),
+    "no_spaces": ("space-missing", "has no observation_space", Spaceless),
+    "a_space_of_gym": (
+        "space-kind",
+        "is a Foreign of ownfaults, expected a space of gymnasium",
+        drift(observation_space=Foreign()),
+    ),
+    "text_observed": ("space-kind", "the observation space Text", drift(observation_space=spaces.Text(3))),
+    "endless_actions": ("space-kind", "infinite bounds", drift(action_space=spaces.Box(-np.inf, np.inf, (2,)))),
+    "dict_of_actions": ("space-kind", "none of Discrete", drift(action_space=spaces.Dict(a=spaces.Discrete(2)))),
+    "space_widens": ("space-changes", "after 200 steps, at first it was Box(-10", Growing),
+    "space_by_instance": ("space-changes", "in another environment of the same factory", Random),
+    "reset_without_seed": ("reset-call", "reset() takes no seed", NoSeed),
+    "old_reset": (
+        "reset-returns",
+        "reset() returned a ndarray, expected the pair (observation, info)",
+        begun(lambda observation, info: observation),
+    ),
+    "old_step": (
+        "step-returns",
+        "returned 4 values, expected five (four are Gym's",
+        brought(lambda o, r, t, c, i: (o, r, t, i)),
+    ),
+    "step_of_nothing": ("step-returns", "returned a NoneType, expected five", brought(lambda *_: None)),
+    "info_of_none": ("info-kind", "reset() returned an info that is a NoneType", begun(lambda o, i: (o, None))),
+    "info_is_a_list": ("info-kind", "step() returned an info that is a list", drift(info=lambda self: [])),
+    "step_raises": (
+        "raises",
+        "step() raised KeyError: 'pond' (ownfaults.py, line",
+        drift(reward=lambda self: {}["pond"]),
+    ),
+    "observation_of_none": ("observation-kind", "is a NoneType, expected an array of [2]", seen(lambda x: None)),
+    "wrong_shape": ("observation-shape", "has the shape [1, 2], expected [2]", seen(lambda x: x[None])),
+    "shape_changes": (
+        "observation-shape",
+        "has the shape [3], expected [2], returned by step()",
+        late(lambda x: np.append(x, x[0])),
+    ),
+    "parts_missing": (
+        "observation-keys",
+        "lacks ['b']; its space names ['a', 'b']",
+        seen(lambda x: {"a": x}, spaces.Dict(a=Drift.observation_space, b=spaces.Discrete(2))),
+    ),
+    "fractions_as_picture": (
+        "observation-dtype",
+        "is float32, and its space is uint8: fractions are lost",
+        seen(lambda x: np.ones((4, 4, 3), np.float32) * 0.3, spaces.Box(0, 255, (4, 4, 3), np.uint8)),
+    ),
+    "double_precision": ("observation-precision", "is float64, and its space is float32", seen(np.float64)),
+    "nan_observed": ("observation-finite", "holds NaN or infinity", late(lambda x: x * _NAN)),
+    "out_of_range": ("observation-range", "outside of Box(-10.0, 10.0", late(lambda x: x + 12)),
+    "discrete_out_of_range": (
+        "observation-range",
+        "is 7, outside of Discrete(3)",
+        seen(lambda x: 7, spaces.Discrete(3)),
+    ),
+    "observation_reused": ("observation-reused", "the observation of step 0 changed in later steps", Reusing),
+    "action_changed": ("action-modified", "wrote into the action", Greedy),
+    "reward_of_none": (
+        "reward-kind",
+        "the reward is a NoneType (None), expected a number",
+        drift(reward=lambda self: None),
+    ),
+    "reward_is_an_array": ("reward-kind", "is a ndarray of shape [1]", drift(reward=lambda self: np.ones(1))),
+    "reward_is_nan": ("finite", "the reward is nan", drift(reward=lambda self: float("nan"))),
+    "reward_is_infinite": ("finite", "the reward is inf", drift(reward=lambda self: float("inf"))),
+    "end_of_none": (
+        "end-kind-of",
+        "truncated is a NoneType (None), expected True or False",
+        brought(lambda o, r, t, c, i: (o, r, t, None, i)),
+    ),
+    "at_once_over": (
+        "one-step",
+        "episodes ended with their first step",
+        brought(lambda o, r, t, c, i: (o, r, True, c, i)),
+    ),
+    "never_over": ("no-end", "no episode ended within", brought(lambda o, r, t, c, i: (o, r, False, False, i))),
+    "another_life_for_a_seed": ("determinism", "differs from the reset on", Wild),
+    "global_generator": ("global-random", "the global generator of numpy", Numpys),
+    "masks_of_one": ("mask-unread", "info holds 'action_mask'", begun(lambda o, i: (o, {"action_mask": [1, 1]}))),
+    "closes_once": ("close", "close() a second time raised AssertionError: it is closed already", Closing),
+    "picture_of_floats": (
+        "picture",
+        "returned an array of float64 [9, 9, 3]",
+        drift(render=lambda self: np.zeros((9, 9, 3))),
+    ),
+    "seed_forgotten": (
+        "seed-ignored",
+        "seeds 0 and 1 gave the same",
+        drift(reset=lambda self, *, seed=None, options=None: Drift.reset(self, seed=5)),
+    ),
+}
+
+
+def single(fault: str = "") -> Any:
+    """Sound without a fault."""
+    return SINGLE[fault][2]() if fault else Drift()
+
+
+# ----------------------------------------------------------------------------------------------------------- several
+
+
+class Meadow:
+    """A sound environment of PettingZoo's kind: three sheep graze on a line; who finds the gate is out."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    possible_agents = ("sheep_0", "sheep_1", "sheep_2")
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-20, 20, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)  # left, stay, right
+
+    def reset(self, seed=None, options=None) -> Any:
+        self.random = np.random.default_rng(seed)
+        self.agents, self.now = list(self.possible_agents), 0
+        self.place = {agent: int(self.random.integers(1, 8)) for agent in self.agents}
+        return self.seen(), self.masks()
+
+    def step(self, actions) -> Any:
+        self.now += 1
+        before = list(self.agents)
+        for agent in before:
+            self.place[agent] += int(actions[agent]) - 1
+        out = {agent: self.place[agent] <= 0 for agent in before}
+        late = dict.fromkeys(before, self.now >= 12)
+        observations, infos = self.seen(), self.masks()
+        self.agents = [agent for agent in before if not (out[agent] or late[agent])]
+        return observations, {agent: float(out[agent]) for agent in before}, out, late, infos
+
+    def seen(self) -> Any:
+        return {agent: np.array([self.place[agent], self.now], np.float32) for agent in self.agents}
+
+    def masks(self) -> Any:
+        return {agent: {"action_mask": [1, 1, int(self.place[agent] < 8)]} for agent in self.agents}
+
+    def render(self) -> Any:
+        return np.zeros((40, 40, 3), np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+def meadow(**changes: Any) -> type[Meadow]:
+    return type("Changed", (Meadow,), changes)
+
+
+def stepped(change: Any) -> type[Meadow]:
+    """change: writes into the dicts that a step returns, with the environment and its own returns."""
+
+    def step(self, actions):
+        result = Meadow.step(self, actions)
+        changed = change(self, *result)
+        return result if changed is None else changed
+
+    return meadow(step=step)
+
+
+def masks(value: Any) -> type[Meadow]:
+    return meadow(masks=lambda self: {agent: {"action_mask": value} for agent in self.agents})
+
+
+class Lingers(Meadow):
+    """Who is out stays in `agents` for a step more."""
+
+    def reset(self, seed=None, options=None):
+        self.lingering: list[str] = []
+        return Meadow.reset(self, seed)
+
+    def step(self, actions):
+        self.agents = [agent for agent in self.agents if agent not in self.lingering]
+        result = Meadow.step(self, actions)
+        self.lingering = [agent for agent in result[2] if agent not in self.agents]
+        self.agents += self.lingering if self.agents else []
+        return result
+
+
+class Leaves(Meadow):
+    def step(self, actions):
+        result = Meadow.step(self, actions)
+        self.agents = self.agents[:-1] if self.now == 1 else self.agents
+        return result
+
+
+class Guest(Meadow):
+    def reset(self, seed=None, options=None):
+        result = Meadow.reset(self, seed)
+        self.agents.append("wolf")
+        self.place["wolf"] = 5
+        return self.seen(), self.masks() if result else {}
+
+
+class SharedPlaces(Meadow):
+    place: dict[str, int] = {}  # noqa: RUF012
+
+    def reset(self, seed=None, options=None):
+        Meadow.reset(self, seed)
+        mine, SharedPlaces.place = self.place, self.place
+        del self.place
+        return self.seen(), self.masks() if mine else {}
+
+
+class MasksLater(Meadow):
+    def reset(self, seed=None, options=None):
+        return Meadow.reset(self, seed)[0], {agent: {} for agent in self.agents}
+
+
+class Clocked(Meadow):
+    def reset(self, seed=None, options=None):
+        return Meadow.reset(self, random.Random().getrandbits(20))
+
+
+def without(part: int, agent: str) -> Any:
+    """A step that leaves an agent out of one of the five dicts."""
+
+    def change(self, *parts):
+        parts[part].pop(agent, None)
+
+    return stepped(change)
+
+
+SEVERAL: Table = {
+    "no_one_at_reset": (
+        "agents-none",
+        "`agents` is empty after reset()",
+        meadow(reset=lambda self, seed=None, options=None: (setattr(self, "agents", []), ({}, {}))[1]),
+    ),
+    "agents_of_none": (
+        "agents-none",
+        "`agents` is not there after reset()",
+        meadow(
+            reset=lambda self, seed=None, options=None: (Meadow.reset(self, seed), setattr(self, "agents", None))[0]
+        ),
+    ),
+    "one_name_twice": (
+        "agents-twice",
+        "['sheep_0'] stands more than once",
+        meadow(possible_agents=("sheep_0", "sheep_0")),
+    ),
+    "an_unknown_agent": ("agents-unknown", "agent 'wolf' is in `agents`, and not in `possible_agents`", Guest),
+    "agents_stay": ("agents-kept", "ended, and is in `agents` after the step, while others go on", Lingers),
+    "agents_vanish": ("agents-vanish", "agent 'sheep_2' left `agents`, and nothing said that it ended", Leaves),
+    "no_observation_at_reset": (
+        "missing",
+        "reset() returned no observations of agent 'sheep_1'",
+        meadow(
+            reset=lambda self, seed=None, options=None: (
+                Meadow.reset(self, seed)[0].pop("sheep_1"),
+                ({"sheep_0": np.zeros(2, np.float32)}, {}),
+            )[1]
+        ),
+    ),
+    "no_observation": ("missing", "step() returned no observations of agent 'sheep_1'", without(0, "sheep_1")),
+    "no_reward": ("missing", "step() returned no rewards of agent 'sheep_0'", without(1, "sheep_0")),
+    "no_termination": ("missing", "step() returned no terminations of agent 'sheep_2'", without(2, "sheep_2")),
+    "no_truncation": ("missing", "step() returned no truncations of agent 'sheep_2'", without(3, "sheep_2")),
+    "no_info": ("info-missing", "step() returned no info of agent 'sheep_0'", without(4, "sheep_0")),
+    "the_dead_observe": (
+        "surplus",
+        "which ended before",
+        stepped(
+            lambda self, seen, *_: seen.update(
+                {a: np.zeros(2, np.float32) for a in self.possible_agents if a not in seen}
+            )
+        ),
+    ),
+    "a_list_of_rewards": (
+        "step-returns",
+        "rewards that are a list, expected a dict by agent",
+        stepped(lambda self, o, r, t, c, i: (o, list(r.values()), t, c, i)),
+    ),
+    "old_step": ("step-returns", "returned 4 values", stepped(lambda self, o, r, t, c, i: (o, r, t, i))),
+    "old_reset": (
+        "reset-returns",
+        "reset() returned a dict, expected the pair",
+        meadow(reset=lambda self, seed=None, options=None: Meadow.reset(self, seed)[0]),
+    ),
+    "reset_without_seed": ("reset-call", "takes no seed", meadow(reset=lambda self: Meadow.reset(self, 0))),
+    "space_of_some": (
+        "space-missing",
+        "observation_space('sheep_1') raised KeyError: 'sheep_1' (ownfaults.py, line",
+        meadow(observation_space=lambda self, agent: {"sheep_0": spaces.Box(-20, 20, (2,))}[agent]),
+    ),
+    "sequence_observed": (
+        "space-kind",
+        "agent 'sheep_0': the observation space Sequence",
+        meadow(observation_space=lambda self, agent: spaces.Sequence(spaces.Discrete(2))),
+    ),
+    "space_by_call": (
+        "space-changes",
+        "agent 'sheep_0': observation_space is Box",
+        meadow(observation_space=lambda self, agent: spaces.Box(-20.0 - getattr(self, "now", 0), 20.0, (2,))),
+    ),
+    "mask_too_long": ("mask-size", "agent 'sheep_0': the action mask has 4 entries, expected 3", masks([1, 1, 1, 1])),
+    "mask_of_logits": ("mask-kind", "expected 0 and 1", masks([0.0, -np.inf, 0.0])),
+    "mask_of_nothing": ("mask-nothing", "allows nothing in component 0", masks([0, 0, 0])),
+    "mask_later": ("mask-late", "step() shows an action mask, and reset() showed none", MasksLater),
+    "wrong_shape": (
+        "observation-shape",
+        "agent 'sheep_0': the observation has the shape [1], expected [2]",
+        meadow(seen=lambda self: {agent: np.zeros(1, np.float32) for agent in self.agents}),
+    ),
+    "out_of_range": (
+        "observation-range",
+        "agent 'sheep_0': the observation holds values from 77 to 77",
+        meadow(seen=lambda self: {agent: np.full(2, 77, np.float32) for agent in self.agents}),
+    ),
+    "nan_observed": (
+        "observation-finite",
+        "holds NaN",
+        meadow(seen=lambda self: {agent: np.full(2, np.nan, np.float32) for agent in self.agents}),
+    ),
+    "reward_of_none": (
+        "reward-kind",
+        "agent 'sheep_0': the reward is a NoneType",
+        stepped(lambda self, o, r, *_: r.update(dict.fromkeys(r))),
+    ),
+    "reward_is_nan": (
+        "finite",
+        "agent 'sheep_0': the reward is nan",
+        stepped(lambda self, o, r, *_: r.update(dict.fromkeys(r, np.nan))),
+    ),
+    "end_of_none": (
+        "end-kind-of",
+        "terminated is a NoneType",
+        stepped(lambda self, o, r, t, *_: t.update(sheep_0=None)),
+    ),
+    "state_on_the_class": ("instances-share", "another environment is stepped beside it", SharedPlaces),
+    "another_life_for_a_seed": ("determinism", "differs from the reset on", Clocked),
+    "global_generator": (
+        "global-random",
+        "the global generator of python",
+        meadow(seen=lambda self: (random.random(), Meadow.seen(self))[1]),
+    ),
+    "picture_of_text": ("picture", "render() returned a str", meadow(render=lambda self: "###")),
+    "close_raises": (
+        "close",
+        "close() raised OSError: no window",
+        meadow(close=lambda self: _raise(OSError("no window"))),
+    ),
+    "step_raises": ("raises", "step() raised ValueError: no grass", stepped(lambda *_: _raise(ValueError("no grass")))),
+}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def several(fault: str = "") -> Any:
+    """Sound without a fault."""
+    return SEVERAL[fault][2]() if fault else Meadow()

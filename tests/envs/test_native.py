@@ -1,0 +1,64 @@
+"""`coterie check-env` on a user's own environments: every seeded fault is found by name, and sound ones have none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from ownfaults import SEVERAL, SINGLE
+
+from coterie.__main__ import main
+from coterie.envs.native.rules import ALL, NATIVE
+
+KINDS = {"single": SINGLE, "several": SEVERAL}
+ALSO = {"limit-undeclared"}
+"""What is told of the sound ones as well."""
+
+
+@pytest.fixture(autouse=True)
+def _steady_clock_and_short_trials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Speed is told by a clock that ticks a tenth of a millisecond a look, so that no test depends on the machine."""
+    monkeypatch.setattr("coterie.envs.trials.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def checked(capsys: pytest.CaptureFixture[str], name: str, *keys: str) -> tuple[int, dict[str, Any]]:
+    code = main(["check-env", name, *keys, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("factory", ["single", "several", "Bare"])
+def test_a_sound_environment_has_no_findings(factory: str, capsys: pytest.CaptureFixture[str]):
+    code, report = checked(capsys, f"ownfaults:{factory}")
+    assert {finding["rule"] for finding in report["findings"]} <= ALSO, report["findings"]
+    assert code == 0
+    assert report["ok"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [(kind, fault) for kind, table in KINDS.items() for fault in table], ids=lambda part: part
+)
+def test_a_fault_is_found_by_name_with_its_mend(kind: str, fault: str, capsys: pytest.CaptureFixture[str]):
+    rule, words, _ = KINDS[kind][fault]
+    code, report = checked(capsys, f"ownfaults:{kind}", f"env.fault={fault}")
+    found = [finding for finding in report["findings"] if finding["rule"] == rule]
+    assert any(words in finding["what"] for finding in found), report["findings"]
+    assert all(finding["mend"] == ALL[rule].mend for finding in found)
+    assert not any("\n" in finding["what"] for finding in found)
+    assert code == (1 if ALL[rule].severity == "error" else 0) == int(not report["ok"]), report["findings"]
+    assert {finding["rule"] for finding in report["findings"]} <= {rule, *ALSO}, report["findings"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_are_twenty_faults_of_each_kind(kind: str):
+    assert len({(rule, words) for rule, words, _ in KINDS[kind].values()}) >= 20
+
+
+def test_every_rule_has_a_seeded_fault():
+    assert {rule for table in KINDS.values() for rule, _, _ in table.values()} >= set(NATIVE)
