@@ -101,7 +101,7 @@ def test_nobody_stands_where_a_block_is_or_comes():
 
 
 def test_a_delivered_block_pays_its_weight_less_the_step_and_is_gone():
-    env = env_of("pushblock", size=6, step_cost=0.25)
+    env = env_of("pushblock", size=6, step_cost=0.25, push=0)
     scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]])
     result, row = step(env, "right", "right", "stay")
     assert result.group_reward.tolist() == [[1.75]]
@@ -114,13 +114,39 @@ def test_a_delivered_block_pays_its_weight_less_the_step_and_is_gone():
 
 
 def test_the_last_block_ends_the_episode():
-    env = env_of("pushblock", size=6, step_cost=0)
+    env = env_of("pushblock", size=6, step_cost=0, push=0)
     scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], there=[[True, False, False]])
     result, row = step(env, "right", "stay", "stay")
     assert result.group_reward == 1
     assert result.episode_terminated.all()
     assert {name: float(value) for name, value in result.metrics.items()} == {"delivered": 3, "value": 6, "done": 1}
     assert not row.acted.any()
+
+
+@pytest.mark.parametrize(
+    ("push", "move", "start", "paid"),
+    [
+        (0.125, "right", TWO - 1, 0.25),  # one square nearer, times the weight
+        (0.125, "left", TWO + 1, -0.25),  # and one back, so that to and fro earns nothing
+        (0.125, "up", TWO - 6, 0.0),
+        (0.0, "right", TWO - 1, 0.0),
+    ],
+)
+def test_a_square_nearer_to_the_goal_pays_and_a_square_back_costs_the_same(
+    push: float, move: str, start: int, paid: float
+):
+    env = env_of("pushblock", size=6, step_cost=0, push=push)
+    scene(env, start, start, 30)
+    result, _ = step(env, move, move, "stay")
+    assert blocks(env)[1] != TWO
+    assert result.group_reward.tolist() == [[paid]]
+
+
+def test_the_push_into_the_goal_pays_both():
+    env = env_of("pushblock", size=6, step_cost=0, push=0.125)
+    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]], there=[[False, True, True]])
+    result, _ = step(env, "right", "right", "stay")
+    assert result.group_reward.tolist() == [[2.25]]  # a block that is gone pays nothing on
 
 
 def test_blocks_begin_in_rows_of_their_own_and_never_where_they_cannot_be_pushed():
@@ -147,15 +173,18 @@ def test_agents_see_as_far_as_they_are_told_and_the_state_shows_everything():
 
 
 def test_random_play_delivers_a_light_block_now_and_then():
-    total, metrics = episodes("pushblock", 4096, size=6)
+    total, metrics = episodes("pushblock", 4096, size=6, push=0)
     assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
     assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
 
 
 def test_the_script_delivers_everything_soon():
-    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6)
+    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6, push=0)
     assert metrics["done"] == 1
     assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
+    # On the way a block of weight w earns 0.1 w a square, and begins two squares from the goal in the mean.
+    total, _ = episodes("pushblock", 2048, pushblock_heaviest_first, size=6)
+    assert float(total.mean()) == pytest.approx(SCRIPTED + 0.1 * 6 * 2, abs=0.04)
 
 
 RANDOM_VALUE, SCRIPTED = 0.313, 5.85

@@ -32,6 +32,9 @@ class PushBlockConfig(CoopConfig):
     """How heavy each block is: so many agents move it, and so much it is worth."""
     sight: int | None = Field(2, ge=1)
     """How many squares agents see along each axis; None: the whole room."""
+    push: float = Field(0.1, ge=0)
+    """What the group earns, times the block's weight, for every square that a block comes nearer to the goal; it pays as
+    much for every square back."""
     step_cost: float = Field(0.01, ge=0)
     """What the group pays for every step."""
     episode_limit: int | None = Field(50, ge=1)
@@ -48,7 +51,8 @@ class PushBlockConfig(CoopConfig):
 
 @final
 class PushBlock(CoopWorld):
-    """The group is paid a block's weight when it comes into the goal, the rightmost column, and pays for every step.
+    """The group is paid a block's weight when it comes into the goal, the rightmost column, a little of it for every
+    square on the way there, and pays for every step.
 
     A step: an agent that walks towards a block beside it pushes. A block moves one square if at least as many agents
     push it from one side as it weighs, if not two sides do so at once, and if the square behind it is free of blocks
@@ -106,12 +110,14 @@ class PushBlock(CoopWorld):
         home = there & (moved % size == size - 1)
         there = there & ~home
         value = (home * weight).sum(1).float()
+        nearer = torch.where(blocks >= 0, moved % size - blocks % size, 0)
+        pushed = (nearer * weight).sum(1).float()
         now = {"agents": agents, "blocks": moved.clamp(min=0), "there": there}
         done = ~there.any(1)
         gone = ~there
         return state | now, Outcome(
             reward=torch.zeros_like(agents, dtype=state["step_cost"].dtype),
-            group_reward=(value - state["step_cost"])[:, None],
+            group_reward=(value + self.config.push * pushed - state["step_cost"])[:, None],
             ended=done,
             metrics=lambda: {
                 "delivered": gone.sum(1).float(),
