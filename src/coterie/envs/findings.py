@@ -144,7 +144,9 @@ RULES: dict[str, Rule] = {
     "end-leaves-agents": Rule("error", "When an episode ends, flag every agent that was alive as ended too."),
     "end-kind": Rule("error", "Flag agents with the episode's kind of end: terminated by the task, truncated by cuts."),
     "limit": Rule("error", "End the episode at the step that makes it `spec.episode_limit` steps long."),
-    "limit-undeclared": Rule("warning", "If episodes are cut at a fixed length, say so: `spec.episode_limit`, or env.episode_limit=N of your own copy."),
+    "limit-undeclared": Rule(
+        "warning", "If episodes are cut at a fixed length, say so: `spec.episode_limit`, or env.episode_limit=N."
+    ),
     "no-end": Rule("warning", "Check with more steps, or a shorter episode limit: restarts could not be tested."),
     # ----------------------------------------------------------------------------------------------- dead agents
     "dead-earns": Rule("error", "Give no reward to who is not alive; pay what is due later as a group reward."),
