@@ -18,6 +18,10 @@ def spread() -> MultiAgentWorld:
     return MultiAgentWorld("particle/simple_spread")
 
 
+def number() -> int:
+    return 3
+
+
 class Patrol:
     """Two agents who see their place and the time; action 1 moves on, and who stands on place 3 falls. Nothing is
     derived from PyMARL.
