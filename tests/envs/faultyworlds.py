@@ -35,7 +35,7 @@ class Counting(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         self._age += 1
-        seen = self._fail(self._seen()) if self._age == 3 and self.fault and self._due() else self._seen()
+        seen = fail(self.fault, self._seen()) if self._age == 3 and self.fault and self._due() else self._seen()
         return seen, float(self._age), self._age == self.length, False, {}
 
     def _seen(self) -> np.ndarray:
@@ -50,16 +50,64 @@ class Counting(gymnasium.Env):
             return False
         return True
 
-    def _fail(self, seen: np.ndarray) -> np.ndarray:
-        if self.fault == "exits":
-            os._exit(7)
-        if self.fault == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.fault == "hangs":
-            time.sleep(600)
-        if self.fault == "raises":
-            raise ZeroDivisionError("the ball has no weight")
-        return {"nan": seen * np.nan, "shape": np.zeros(5)}[self.fault]
+
+class Obedient(gymnasium.Env):
+    """Shows what Counting does and pays as that; fails in the way of FAULTS that an action says, from 1 on."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(7)
+
+    def __init__(self) -> None:
+        self._episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._age, self._number = 0, float(self.np_random.random())
+        self._episode += 1
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._age += 1
+        seen = fail(FAULTS[action - 1], self._seen()) if action else self._seen()
+        return seen, float(self._age), False, False, {}
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self._number, self._episode, self._age])
+
+
+class Wide(gymnasium.Env):
+    """Pictures of noise, so that a few copies show more than a message of Ray's holds."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (100, 100, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen(), float(action), bool(self.np_random.random() < 0.1), False, {}
+
+    def _seen(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, (100, 100, 3), np.uint8)
+
+
+FAULTS = ("exits", "killed", "hangs", "raises", "nan", "shape")
+
+
+def fail(fault: str, seen: np.ndarray) -> np.ndarray:
+    """Fails in the named way, or shows something that fails."""
+    if fault == "exits":
+        os._exit(7)
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hangs":
+        time.sleep(600)
+    if fault == "raises":
+        raise ZeroDivisionError("the ball has no weight")
+    return {"nan": seen * np.nan, "shape": np.zeros(5)}[fault]
 
 
 gymnasium.register("Counting-v0", Counting)
+gymnasium.register("Obedient-v0", Obedient)
+gymnasium.register("Wide-v0", Wide)

@@ -13,6 +13,7 @@ import queue
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ LOCAL = "local"
 
 _DONE, _FAILED = b".", b"!"  # as serve.py has them, which imports PyTorch
 _PATIENCE = 2.0  # seconds that copies may take to give back what they hold
+_REACH = 10.0  # seconds that the head of a cluster may take to be reached
 _ENDING = 8.0  # seconds that Ray may take to end
 _STORE = 128 * 2**20  # bytes of a local Ray's store of objects
 _CORES = 0.5  # of a worker: those of training and those of evaluation are never busy at once
@@ -49,8 +51,9 @@ def main() -> None:
         try:
             _join(ray, address, folder, cores)
         except Exception as error:
+            said = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             line.send_bytes((0).to_bytes(NUMBER, "big"))
-            line.send_bytes(_FAILED + " ".join(str(error).split()).encode())
+            line.send_bytes(_FAILED + " ".join(said.split()).encode())
             return
         _leave_signals()  # Ray takes them
         line.send_bytes((0).to_bytes(NUMBER, "big"))
@@ -83,6 +86,9 @@ def _join(ray: Any, address: str, folder: str, cores: int) -> None:
     """Starts a Ray of its own, or joins the one at the address."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != LOCAL:
+        host, _, port = address.rpartition(":")
+        if host:  # Ray would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _REACH).close()
         ray.init(address=address, **quiet)
         return
     own = os.path.join(folder, "r")  # Ray opens its folder to all users; the one around it is the trainer's alone
