@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup train test check format bench docs clean
+.PHONY: setup train test check format bench docs clean football football-engine
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +32,31 @@ bench: setup  ## speed, beside the yardstick
 
 docs: setup  ## regenerates the pages and pictures that come from the code
 	$(BIN)/python docs/generate.py
+
+# The football engine is compiled from PyPI's source, against the system's own Python: PYTHON has to be of its version.
+FOOTBALL_NEEDS := build-essential cmake python3-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev \
+	libboost-system-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev libsdl2-gfx-dev libgl1-mesa-dev libegl1-mesa-dev
+FOOTBALL_HEADERS := boost/python.hpp boost/thread.hpp boost/filesystem.hpp SDL2/SDL.h SDL2/SDL_image.h SDL2/SDL_ttf.h \
+	SDL2/SDL2_gfxPrimitives.h GL/gl.h EGL/egl.h
+
+football: setup  ## builds the football engine if need be, tests it, and trains a little on it
+	@$(BIN)/python -c 'import gfootball_engine' 2>/dev/null || $(MAKE) --no-print-directory football-engine
+	$(BIN)/pytest -n0 tests/football
+	$(BIN)/coterie train algo=mappo env=football/academy_empty_goal_close steps=20000
+
+football-engine: setup
+	@for tool in cmake make c++; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for header in $(FOOTBALL_HEADERS); do \
+		printf '#if !__has_include(<%s>)\n#error\n#endif\n' $$header | c++ -E -x c++ - >/dev/null 2>&1 || missing="$$missing $$header"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "the football engine needs$$missing; on Debian and Ubuntu:"; \
+		echo "  apt-get install $(FOOTBALL_NEEDS)"; \
+		exit 1; \
+	fi
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[football]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_POLICY_VERSION_MINIMUM=3.5 $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
+		--no-deps --no-build-isolation --no-binary gfootball gfootball
 
 clean:
 	rm -rf .venv

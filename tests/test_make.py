@@ -40,9 +40,9 @@ def incomplete() -> None:
 number = 3
 
 
-@pytest.mark.parametrize("name", registry.environments())
+@pytest.mark.parametrize("name", [name for name in registry.environments() if not name.startswith("football/")])
 def test_every_environment_is_made_and_steps(name: str):
-    env = make(name, copies=2, seed=1)
+    env = make(name, copies=2, seed=1)  # football's engine is not everywhere: tests/football
     row = env.reset()
     assert env.copies == 2
     assert row.alive.shape == (2, env.spec.n)

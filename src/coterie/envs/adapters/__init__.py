@@ -22,5 +22,10 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         *("Foraging-2s-8x8-2p-2f-coop-v3", "Foraging-2s-10x10-3p-3f-v3"),
     ),
     "rware": ("rware-tiny-2ag-v2", "rware-tiny-4ag-v2", "rware-small-4ag-v2"),
+    "football": (
+        *("academy_empty_goal_close", "academy_empty_goal", "academy_run_to_score"),
+        *("academy_run_to_score_with_keeper", "academy_single_goal_versus_lazy", "academy_3_vs_1_with_keeper"),
+        *("1_vs_1_easy", "3_vs_3_custom", "5_vs_5", "11_vs_11_stochastic", "test_example_multiagent"),
+    ),
 }
 """By family, names that have a preset. This module imports no library."""
