@@ -200,7 +200,8 @@ class RayWorker(Worker):
         """Name of the machine that it is on."""
         self._line: Line | None = _taken(address, workers)
         self._lost: Failure | None = None
-        said = {"name": post.name, "params": post.params, "count": post.count, "first": post.first}
+        first = post.start if post.first is None else post.first
+        said = {"name": post.name, "params": post.params, "count": post.count, "first": first}
         said |= {"shapes": shapes(board), "paths": _paths()}
         try:
             self._line.tell(self._number, BEGIN + json.dumps(versions()).encode() + b"\n" + pack(said))

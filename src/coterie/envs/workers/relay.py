@@ -37,7 +37,7 @@ _PATIENCE = 2.0  # seconds that copies may take to give back what they hold
 _REACH = 10.0  # seconds that the head of a cluster may take to be reached
 _ENDING = 8.0  # seconds that Ray may take to end
 _STORE = 128 * 2**20  # bytes of a local Ray's store of objects
-_CORES = 0.5  # of a worker: those of training and those of evaluation are never busy at once
+_CORES = 0.5  # of a worker in a cluster: those of training and those of evaluation are never busy at once
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         _leave_signals()  # Ray takes them
         line.send_bytes((0).to_bytes(NUMBER, "big"))
         line.send_bytes(_DONE)
-        Relay(ray, line).serve()
+        Relay(ray, line, 0.0 if address == LOCAL else _CORES).serve()
         ray.shutdown()
     except OSError:  # the trainer is gone
         pass
@@ -102,11 +102,11 @@ def _join(ray: Any, address: str, folder: str, cores: int) -> None:
 class Relay:
     """Hands orders to actors, and their answers back, each as it comes."""
 
-    def __init__(self, ray: Any, line: Connection):
+    def __init__(self, ray: Any, line: Connection, cores: float):
         self._ray, self._line = ray, line
         # Without restarts of Ray's: the trainer has to know that episodes were lost.
         self._kind = ray.remote(
-            num_cpus=_CORES, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+            num_cpus=cores, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )(Actor)  # fmt: skip
         self._actors: dict[int, Any] = {}
         self._refs: dict[int, Any] = {}  # what is awaited of each actor: Ray forgets what nobody holds
