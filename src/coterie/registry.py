@@ -51,6 +51,7 @@ ADAPTERS: dict[str, str] = {
     "gym": "coterie.envs.adapters.gymnasium:Gymnasium",
     "lbforaging": "coterie.envs.adapters.grids:Foraging",
     "rware": "coterie.envs.adapters.grids:Warehouse",
+    "vmas": "coterie.envs.adapters.vmas:VMAS",
     "pettingzoo": "coterie.envs.adapters.pettingzoo:PettingZoo",
     "unity": "coterie.envs.unity.adapter:Unity",
     "football": "coterie.envs.adapters.football:Football",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from coterie import messages, registry
 from coterie.envs.adapters.adapter import Adapter
+from coterie.envs.adapters.batched import BatchAdapter
 from coterie.envs.hosting.halves import Halves
 from coterie.envs.hosting.hosted import Alone, Host, HostedEnv
 from coterie.envs.hosting.opening import opened
@@ -50,6 +51,8 @@ def make(
             config = config.model_copy(update={"state": False})
         return _hosted(name, config, copies, seed, device, workers or WorkersConfig())
     _refuse(workers, name)
+    if isinstance(kind, BatchAdapter):
+        return kind.batch(config, copies, seed, torch.device(device))
     return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
 
 
@@ -98,6 +101,8 @@ def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> E
     config = _typed(name, kind.Config, params)
     if isinstance(kind, Adapter):
         return opened(name, config.model_dump())[0].spec
+    if isinstance(kind, BatchAdapter):
+        return kind.spec(config)
     return _world(name, kind, config, with_state=False).spec
 
 
