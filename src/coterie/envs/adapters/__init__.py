@@ -27,5 +27,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         *("academy_run_to_score_with_keeper", "academy_single_goal_versus_lazy", "academy_3_vs_1_with_keeper"),
         *("1_vs_1_easy", "3_vs_3_custom", "5_vs_5", "11_vs_11_stochastic", "test_example_multiagent"),
     ),
+    "smac": ("3m", "8m", "2s3z", "3s5z", "5m_vs_6m", "3s_vs_5z", "MMM", "MMM2", "corridor", "6h_vs_8z"),
+    "smacv2": (
+        *("terran_5_vs_5", "protoss_5_vs_5", "zerg_5_vs_5"),
+        *("terran_10_vs_10", "protoss_10_vs_10", "zerg_10_vs_10"),
+    ),
+    "smaclite": ("2s3z", "3s5z", "MMM2"),
 }
 """By family, names that have a preset. This module imports no library."""
