@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
-FILE = Path(__file__).parents[1] / "envs" / "football.json"
+import coterie
+from coterie.types import Action
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "tests" / "envs" / "football.json"
+PICTURES = ROOT / "docs" / "pictures" / "football"
+SHOWN = {"academy_3_vs_1_with_keeper": 14, "5_vs_5": 60}
+"""Of which tasks there is a picture, after how many steps of running to the right with the ball."""
 PLAYERS = {"academy_3_vs_1_with_keeper": (3, 1), "1_vs_1_easy": (1, 1), "5_vs_5": (4, 4)}
 KEPT = ("left_team", "left_team_direction", "right_team", "right_team_direction", "ball", "ball_direction")
 KEPT += ("ball_owned_team", "ball_owned_player", "game_mode", "score", "steps_left")
@@ -75,13 +84,26 @@ def record(scenario: str, players: tuple[int, int], steps: int, every: int) -> l
     return rows
 
 
+def picture(scenario: str, steps: int) -> Path:
+    env = coterie.make(f"football/{scenario}", seed=1)
+    env.reset()
+    for _ in range(steps):
+        env.step({"left": Action(torch.full((1, env.spec.n, 1), 5))})
+    path = PICTURES / f"{scenario}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = Image.fromarray(env.render(0, 640)).quantize(96, dither=Image.Dither.NONE)
+    drawn.save(path, optimize=True)
+    env.close()
+    return path
+
+
 def main() -> None:
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import gfootball  # noqa: F401
     rows = [row for name, players in PLAYERS.items() for row in record(name, players, 200, 60)]
     FILE.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
-    print(FILE, len(rows), sum(any(w["paid"]) for r in rows for own in r["walks"].values() for w in own))
+    print(FILE, *(picture(name, steps) for name, steps in SHOWN.items()), sep="\n")
 
 
 if __name__ == "__main__":
