@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup train test check format bench docs clean football football-engine
+.PHONY: setup train test check format bench docs clean football football-engine vmas
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -58,5 +58,10 @@ football-engine: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_POLICY_VERSION_MINIMUM=3.5 $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--no-deps --no-build-isolation --no-binary gfootball gfootball
 
+# VMAS is licensed under the GPL and wants an older pyglet, for windows that are not opened here: beside the rest, not in it.
+vmas: setup  ## installs VMAS into a folder of its own and tests its adapter
+	test -d .vmas/vmas || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .vmas vmas==1.5.2 gym==0.26.2 gym-notices==0.1.0
+	PYTHONPATH=.vmas $(BIN)/pytest -n0 tests/batched
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .vmas
