@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from itertools import count
@@ -10,11 +11,15 @@ from typing import Any
 import pytest
 import torch
 from ownfaults import SEVERAL, SINGLE
+from turnfaults import BATCH, TURNS
 
 from coterie.__main__ import main
+from coterie.envs.check import check
 from coterie.envs.native.rules import ALL, NATIVE
 
-KINDS = {"single": SINGLE, "several": SEVERAL}
+KINDS = {"ownfaults:single": SINGLE, "ownfaults:several": SEVERAL, "turnfaults:game": TURNS}
+BATCHED = [fault for fault in BATCH if not fault.startswith(("render_", "no_spec"))][::3]
+"""A third of the faults of batches; `test_check.py` has all of them, without the command."""
 ALSO = {"limit-undeclared"}
 """What is told of the sound ones as well."""
 
@@ -33,9 +38,12 @@ def checked(capsys: pytest.CaptureFixture[str], name: str, *keys: str) -> tuple[
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("factory", ["single", "several", "Bare"])
+@pytest.mark.parametrize(
+    "factory",
+    ["ownfaults:single", "ownfaults:several", "ownfaults:Bare", "turnfaults:game", "turnfaults:batch"],
+)
 def test_a_sound_environment_has_no_findings(factory: str, capsys: pytest.CaptureFixture[str]):
-    code, report = checked(capsys, f"ownfaults:{factory}")
+    code, report = checked(capsys, factory)
     assert {finding["rule"] for finding in report["findings"]} <= ALSO, report["findings"]
     assert code == 0
     assert report["ok"]
@@ -46,7 +54,7 @@ def test_a_sound_environment_has_no_findings(factory: str, capsys: pytest.Captur
 )
 def test_a_fault_is_found_by_name_with_its_mend(kind: str, fault: str, capsys: pytest.CaptureFixture[str]):
     rule, words, _ = KINDS[kind][fault]
-    code, report = checked(capsys, f"ownfaults:{kind}", f"env.fault={fault}")
+    code, report = checked(capsys, kind, f"env.fault={fault}")
     found = [finding for finding in report["findings"] if finding["rule"] == rule]
     assert any(words in finding["what"] for finding in found), report["findings"]
     assert all(finding["mend"] == ALL[rule].mend for finding in found)
@@ -55,9 +63,21 @@ def test_a_fault_is_found_by_name_with_its_mend(kind: str, fault: str, capsys: p
     assert {finding["rule"] for finding in report["findings"]} <= {rule, *ALSO}, report["findings"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", BATCHED)
+def test_a_fault_of_a_batch_is_found_by_its_rule(
+    fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("coterie.envs.check.check", functools.partial(check, steps=15))
+    rule = BATCH[fault][0]
+    code, report = checked(capsys, "turnfaults:batch", f"env.fault={fault}")
+    assert rule in {finding["rule"] for finding in report["findings"]}, report["findings"]
+    assert code == int(not report["ok"])
+
+
+@pytest.mark.parametrize("kind", ["ownfaults:single", "ownfaults:several"])
 def test_there_are_twenty_faults_of_each_kind(kind: str):
     assert len({(rule, words) for rule, words, _ in KINDS[kind].values()}) >= 20
+    assert len(BATCHED) >= 20
 
 
 def test_every_rule_has_a_seeded_fault():
