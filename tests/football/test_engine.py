@@ -224,4 +224,4 @@ def test_a_run_trains_and_its_evaluation_counts_goals(tmp_path: Path):
     settings += ["algo.epochs=1", "eval.every=256", "eval.episodes=2", "eval.copies=2", "threads=1", "progress=off"]
     assert main(["train", *settings, "workers.count=0", f"out={tmp_path / 'run'}"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert 0 <= last["eval/won"] <= 1
+    assert 0 <= last["eval/metric/won"] <= 1
