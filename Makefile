@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup train test check format bench docs clean football football-engine vmas
+.PHONY: setup train test check format bench docs clean football football-engine vmas unity unity-test
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -63,5 +63,15 @@ vmas: setup  ## installs VMAS into a folder of its own and tests its adapter
 	test -d .vmas/vmas || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .vmas vmas==1.5.2 gym==0.26.2 gym-notices==0.1.0
 	PYTHONPATH=.vmas $(BIN)/pytest -n0 tests/batched
 
+# mlagents-envs wants a protobuf that nothing else could live with: an interpreter of its own.
+unity: .venv-unity/.installed  ## makes the interpreter that speaks to Unity
+
+.venv-unity/.installed: src/coterie/envs/unity/install.py $(STAMP)
+	$(BIN)/python -m coterie.envs.unity.install .venv-unity
+	touch $@
+
+unity-test: unity  ## tests Unity's adapter by its real protocol, on a stand-in
+	$(BIN)/pytest -n0 tests/unity/live_unity.py
+
 clean:
-	rm -rf .venv .vmas
+	rm -rf .venv .vmas .venv-unity

@@ -169,7 +169,7 @@ def test_at_its_limit_the_episode_is_cut_and_unity_reset():
         frame((One(0, 0),), new=True),
         frame((One(0, 0.1),)),
         frame((One(0, 0.2),)),
-        frame((One(5, 0.3),)),
+        frame((One(5, 0.3),), new=True),
     )
     env = scripted(script, 1, limit=2)
     env.reset()

@@ -19,7 +19,6 @@ REQUIREMENTS = (
     "grpcio>=1.60,<2",
     "numpy>=2,<3",  # it says `np.bool`, which releases 1.24 to 1.26 have not
     "Pillow>=10",
-    "setuptools<81",  # it imports distutils, which Python 3.12 has not
 )
 
 
@@ -30,7 +29,7 @@ def install(folder: Path) -> Path:
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *REQUIREMENTS], check=True)
-    subprocess.run([str(python), "-c", "import mlagents_envs.environment"], check=True)
+    subprocess.run([str(python), "-c", "import mlagents_envs.rpc_communicator"], check=True)
     return python
 
 

@@ -67,7 +67,7 @@ class Lives:
 
     def __init__(self, behaviours: Sequence[Behaviour]):
         self._known = {behaviour.native: behaviour for behaviour in behaviours}
-        self._order: list[Behaviour] = []  # as they came in this process, which is how frames count them
+        self._order: list[Behaviour] = []  # as they came since Unity was reset, which is how frames count them
         self._living: dict[tuple[str, int], Life] = {}
         self._asking: dict[int, list[Life]] = {}
         self._frames = 0
@@ -78,12 +78,11 @@ class Lives:
     def __len__(self) -> int:
         return len(self._living)
 
-    def clear(self, process: bool) -> None:
-        """Unity was reset, or it is another process: nobody who lived does any more."""
+    def clear(self) -> None:
+        """Unity was reset: nobody who lived does any more."""
         self._living.clear()
         self._asking.clear()
-        if process:
-            self._order.clear()
+        self._order.clear()
 
     def answers(self) -> dict[str, np.ndarray]:
         """What those do who asked in the last frame, as `Player.step` takes it."""

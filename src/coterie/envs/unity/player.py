@@ -38,10 +38,10 @@ _PATIENCE = 8.0
 class Frame:
     """What Unity sent at once.
 
-    new: behaviours that were not there before, as the helper describes them: `name`, `observations` (`name`, `shape`,
-    `picture` each), `continuous`, `discrete`; arrays: by name, of the I-th behaviour that appeared, of those who ask
-    for a decision (`d`) and who ended (`t`): `d id I`, `d group I`, `d reward I`, `d group_reward I`, `d obs I K` of
-    the K-th sensor, `d mask I` (True where a choice is barred, left out where there is none), and `t interrupted I`.
+    new: behaviours that were not there since the last reset, as the helper describes them: `name`, `observations`
+    (`name`, `shape`, `picture` each), `continuous`, `discrete`; arrays: by name, of the I-th behaviour, of those who
+    ask for a decision (`d`) and who ended (`t`): `d id I`, `d group I`, `d reward I`, `d group_reward I`, `d obs I K`
+    of the K-th sensor, `d mask I` (True where a choice is barred, left out where there is none), and `t interrupted I`.
     """
 
     new: list[dict[str, Any]]

@@ -11,18 +11,24 @@ import contextlib
 import errno
 import os
 import queue
+import re
 import signal
 import socket
 import sys
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import numpy as np
-from framing import packed, unpacked  # pyright: ignore[reportMissingImports]
+
+if __package__:
+    from coterie.envs.unity.framing import packed, unpacked
+else:
+    from framing import packed, unpacked  # pyright: ignore[reportMissingImports]
 
 EDITOR = 5004
 """The port at which the editor calls."""
@@ -30,6 +36,21 @@ _TRIES = 64
 """Ports that are tried one after the other."""
 _GRACE = 5
 """Seconds that Unity has to quit by itself."""
+
+
+class StrictVersion:
+    """Of distutils, all that mlagents-envs 0.28 wants of it: Python 3.12 has no distutils, and setuptools, which can
+    stand in for it, takes longer to import than all the rest.
+    """
+
+    def __init__(self, said: str):
+        self.version = tuple(int(number) for number in re.findall(r"\d+", said)[:3])
+
+
+def _without_distutils() -> None:
+    version = types.ModuleType("distutils.version")
+    version.StrictVersion = StrictVersion  # pyright: ignore[reportAttributeAccessIssue]
+    sys.modules["distutils"], sys.modules["distutils.version"] = types.ModuleType("distutils"), version
 
 
 class Wire:
@@ -205,6 +226,7 @@ class Relay:
 
     def reset(self) -> tuple[dict, dict[str, np.ndarray]]:
         self.unity.reset()
+        self._known.clear()  # so that all behaviours are described anew
         return self._frame()
 
     def step(self, actions: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
@@ -309,6 +331,7 @@ def _read_either_order() -> None:
 
 
 def main() -> None:
+    _without_distutils()
     wire = Wire()
     relay: Relay | None = None
     while True:

@@ -94,7 +94,7 @@ class Scene(Instance):
                 self._player.ready()
             self._player.begin(0 if seed is None else seed)
         self._used = True
-        self._lives.clear(process=fresh)
+        self._lives.clear()
         self._take(self._player.reset())
 
     def step(self, actions: list[Any]) -> None:
