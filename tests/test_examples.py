@@ -14,6 +14,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 LEFT = {
     "own_world": ["meeting.gif", "runs/own_world:make/ippo"],
     "own_gymnasium": ["runs/own_gymnasium:Lander/ppo"],
+    "own_multiagentenv": ["runs/own_multiagentenv:Beam/vdn"],
     "own_pettingzoo": ["runs/own_pettingzoo:Corridor/ippo"],
     "recurrent": ["runs/particle/simple_reference/mappo"],
     "seeds": ["seeds.png", "runs/seeds/2/curves.png"],
@@ -48,4 +49,4 @@ def test_an_example_is_short_and_says_how_it_is_called(example: Path):
     text = example.read_text()
     assert f"python examples/{example.name} [STEPS]" in (ast.get_docstring(ast.parse(text)) or "")
     code = text.split('"""', 2)[2].splitlines()
-    assert len([line for line in code if line.strip() and not line.strip().startswith("#")]) <= 40
+    assert len([line for line in code if line.strip() and not line.strip().startswith("#")]) < 40
