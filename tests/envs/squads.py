@@ -39,7 +39,7 @@ class Patrol:
         self.form, self.ends, self.cut, self.own, self.crash, self.once = form, ends, cut, own, crash, once
         self.shown, self.random, self.closed = shown, np.random.default_rng(seed), False
         self.n_agents, self.given = 2, []
-        self.force_restarts = 0
+        self.force_restarts, self.difficulty = 0, 7
         Patrol.made.append(seed)
 
     def get_env_info(self) -> dict[str, Any]:
@@ -70,7 +70,9 @@ class Patrol:
         if self.form == 5:
             return None, reward, over and not self.cut, over and self.cut, info
         if self.cut and over:
-            info["episode_limit"] = True
+            info["TimeLimit.truncated" if self.shown == "gymnasium" else "episode_limit"] = True
+        if self.shown == "infos":
+            return reward, over, [info, info]
         return (reward, over, info) if self.form == 3 else (None, None, reward, over)
 
     def get_obs(self) -> list[np.ndarray]:

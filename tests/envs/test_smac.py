@@ -220,10 +220,10 @@ def test_wrong_names_and_keys_are_told_without_the_packages():
 # ------------------------------------------------------------------------------------------------------- anybody's own
 
 
-@pytest.mark.parametrize("form", [3, 5])
+@pytest.mark.parametrize(("form", "shown"), [(3, ""), (3, "gymnasium"), (5, "")])
 @pytest.mark.parametrize("cut", [False, True])
-def test_ends_and_cuts_of_both_forms_of_a_step(form: int, cut: bool):
-    env = make(PATROL, {"form": form, "cut": cut})
+def test_ends_and_cuts_of_every_form_of_a_step(form: int, shown: str, cut: bool):
+    env = make(PATROL, {"form": form, "cut": cut, "shown": shown})
     env.reset()
     *_, (before, _), (step, row) = acting(env, *[[2, 2]] * 5)
     assert not before.episode_terminated | before.episode_truncated
@@ -237,7 +237,11 @@ def test_roles_metrics_rewards_and_facts_are_read_off_an_environment():
     spec = make(PATROL, {}, with_state=True).spec
     assert [(role.name, role.n, role.action.choices) for role in spec.roles] == [("agent", 2, (3,))]
     assert spec.metrics == ("won", "moved")  # a word is no metric
-    assert (spec.episode_limit, spec.state_sizes, spec.facts) == (20, {"global": 3}, {"map_name": "yard"})
+    assert (spec.episode_limit, spec.state_sizes, spec.facts) == (
+        20,
+        {"global": 3},
+        {"map_name": "yard", "difficulty": "7"},
+    )
     each = make(PATROL, {"own": True})
     each.reset()
     step, _ = acting(each, [2, 2])[0]
@@ -277,6 +281,7 @@ def test_an_environment_that_takes_its_seed_when_it_is_made_gets_it_there():
     ("params", "words"),
     [
         ({"form": 4}, "step.. returned 4 values, expected .reward, terminated, info., or EPyMARL's"),
+        ({"shown": "infos"}, "step.. returned a list for info, expected a dict"),
         ({"shown": "nothing"}, "get_env_info.. has no n_agents"),
         ({"shown": "mask"}, r"get_avail_actions.. is of shape \(2, 2\), and get_env_info.. says \(2, 3\): mend either"),
         ({"shown": "obs"}, "get_obs.. returned 1 observations of 2"),

@@ -36,6 +36,9 @@ NAMES = {"battle_won": "won", "dead_enemies": "enemies_dead", "dead_allies": "al
 _COUNTED = {"dead_allies": "death_tracker_ally", "dead_enemies": "death_tracker_enemy"}
 """What SMAC counts the dead with; its older releases leave them out of the info."""
 
+_LIMITS = (LIMIT, "TimeLimit.truncated")
+"""The second is gymnasium's, which wrappers around its environments hand on."""
+
 _CALLS = ("reset", "step", "get_obs", "get_avail_actions", "get_env_info")
 _MOST_STATE = 10_000
 _WORDS = "expected (reward, terminated, info), or EPyMARL's (obs, reward, terminated, truncated, info)"
@@ -130,9 +133,10 @@ def probed(env: Any, name: str, state: bool | None, mortal: bool | None, limit: 
     reward, _, _, info = parted(env.step([int(row.argmax()) for row in mask]), name)
     if np.ndim(reward) and np.size(reward) != squad.n:
         raise UserError(f"environment '{name}': step() pays {np.size(reward)} rewards to {squad.n} agents")
-    keys = tuple(key for key, value in info.items() if key not in (LIMIT, "TimeLimit.truncated") and _is_number(value))
-    info_of = env.get_env_info()
-    facts = {key: str(info_of[key]) for key in ("map_name", "difficulty", "game_version") if info_of.get(key)}
+    keys = tuple(key for key, value in info.items() if key not in _LIMITS and _is_number(value))
+    known: Mapping[str, Any] = env.get_env_info()
+    said = {key: known.get(key, getattr(env, key, None)) for key in ("map_name", "difficulty", "game_version")}
+    facts = {key: str(value) for key, value in said.items() if isinstance(value, str | int | float)}
     return Squad(**{**vars(squad), "own_rewards": np.ndim(reward) > 0, "metrics": keys, "facts": facts})
 
 
@@ -142,9 +146,11 @@ def parted(brought: Any, name: str) -> tuple[Any, bool, bool, Mapping[str, Any]]
         count = f"{len(brought)} values" if isinstance(brought, tuple | list) else f"a {type(brought).__name__}"
         raise UserError(f"environment '{name}': step() returned {count}, {_WORDS}")
     reward, terminated, truncated, info = (*brought[:2], False, brought[2]) if len(brought) == 3 else brought[1:]
-    info = info or {}
+    info = {} if info is None else info
+    if not isinstance(info, Mapping):
+        raise UserError(f"environment '{name}': step() returned a {type(info).__name__} for info, expected a dict")
     ended, cut = bool(np.all(terminated)), bool(np.all(truncated))
-    if ended and bool(info.get(LIMIT, False)):  # what PyMARL does not store as an end either
+    if ended and any(bool(np.all(info.get(key, False))) for key in _LIMITS):  # PyMARL does not store that as an end
         ended, cut = False, True
     return reward, ended, cut and not ended, info
 
