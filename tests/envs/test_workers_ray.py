@@ -37,7 +37,7 @@ EXITS, KILLED, HANGS, RAISES, NAN = range(1, 6)
 def local() -> Iterator[None]:
     """One local Ray for all tests that use one."""
     with cluster.line_to("local", 2) as line:
-        line.ready()
+        line.wait()
         yield
 
 

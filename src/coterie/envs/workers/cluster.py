@@ -34,6 +34,7 @@ from coterie.schema import WorkersConfig, available_cores
 _START = 120.0  # seconds that Ray may take to start or to be joined
 _END = 10.0  # seconds that it may take to end
 _lines: dict[str, Line] = {}  # those in use, by address
+_found: dict[str, str] = {}  # what `auto` was when it was last joined; Ray would look for one that died for minutes
 _numbers = itertools.count(1)
 
 
@@ -45,7 +46,10 @@ def on_ray(name: str, params: Mapping[str, Any], copies: int, config: WorkersCon
         raise UserError("workers.kind=ray needs Ray, which is not installed: pip install 'coterie[ray]'")
     workers = config.count * (1 + config.overlap)  # where copies stand in halves, each has so many
     with line_to(config.address, workers) as line:
-        line.ready()
+        try:
+            line.wait()
+        except Failure as failure:
+            raise UserError(str(failure)) from None
         return Processes(
             name, params, copies, config.count, config.timeout, config.restarts,
             lambda post, board: RayWorker(config.address, workers, post, board), first,
@@ -60,34 +64,37 @@ class Line:
         self.address, self.users = address, 0
         # Short, because sockets lie in it, whose paths are limited to some hundred characters.
         self._folder = tempfile.mkdtemp(prefix="coterie-", dir="/tmp") if address == LOCAL else ""
+        cores = str(max(workers, available_cores()))
+        said = None if os.environ.get("COTERIE_DEBUG", "") not in {"", "0"} else subprocess.DEVNULL
         mine, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", "from coterie.envs.workers.relay import main; main()"),
-                    *(str(theirs.fileno()), address, self._folder, str(max(workers, available_cores()))),
+                    *(str(theirs.fileno()), address, _found.get(address, address), self._folder, cores),
                 ],
                 pass_fds=[theirs.fileno()], env=_environment(address), stdin=subprocess.DEVNULL, start_new_session=True,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdout=said, stderr=said,
             )  # fmt: skip
         self._connection = Connection(mine.detach())
         self._answers: dict[int, deque[bytes]] = {0: deque()}
-        self._fault = ""
+        self._fault, self._joined, self._since = "", False, time.monotonic()
 
     @property
     def gone(self) -> bool:
         return bool(self._fault) or self._process.poll() is not None
 
-    def ready(self) -> None:
-        """Waits until Ray is there. UserError if it will not be."""
-        try:
-            said = self.answer(0, time.monotonic() + _START)
-        except Failure as failure:
-            said = FAILED + str(failure).encode()
+    def wait(self) -> None:
+        """Until Ray is there. Failure if it will not be."""
+        if self._joined:
+            return
+        said = self.answer(0, self._since + _START)
         if said is None or said[:1] == FAILED:
-            words = f"no answer within {_START:g} s" if said is None else said[1:].decode()
-            raise UserError(f"workers.address={self.address}: Ray cannot be {_verb(self.address)}: {words}")
-        self._answers[0].append(said)  # whoever asks next
+            why = f"no answer within {_START:g} s" if said is None else said[1:].decode()
+            verb = "started" if self.address == LOCAL else "joined"
+            self._fault = f"workers.address={self.address}: Ray cannot be {verb}: {why}"
+            raise Failure(self._fault)
+        self._joined, _found[self.address] = True, said[1:].decode()
 
     def tell(self, number: int, order: bytes) -> None:
         """Sends an order to a worker. Failure if nobody listens."""
@@ -122,9 +129,7 @@ class Line:
         if not self._fault:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
-            first = self._answers[0]
-            refused = first[0][1:].decode() if first and first[0][:1] == FAILED else ""
-            self._fault = refused or f"the process that talks to Ray ended with code {self._process.returncode}"
+            self._fault = f"the process that talks to Ray ended with code {self._process.returncode}"
         return self._fault
 
     def close(self) -> None:
@@ -137,10 +142,6 @@ class Line:
             self._process.wait()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _verb(address: str) -> str:
-    return "started" if address == LOCAL else "joined"
 
 
 def _environment(address: str) -> dict[str, str]:
@@ -223,6 +224,7 @@ class RayWorker(Worker):
         if self._lost is not None:
             raise self._lost
         assert self._line is not None
+        self._line.wait()
         said = self._line.answer(self._number, until)
         if said is None:
             waits = ": are there free cores in the cluster? A worker takes half a one" if self._order == BEGIN else ""

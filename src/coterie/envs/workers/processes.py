@@ -7,11 +7,14 @@ are dropped, which the board says (`lost`), and new ones begin.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
+import select
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, final
@@ -51,6 +54,7 @@ class Process(Worker):
         self._process.start()
         theirs.close()  # so that an end of the process is the end of the line
         its_life.close()
+        self._answered = _waiting(self._orders)
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +68,7 @@ class Process(Worker):
 
     def answer(self, until: float, allowed: float) -> bytes:
         try:
-            if not self._orders.poll(max(0.0, until - time.monotonic())):
+            if not self._answered(max(0.0, until - time.monotonic())):
                 raise Failure(f"it did not answer within {allowed:g} s")
             said = self._orders.recv_bytes()
         except (EOFError, OSError) as error:
@@ -237,6 +241,15 @@ class Processes(Host):
         for worker in self._workers:
             worker.close(patience=2.0)
         self._workers = []
+
+
+def _waiting(line: Connection) -> Callable[[float], bool]:
+    """What waits so many seconds at most for something to be read, and says whether there is."""
+    if not hasattr(select, "poll"):  # Windows
+        return line.poll
+    waits = select.poll()  # kept: `line.poll` makes one a call, which takes longer than the wait itself
+    waits.register(line.fileno(), select.POLLIN)
+    return lambda seconds: bool(waits.poll(math.ceil(seconds * 1000)))
 
 
 def _tried(what: Callable[..., Any], *args: Any) -> Failure | None:

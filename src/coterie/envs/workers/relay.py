@@ -41,23 +41,23 @@ _CORES = 0.5  # of a worker in a cluster: those of training and those of evaluat
 
 
 def main() -> None:
-    """Arguments: the socket's handle, Ray's address, a folder for a local Ray, and its cores."""
-    line, address, folder, cores = Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    """Arguments: the socket's handle, Ray's address, where that was before, a folder for a local Ray, and its cores."""
+    line = Connection(int(sys.argv[1]))
+    address, known, folder, cores = *sys.argv[2:5], int(sys.argv[5])
     _leave_signals()
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()
     try:
         import ray
 
         try:
-            _join(ray, address, folder, cores)
+            _join(ray, address, known, folder, cores)
         except Exception as error:
-            said = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             line.send_bytes((0).to_bytes(NUMBER, "big"))
-            line.send_bytes(_FAILED + " ".join(said.split()).encode())
+            line.send_bytes(_FAILED + _refusal(error).encode())
             return
         _leave_signals()  # Ray takes them
         line.send_bytes((0).to_bytes(NUMBER, "big"))
-        line.send_bytes(_DONE)
+        line.send_bytes(_DONE + (address if address == LOCAL else ray.get_runtime_context().gcs_address).encode())
         Relay(ray, line, 0.0 if address == LOCAL else _CORES).serve()
         ray.shutdown()
     except OSError:  # the trainer is gone
@@ -82,11 +82,11 @@ def _end_with(line: Connection) -> None:
     os._exit(1)
 
 
-def _join(ray: Any, address: str, folder: str, cores: int) -> None:
+def _join(ray: Any, address: str, known: str, folder: str, cores: int) -> None:
     """Starts a Ray of its own, or joins the one at the address."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != LOCAL:
-        host, _, port = address.rpartition(":")
+        host, _, port = known.rpartition(":")
         if host:  # Ray would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), _REACH).close()
         ray.init(address=address, **quiet)
@@ -96,6 +96,14 @@ def _join(ray: Any, address: str, folder: str, cores: int) -> None:
         address="local", num_cpus=cores, num_gpus=0, include_dashboard=False, object_store_memory=_STORE,
         _temp_dir=own, **quiet,
     )  # fmt: skip
+
+
+def _refusal(error: Exception) -> str:
+    """Why Ray is not there, in one line."""
+    said = " ".join(f"{error}: {error.__cause__}".split() if error.__cause__ else str(error).split())
+    if "AuthToken" in said or "AuthenticationError" in said:
+        return "it asks for a token: set RAY_AUTH_MODE=token, and copy the head's ~/.ray/auth_token to this machine"
+    return said.partition(" Traceback ")[0]
 
 
 @final
