@@ -119,7 +119,8 @@ class GymInstance(Instance):
 
     def step(self, actions: list[Any]) -> None:
         observation, self._reward[0], terminated, truncated, _ = self.env.step(actions[0])
-        self._show(observation)
+        for write, array in self._writes:
+            write(array, observation)
         self._elapsed += 1
         if terminated:
             self._place.terminated[0] = self._place.ended[0] = True

@@ -37,6 +37,11 @@ _OWN = ("atari", "butterfly", "classic", "sisl")
 _IMMORTAL = ("mpe2.*", "butterfly.pistonball_*", "butterfly.cooperative_pong_*", "classic.*", "sisl.pursuit_*")
 """Environments whose agents all live as long as their episode."""
 
+_CHECKS = ("OrderEnforcingWrapper", "AssertOutOfBoundsWrapper")
+"""Wrappers that check what is kept to here: the order of calls and the bounds of actions. In environments of mpe2,
+parallel by way of turns, they take a third of a step.
+"""
+
 _CONFIGS: dict[str, tuple[ModuleType, type[AgentsConfig]]] = {}
 
 
@@ -128,6 +133,9 @@ def is_zoo(env: Any) -> bool:
 
 def played(env: Any) -> Any:
     """The environment with a parallel step. One by turns that says it updates at the end of a round is played so."""
+    if _is(env, "aec_to_parallel_wrapper"):
+        while _is(env.aec_env, *_CHECKS):
+            env.aec_env = env.aec_env.env
     if not (callable(getattr(env, "observe", None)) and callable(getattr(env, "last", None))):
         return env
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable"):
@@ -135,6 +143,11 @@ def played(env: Any) -> Any:
     from pettingzoo.utils.conversions import aec_to_parallel
 
     return aec_to_parallel(env)
+
+
+def _is(env: Any, *names: str) -> bool:
+    """Whether it is of one of PettingZoo's own classes of these names; the library need not be installed."""
+    return type(env).__module__.startswith("pettingzoo.utils.") and type(env).__name__ in names
 
 
 def _max_cycles(env: Any) -> int | None:
