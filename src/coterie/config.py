@@ -111,7 +111,8 @@ def _compose(*layers: list[Setting]) -> Resolved:
     env = _named("env.name", layers, registry.DEFAULT_ENV)
     _check_names(algo, env)
     user = [setting for layer in layers for setting in _fitting(layer, {"algo": algo, "env": env})]
-    leaves = {setting.key: setting for setting in settings.preset("env", env)}
+    family = settings.preset("family", env.partition("/")[0])  # for names that have no preset of their own
+    leaves = {setting.key: setting for setting in (*family, *settings.preset("env", env))}
     leaves |= _algo_presets(algo, env)
     leaves |= {setting.key: setting for setting in user}
     for section, name in (("algo", algo), ("env", env)):

@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 import coterie
+from coterie.config import resolve
 from coterie.envs.hosting.hosted import Alone, HostedEnv
 from coterie.envs.hosting.instance import Layout
 from coterie.envs.unity.behaviours import behaviours
@@ -404,3 +405,10 @@ def test_an_interpreter_without_mlagents_is_told_with_the_mend(build: str):
 def test_a_build_that_is_not_there_is_told():
     with pytest.raises(UserError, match=r"there is no Unity build 'nowhere': give its executable with env\.file=PATH"):
         coterie.make("unity/nowhere")
+
+
+def test_any_unity_environment_starts_with_few_copies():
+    found = resolve(["env=unity/any/path.x86_64", "algo=poca"])
+    assert (found.config.copies, found.config.eval.copies) == (4, 1)
+    assert found.origins["copies"] == "preset family/unity"
+    assert resolve(["env=unity/any", "copies=9"]).config.copies == 9
