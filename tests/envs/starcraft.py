@@ -195,6 +195,9 @@ def install(patch: pytest.MonkeyPatch, game: Path | None, *packages: str) -> Non
             self.data_dir = str(game)
             self.version = type("Version", (), {"game_version": "4.10.0", "build_version": 75689})
 
+        def get_versions(self) -> dict[str, Any]:
+            return {"4.10.0": self.version, "latest": self.version}
+
         def map_data(self, path: str) -> bytes:
             file = Path(self.data_dir) / "Maps" / path
             if not file.exists():

@@ -153,7 +153,16 @@ def test_smaclite_gets_smac_s_limit_and_keeps_the_contract(game: Path):
 def test_the_game_s_version_and_difficulty_are_in_the_manifest_and_a_change_is_told(
     game: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ):
-    tiny = ("env=smac/3m", "algo=ippo", "steps=64", "copies=4", "algo.horizon=8", "eval.episodes=2", "eval.copies=1")
+    tiny = (
+        "env=smac/3m",
+        "workers.count=0",
+        "algo=ippo",
+        "steps=64",
+        "copies=4",
+        "algo.horizon=8",
+        "eval.episodes=2",
+        "eval.copies=1",
+    )
     stop_at(monkeypatch, 32)
     train(tmp_path / "run", *tiny)
     said = json.loads((tmp_path / "run" / "manifest.json").read_text())["environment"]

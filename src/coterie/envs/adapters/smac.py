@@ -6,6 +6,7 @@ Sources: Samvelyan et al. 2019 (SMAC); Ellis et al. 2023 (SMACv2); Michalski et 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Annotated, Any, Literal, final
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel, BeforeValidator, Field
 
 from coterie.envs.adapters.adapter import Adapter
@@ -216,16 +219,19 @@ class Smaclite(Adapter):
         return battle_squad(env, self.name, config.model_copy(update={"episode_limit": limit}), facts)
 
     def _one(self, config: SmacliteConfig, seed: int | None) -> Any:
-        import gymnasium
-
         package(self.name, "smaclite", "smaclite", None)
         known = {key.lower(): key for key in gymnasium.registry if key.startswith("smaclite/")}
         found = known.get(f"smaclite/{self._map}-v0".lower())
         if found is None:
             names = [key.removesuffix("-v0") for key in known.values()]
             raise UserError(f"there is no environment '{self.name}': {nearest(self.name, names)}")
+        params = config.model_dump(exclude=_OURS)
+        entry: Any = gymnasium.registry[found].entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        if seed is not None and "seed" in inspect.signature(creator).parameters:  # beside the one at every reset
+            params["seed"] = seed
         with told(self.name):
-            made: Any = gymnasium.make(found, disable_env_checker=True, **config.model_dump(exclude=_OURS)).unwrapped
+            made: Any = gymnasium.make(found, disable_env_checker=True, **params).unwrapped
         return Lite(made)
 
 
@@ -302,6 +308,9 @@ def starcraft(name: str, family: str, battle: str, config: SmacConfig) -> dict[s
     """What a manifest says of the game, which has to be there. UserError with what to do where it is not."""
     package(name, family, f"{family}.env", None)
     configs, maps = (package(name, family, f"pysc2.{part}", None) for part in ("run_configs", "maps"))
+    flags = package(name, family, "absl.flags", "FLAGS")
+    if not flags.is_parsed():  # what pysc2 reads as it looks for the game
+        flags(["coterie"])
     where = os.environ.get("SC2PATH", "~/StarCraftII")
     mend = f"unpack StarCraft II there, or set SC2PATH to its folder (now {where})"
     try:
@@ -318,11 +327,13 @@ def starcraft(name: str, family: str, battle: str, config: SmacConfig) -> dict[s
     except Exception as error:
         said = f"'{battle}' is none of the maps in {os.path.join(game.data_dir, 'Maps')}"
         raise UserError(f"environment '{name}': {said}: copy the SMAC_Maps of the package {family} there") from error
+    build = game.version.build_version
+    named = [name for name, known in game.get_versions().items() if known.build_version == build and name != "latest"]
     return {
         "map": battle,
         "difficulty": config.difficulty,
-        "game_version": str(game.version.game_version),
-        "game_build": str(game.version.build_version),
+        "game_version": config.game_version or " or ".join(named) or "latest",
+        "game_build": str(build),
         family: _version(family),
         "pysc2": _version("pysc2"),
     }
