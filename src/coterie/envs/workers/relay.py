@@ -164,6 +164,8 @@ def _words(error: BaseException) -> str:
     said = " ".join(str(error).split())
     if "node has died" in said or "node died" in said or "node was terminated" in said:
         return "its node died"
+    if type(error).__name__ == "ActorUnavailableError":
+        return "its process or its node cannot be reached"
     if "ModuleNotFoundError" in said:
         return said[said.rindex("ModuleNotFoundError") :].split(". ")[0] + " on its node: install the same there"
     _, found, detail = said.partition("Worker exit detail: ")
