@@ -34,4 +34,4 @@ class Patient(gymnasium.Env):
         return np.array([float(action)]), 1.0, False, False, {}
 
 
-gymnasium.register("Patient-v0", Patient)
+gymnasium.register("Patient-v0", Patient)  # pyright: ignore[reportArgumentType]

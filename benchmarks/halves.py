@@ -1,0 +1,106 @@
+"""What `workers.overlap` brings: milliseconds that a collector takes for a step of all copies.
+
+    python benchmarks/halves.py [--copies 16] [--seconds 0.5] [--results FOLDER]
+
+Every environment has as many processes with it and without; the lower quartile of windows of eight steps, in one thread
+of PyTorch. Writes halves.json and halves.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from reporting import machine, table
+from workers import priority
+
+from coterie.actor import ActorPolicy
+from coterie.collect import Collector
+from coterie.envs.make import make
+from coterie.nets.team import Shape
+from coterie.schema import WorkersConfig
+
+HERE = Path(__file__).resolve().parent
+SLOW = "gym/slowworld:Slow-v0"
+CASES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
+    "computes 1 ms, 2 x 256 units": (SLOW, {"ms": 1.0}, [256, 256]),
+    "waits 0.2 ms, 2 x 1,024 units": (SLOW, {"ms": 0.2, "waits": True}, [1024, 1024]),
+    "waits 1 ms, 2 x 256 units": (SLOW, {"ms": 1.0, "waits": True}, [256, 256]),
+    "waits 1 ms, 2 x 1,024 units": (SLOW, {"ms": 1.0, "waits": True}, [1024, 1024]),
+    "BipedalWalker-v3, 2 x 256 units": ("gym/BipedalWalker-v3", {}, [256, 256]),
+    "rware-tiny-2ag-v2, 2 x 256 units": ("rware/rware-tiny-2ag-v2", {}, [256, 256]),
+}
+WINDOW = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copies", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, float]] = {}
+    for case, (name, params, hidden) in CASES.items():
+        found[case] = {
+            f"{processes} processes{', halves' * overlap}": took(
+                name, params, hidden, given.copies, WorkersConfig(count=processes // (1 + overlap), overlap=overlap),
+                given.seconds,
+            )
+            for processes in (2, 4)
+            for overlap in (False, True)
+        }  # fmt: skip
+    date = datetime.now().astimezone().date().isoformat()
+    content = {"machine": machine(), "date": date, "copies": given.copies, "priority": priority()}
+    given.results.mkdir(parents=True, exist_ok=True)
+    (given.results / "halves.json").write_text(json.dumps(content | {"ms_a_step": found}, indent=2) + "\n")
+    (given.results / "halves.md").write_text(page(content, found))
+    print(given.results / "halves.md")
+
+
+def took(
+    name: str, params: dict[str, Any], hidden: list[int], copies: int, workers: WorkersConfig, seconds: float
+) -> float:
+    """Milliseconds of a step of all copies, acting included."""
+    env = make(name, params, copies, 0, workers=workers)
+    (team,) = env.spec.default_teams()
+    shape = Shape(hidden, "relu", False, "none", 0)
+    generator = torch.Generator().manual_seed(0)
+    policy = ActorPolicy(team, shape, "all", False, False, 1.0, False, generator, env.device)
+    collector = Collector(env, {team.name: policy}, 0)
+    collector.advance(WINDOW)
+    times, began = [], time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        at = time.perf_counter()
+        collector.advance(WINDOW)
+        times.append((time.perf_counter() - at) / WINDOW * 1000)
+    env.close()
+    return sorted(times)[len(times) // 4]
+
+
+def page(content: dict[str, Any], found: dict[str, dict[str, float]]) -> str:
+    """The results as Markdown."""
+    facts, kinds = content["machine"], list(next(iter(found.values())))
+    lines = [
+        "# Halves",
+        "",
+        f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
+        f"({facts['revision']}), {content['date']}. Milliseconds of a step of {content['copies']} copies, acting "
+        "included, by the environment and the size of the policy, made by `python benchmarks/halves.py`"
+        f"{content['priority']}.",
+        "",
+        *table(
+            ["environment and policy", *kinds],
+            [[case, *(f"{times[kind]:.2f}" for kind in kinds)] for case, times in found.items()],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
