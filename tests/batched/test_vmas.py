@@ -166,5 +166,7 @@ def test_the_commands_on_its_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     commands = [line for line in lines if line.startswith("coterie ")]
     assert len(commands) >= 3
     for line in commands:
-        words = small(line, {"steps": "400", "copies": "4", "algo.horizon": "50", "--episodes": "4"})
+        words = small(
+            line, {"steps": "80", "copies": "4", "algo.horizon": "10", "env.episode_limit": "9", "--episodes": "4"}
+        )
         assert main(words) == 0, shlex.join(words)

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from ownfaults import SEVERAL, SINGLE
+from herdfaults import SEVERAL
+from ownfaults import SINGLE
 from turnfaults import BATCH, TURNS
 
 from coterie.__main__ import main
 from coterie.envs.check import check
 from coterie.envs.native.rules import ALL, NATIVE
 
-KINDS = {"ownfaults:single": SINGLE, "ownfaults:several": SEVERAL, "turnfaults:game": TURNS}
+KINDS = {"ownfaults:single": SINGLE, "herdfaults:several": SEVERAL, "turnfaults:game": TURNS}
 BATCHED = [fault for fault in BATCH if not fault.startswith(("render_", "no_spec"))][::3]
 """A third of the faults of batches; `test_check.py` has all of them, without the command."""
 ALSO = {"limit-undeclared"}
@@ -40,7 +41,7 @@ def checked(capsys: pytest.CaptureFixture[str], name: str, *keys: str) -> tuple[
 
 @pytest.mark.parametrize(
     "factory",
-    ["ownfaults:single", "ownfaults:several", "ownfaults:Bare", "turnfaults:game", "turnfaults:batch"],
+    ["ownfaults:single", "herdfaults:several", "ownfaults:Bare", "turnfaults:game", "turnfaults:batch"],
 )
 def test_a_sound_environment_has_no_findings(factory: str, capsys: pytest.CaptureFixture[str]):
     code, report = checked(capsys, factory)
@@ -74,7 +75,7 @@ def test_a_fault_of_a_batch_is_found_by_its_rule(
     assert code == int(not report["ok"])
 
 
-@pytest.mark.parametrize("kind", ["ownfaults:single", "ownfaults:several"])
+@pytest.mark.parametrize("kind", ["ownfaults:single", "herdfaults:several"])
 def test_there_are_twenty_faults_of_each_kind(kind: str):
     assert len({(rule, words) for rule, words, _ in KINDS[kind].values()}) >= 20
     assert len(BATCHED) >= 20
