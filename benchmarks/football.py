@@ -129,8 +129,8 @@ def page(content: dict[str, Any]) -> str:
         *table(["who steps", "median", "rounds"], rows),
         "",
         f"Coterie's steps are {content['share']:.2f} of the bare engines'. The bare ones are the package's "
-        "`FootballEnv`, which shows raw observations, and go each at its own pace; Coterie's copies take every step together, "
-        "so that all wait for the slowest: a reset takes as long as six steps.",
+        "`FootballEnv`, which shows raw observations, and go each at its own pace; Coterie's copies take every step "
+        "together, so that all wait for the slowest: a reset takes as long as six steps.",
     ]
     return "\n".join(lines) + "\n"
 
