@@ -284,7 +284,7 @@ class Pictures(Scene):
 
     def begin(self) -> None:
         first = bool(self.get("first", 0))
-        shapes = ((3, 4, 6), (1, 5, 7)) if first else ((4, 6, 3), (5, 7, 1))
+        shapes = ((3, 12, 16), (1, 12, 14)) if first else ((12, 16, 3), (12, 14, 1))
         self.kinds = {
             "Eyes": Kind(
                 [
@@ -298,8 +298,8 @@ class Pictures(Scene):
         self.first = first
 
     def info(self, **more) -> Info:
-        camera = np.arange(72).reshape(4, 6, 3) / 255
-        depth = np.full((5, 7, 1), self.agent.age / 10 * self.get("bright", 1))
+        camera = np.arange(576).reshape(12, 16, 3) % 256 / 255
+        depth = np.full((12, 14, 1), self.agent.age / 10 * self.get("bright", 1))
         if self.first:
             camera, depth = camera.transpose(2, 0, 1), depth.transpose(2, 0, 1)
         return Info("Eyes", self.agent.id, [camera, depth, np.array([self.agent.age, -1])], **more)
