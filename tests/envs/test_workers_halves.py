@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from coterie import run
 from coterie.actor import ActorPolicy
+from coterie.benchmark import bench
 from coterie.collect import Collector
 from coterie.config import resolve
 from coterie.envs.check import check
@@ -310,3 +312,35 @@ def test_a_picture_is_of_the_half_that_the_copy_is_in():
         for instance, picture in zip(crew.instances, own, strict=True):
             instance.render = lambda picture=picture: picture
     assert [int(env.render(k, 2)[0, 0, 0]) for k in range(5)] == [0, 1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------------------------- speed
+
+
+def test_the_time_of_halves_is_that_of_the_environment_too():
+    settings = [
+        "algo=ppo",
+        f"env={CARTPOLE}",
+        "copies=4",
+        "horizon=4",
+        "threads=1",
+        "device=cpu",
+        "workers.overlap=true",
+    ]
+    report = bench(resolve(settings), 0.1)
+    assert report["time"]["environment"]["share"] > 0
+    assert sum(phase["share"] for phase in report["time"].values()) == pytest.approx(1)
+
+
+def test_the_scripts_that_measure_workers_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    halves, piped = importlib.import_module("halves"), importlib.import_module("piped")
+    assert halves.took(CARTPOLE, {}, [8], 4, WorkersConfig(overlap=True), 0.01) > 0
+    for name, agents in (("gym/CartPole-v1", 1), ("pettingzoo/mpe2.simple_spread_v3", 3)):
+        game = piped.Game(name)
+        shown = game.reset(0)
+        seen, reward, ended = game.step(game.sample())
+        assert seen.shape == shown.shape
+        assert np.size(reward) == agents
+        assert not ended
+        game.close()
