@@ -83,11 +83,13 @@ def measured(name: str, copies: int, seconds: float) -> dict[str, float]:
         who = "pipes, a process a copy" if processes == copies else f"pipes, {processes} processes"
         found[who] = speed(lambda k, runner=runner: runner.step(actions[k]), copies, seconds)
         runner.close()
-    for workers in (0, 1, PROCESSES):
-        env = make(name, {}, copies, 0, workers=WorkersConfig(count=workers))
+    on_ray = [("ray", PROCESSES)] if name == NAMES[0] else []  # the cost of telling them is the same for all
+    for kind, workers in [("processes", 0), ("processes", 1), ("processes", PROCESSES), *on_ray]:
+        env = make(name, {}, copies, 0, workers=WorkersConfig.model_validate({"count": workers, "kind": kind}))
         row, generator = env.reset(), torch.Generator().manual_seed(0)
         ours = [random_actions(env.spec, row, generator) for _ in range(SETS)]
         who = "Coterie, this process" if not workers else f"Coterie, {workers} worker{'s' * (workers > 1)}"
+        who += " on Ray" * (kind == "ray")
         found[who] = speed(lambda k, env=env, ours=ours: env.step(ours[k]), copies, seconds)
         env.close()
     return found
