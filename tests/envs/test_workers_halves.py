@@ -278,6 +278,8 @@ def test_a_new_begin_waits_for_the_step_that_is_under_way():
     env.reset()
     env.parts[0].send({"agent": Action(torch.zeros(2, 1, 1, dtype=torch.long))})
     assert difference(env.reset(5), calm.reset(5)) is None
+    (worker,) = env.parts[0]._host._workers  # pyright: ignore[reportAttributeAccessIssue]
+    assert not worker._orders.poll(0.3)  # nothing is left to be heard
     assert all(difference(a, b) is None for a, b in zip(played(env, 8), played(calm, 8), strict=True))
     env.close()
 
