@@ -33,8 +33,8 @@ class PushBlockConfig(CoopConfig):
     sight: int | None = Field(2, ge=1)
     """How many squares agents see along each axis; None: the whole room."""
     push: float = Field(0.1, ge=0)
-    """What the group earns, times the block's weight, for every square that a block comes nearer to the goal; it pays as
-    much for every square back."""
+    """What the group earns, times a block's weight, for every square that the block comes nearer to the goal, and pays
+    for every square back."""
     step_cost: float = Field(0.01, ge=0)
     """What the group pays for every step."""
     episode_limit: int | None = Field(50, ge=1)
