@@ -44,7 +44,7 @@ class MultiAgentWorld:
                 said = f"{role.action_space} of role {role.name}"
                 raise UserError(f"{name}: PyMARL's interface has one discrete choice an agent, this is {said}")
         if spec.episode_limit is None:
-            raise UserError(f"{name} has no limit of steps, which PyMARL's buffers need: give episode_limit= if it has it")
+            raise UserError(f"{name} has no limit of steps, which PyMARL's buffers need: give episode_limit=")
         self.n_agents, self.episode_limit = spec.n, spec.episode_limit
         self.n_actions = max(role.action.mask_size for role in spec.roles)
         self.replay_dir, self.replay_prefix = replay_dir, replay_prefix
