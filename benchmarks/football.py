@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from reporting import machine, table
+from reporting import machine, priority, table
 
 from coterie.envs.make import make
 from coterie.envs.parts import parts_of
@@ -54,6 +54,7 @@ def main() -> None:
         "date": datetime.now().astimezone().date().isoformat(),
         "task": f"football/{TASK}",
         "seconds": given.seconds,
+        "priority": priority(),
         "rounds": {who: [round(speed, 1) for speed in speeds] for who, speeds in rounds.items()},
         "steps_per_s": {who: round(speed, 1) for who, speed in median.items()},
         "share": {who: round(median[who] / median[BARE], 3) for who in (OURS, HALVES)},
@@ -144,7 +145,7 @@ def page(content: dict[str, Any]) -> str:
         f"{facts['coterie']} ({facts['revision']}), {content['date']}. Steps a second on "
         f"`{content['task']}`, three players controlled, "
         f"random actions; medians of {len(content['rounds'][OURS])} rounds of {content['seconds']:g} seconds taken by "
-        "turns, made by `python benchmarks/football.py`.",
+        f"turns, made by `python benchmarks/football.py`{content['priority']}.",
         "",
         *table(["who steps", "median", "rounds"], rows),
         "",

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reporting import machine, table
-from workers import priority
+from reporting import machine, priority, table
 
 from coterie.actor import ActorPolicy
 from coterie.collect import Collector

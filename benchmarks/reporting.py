@@ -26,6 +26,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def priority() -> str:
+    """What is to be said if other processes had to wait."""
+    first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER
+    return " at real-time priority, as the machine had other work" if first else ""
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     cells = [list(columns), ["---"] * len(columns), *rows]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -22,7 +21,7 @@ import gymnasium
 import numpy as np
 import torch
 from piped import Game, Piped
-from reporting import machine, table
+from reporting import machine, priority, table
 
 from coterie.envs.make import make
 from coterie.envs.paths import random_actions
@@ -112,12 +111,6 @@ def speed(step: Callable[[int], Any], copies: int, seconds: float) -> float:
             steps += SETS
         found.append(steps * copies / (time.perf_counter() - began))
     return float(np.quantile(found[1:], 0.75))  # the first one warms up
-
-
-def priority() -> str:
-    """What is to be said if other processes had to wait."""
-    first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER
-    return " at real-time priority, as the machine had other work" if first else ""
 
 
 def page(content: dict[str, Any], found: dict[str, dict[str, float]]) -> str:

@@ -1,7 +1,7 @@
 """A user's own environment that knows nothing of Coterie: `package.module:factory` makes one copy of it a call.
 
-What the factory returns decides: a ParallelEnv or an AECEnv of PettingZoo, a MultiAgentEnv of PyMARL, a gymnasium.Env, or
-anything with the methods of one of them. A factory that takes `copies` makes a whole batch, and does not come here.
+What the factory returns decides: a ParallelEnv or an AECEnv of PettingZoo, a MultiAgentEnv of PyMARL, a gymnasium.Env,
+or anything with the methods of one. A factory that takes `copies` makes a whole batch, and does not come here.
 """
 
 from __future__ import annotations
