@@ -36,6 +36,7 @@ _DONE, _FAILED = b".", b"!"  # as serve.py has them, which imports PyTorch
 _PATIENCE = 2.0  # seconds that copies may take to give back what they hold
 _REACH = 10.0  # seconds that the head of a cluster may take to be reached
 _ENDING = 8.0  # seconds that Ray may take to end
+_LOOK = 2.0  # seconds between two looks at whether Ray is there
 _STORE = 128 * 2**20  # bytes of a local Ray's store of objects
 _CORES = 0.5  # of a worker in a cluster: those of training and those of evaluation are never busy at once
 
@@ -58,6 +59,7 @@ def main() -> None:
         _leave_signals()  # Ray takes them
         line.send_bytes((0).to_bytes(NUMBER, "big"))
         line.send_bytes(_DONE + (address if address == LOCAL else ray.get_runtime_context().gcs_address).encode())
+        threading.Thread(target=_end_with_node, args=(ray,), daemon=True).start()
         Relay(ray, line, 0.0 if address == LOCAL else _CORES).serve()
         ray.shutdown()
     except OSError:  # the trainer is gone
@@ -80,6 +82,15 @@ def _end_with(line: Connection) -> None:
     watch.poll()
     time.sleep(_ENDING)
     os._exit(1)
+
+
+def _end_with_node(ray: Any) -> None:
+    """Ends this process when Ray is lost on this machine: nothing that is asked of it would be answered then."""
+    mine = ray.get_runtime_context().get_node_id()
+    with suppress(Exception):  # Ray is shut down
+        while any(node["NodeID"] == mine and node["Alive"] for node in ray.nodes()):
+            time.sleep(_LOOK)
+        os._exit(1)
 
 
 def _join(ray: Any, address: str, known: str, folder: str, cores: int) -> None:
