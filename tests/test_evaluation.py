@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from coterie import run as running
 from coterie.actor import ActorPolicy
 from coterie.checkpoint import Checkpoints
+from coterie.config import resolve
 from coterie.errors import UserError
 from coterie.evaluation import Evaluation, Evaluator, evaluate
 from coterie.nets.team import Shape
@@ -138,3 +140,29 @@ def test_where_only_the_end_is_kept_it_is_the_best(tmp_path: Path, monkeypatch: 
     assert best is not None
     assert last is not None
     assert best.steps == last.steps >= 160
+
+
+@pytest.mark.parametrize(
+    ("env", "episodes", "copies"),
+    [
+        ("gym/CartPole-v1", 12, 3),
+        ("gym/CartPole-v1", 2, 2),
+        ("particle/simple", 12, 12),
+        ("particle/simple", 1500, 1000),
+    ],
+)
+def test_only_batches_are_evaluated_with_more_copies_than_the_run_has(
+    monkeypatch: pytest.MonkeyPatch, env: str, episodes: int, copies: int
+) -> None:
+    made: list[int] = []
+    environment = running.environment
+
+    def noted(config: Any, copies: int, purpose: str, device: torch.device) -> Any:
+        made.append(copies)
+        return environment(config, copies, purpose, device)
+
+    monkeypatch.setattr(running, "environment", noted)
+    settings = ["algo=random", f"env={env}", "eval.copies=3", "threads=1", "device=cpu"]
+    found = running.evaluate_baseline(resolve(settings), episodes)
+    assert made == [copies]
+    assert found["episodes"] >= episodes

@@ -30,6 +30,7 @@ from coterie.build import (
 )
 from coterie.checkpoint import Checkpoints, Found
 from coterie.config import Resolved, change, load_resolved
+from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import evaluate
 from coterie.loop import Schedule, Trainer
@@ -289,7 +290,10 @@ def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode =
 def _evaluate(
     config: RunConfig, learners: dict[str, Any], episodes: int, mode: AskedMode, seed: int | None
 ) -> dict[str, Any]:
-    copies = min(episodes, 1000 if episodes >= 1000 else 100)
+    at_once = 1000 if episodes >= 1000 else 100
+    if isinstance(config.env.params, HostedConfig):  # a copy may be a whole game
+        at_once = config.eval.copies
+    copies = min(episodes, at_once)
     device = pick_device(config.device)
     env = environment(config, copies, "evaluate", device)
     modes = eval_modes(mode, learners)
