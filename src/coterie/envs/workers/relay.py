@@ -88,7 +88,7 @@ def _end_with_node(ray: Any) -> None:
     """Ends this process when Ray is lost on this machine: nothing that is asked of it would be answered then."""
     mine = ray.get_runtime_context().get_node_id()
     with suppress(Exception):  # Ray is shut down
-        while any(node["NodeID"] == mine and node["Alive"] for node in ray.nodes()):
+        while not any(node["NodeID"] == mine and not node["Alive"] for node in ray.nodes()):
             time.sleep(_LOOK)
         os._exit(1)
 
