@@ -181,8 +181,9 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 def baselines(job: Job) -> dict[str, float]:
     """Mean returns of the job's team, its agents added up, or its measure: if all act at random, and by a script."""
+    played = min(job.episodes or BASELINE_EPISODES, BASELINE_EPISODES)
     world = [setting for setting in job.overrides if setting.startswith("env")]
-    random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), BASELINE_EPISODES)
+    random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), played)
     found = {"random": random["metrics"][job.measure] if job.measure else random["teams"][job.team]["return_mean"]}
     if job.script is not None:
         config = resolve(["algo=random", *world]).config
@@ -194,8 +195,8 @@ def baselines(job: Job) -> dict[str, float]:
             for name, team in teams.items()
         }
         modes: dict[str, Mode] = dict.fromkeys(policies, "greedy")
-        played = evaluate(env, policies, BASELINE_EPISODES, modes, seed_of(0, "script"))
-        found[job.script] = played.return_mean(job.team)
+        scripted = evaluate(env, policies, played, modes, seed_of(0, "script"))
+        found[job.script] = scripted.return_mean(job.team)
     return found
 
 
@@ -216,8 +217,8 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
         "episodes of other seeds, actions picked as the algorithm was published, or as `eval.mode` says; "
         f"mean over training seeds, and from the lowest to the highest seed. "
-        f"Baselines are means over {BASELINE_EPISODES:,} episodes. *Peak*: the highest "
-        "mean over seeds of one evaluation while training, as Papoudakis et al. report; the highest of many noisy "
+        f"Baselines are means over {BASELINE_EPISODES:,} episodes, or as many as a job's result where it names fewer. "
+        "*Peak*: the highest mean over seeds of one evaluation while training, as Papoudakis et al. report; the highest of many noisy "
         "figures promises too much, the more so the fewer episodes an evaluation has.",
         "",
         *table(

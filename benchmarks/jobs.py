@@ -13,10 +13,9 @@ class Job:
     overrides: what `coterie train` is told; team: whose return is the result; scale: `agent`, the mean return of
     one of its agents, or `sum`, that of all of them; level, source: what the result is held against, on that scale, and
     where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
-    a plot; script: the scripted baseline of
-    `coterie.envs.particle.scripts`, if there is one for the environment; episodes: of the final evaluation, where the
-    usual number leaves too much to chance; measure: a metric of the environment that is the result in place of the
-    return, such as the share of battles won.
+    a plot; script: the scripted baseline of `coterie.envs.particle.scripts`, if there is one for the environment;
+    episodes: of the final evaluation, where the usual number leaves too much to chance or takes too long; measure: a
+    metric of the environment that is the result in place of the return, such as the share of battles won.
     """
 
     name: str
@@ -60,6 +59,7 @@ _FOLLOWS = "asked for; no listener earns more than about -12.4, `follow_speaker`
 _POLE = "the task's limit"
 _ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
 _SHORT = ("eval.episodes=100", "eval.copies=20")
+_MATCHES = ("eval.episodes=64", "eval.copies=8")
 _RAFFIN = "Raffin 2020 (RL Zoo)"
 _FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
@@ -210,12 +210,24 @@ JOBS = (
         (
             "algo=mappo",
             "env=rware/rware-tiny-2ag-v2",
-            "steps=3M",
+            "steps=4M",
             "eval.every=250k",
             "eval.episodes=40",
             "eval.copies=20",
         ),
-        *("agent", "sum", "rware", None, "", (1.0,)),
+        *("agent", "sum", "rware", None, "", (1.0, 10.0)),
+        episodes=100,
+    ),
+    *(
+        Job(
+            f"football-{task}-{algo}",
+            (f"algo={algo}", f"env=football/academy_{task}", f"steps={steps}", f"eval.every={every}", *_MATCHES),
+            *("left", "sum", f"football-{task}", None, "", (0.5,)),
+            measure="won",
+            episodes=200,
+        )
+        for task, steps, every in (("empty_goal", "150k", "15k"), ("3_vs_1_with_keeper", "400k", "40k"))
+        for algo in ("mappo", "coma")
     ),
 )
 
