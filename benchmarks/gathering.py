@@ -218,8 +218,8 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         "episodes of other seeds, actions picked as the algorithm was published, or as `eval.mode` says; "
         f"mean over training seeds, and from the lowest to the highest seed. "
         f"Baselines are means over {BASELINE_EPISODES:,} episodes, or as many as a job's result where it names fewer. "
-        "*Peak*: the highest mean over seeds of one evaluation while training, as Papoudakis et al. report; the highest of many noisy "
-        "figures promises too much, the more so the fewer episodes an evaluation has.",
+        "*Peak*: the highest mean over seeds of one evaluation while training, as Papoudakis et al. report; the "
+        "highest of many noisy figures promises too much, the more so the fewer episodes an evaluation has.",
         "",
         *table(
             [
