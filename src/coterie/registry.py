@@ -49,6 +49,7 @@ FAMILIES: dict[str, str] = {
 
 ADAPTERS: dict[str, str] = {
     "gym": "coterie.envs.adapters.gymnasium:Gymnasium",
+    "gymvec": "coterie.envs.adapters.gymvec:GymVec",
     "lbforaging": "coterie.envs.adapters.grids:Foraging",
     "rware": "coterie.envs.adapters.grids:Warehouse",
     "vmas": "coterie.envs.adapters.vmas:VMAS",

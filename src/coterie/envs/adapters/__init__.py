@@ -13,6 +13,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "LunarLanderContinuous-v3",
         *("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"),
     ),
+    "gymvec": ("CartPole-v1",),
     "pettingzoo": (
         *("butterfly.knights_archers_zombies_v11", "classic.connect_four_v3", "classic.tictactoe_v3"),
         *("mpe2.simple_spread_v3", "sisl.multiwalker_v9", "sisl.pursuit_v5"),

@@ -34,7 +34,7 @@ from coterie.types import EnvSpec, RoleSpec
 
 ROLE = "agent"
 
-_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text"}
+_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "phys2d": "jax"}
 _SAVED = {
     "CartPoleEnv": ("state", "steps_beyond_terminated"),
     "PendulumEnv": ("state", "last_u"),
@@ -60,7 +60,7 @@ class Gymnasium(Adapter):
 
     def __init__(self, env_id: str):
         self.name, self._id = f"gym/{env_id}", env_id
-        self._registered = _registered(env_id)
+        self._registered = registered(env_id)
         known = _CONFIGS.get(env_id)
         if known is None or known[0] is not self._registered:  # equal configurations have to be of one class
             known = _CONFIGS[env_id] = (self._registered, _config(self._registered, self.name))
@@ -68,7 +68,7 @@ class Gymnasium(Adapter):
 
     def layout(self, config: BaseModel) -> Layout:
         env = self._one(config)
-        with _told(self.name, self._registered):
+        with told(self.name, self._registered):
             Actuator(env.action_space)
             observer = Observer(env.observation_space)
             role = RoleSpec(ROLE, ROLE, (ROLE,), observer.space, env.action_space)
@@ -83,7 +83,7 @@ class Gymnasium(Adapter):
     def _one(self, config: BaseModel) -> gymnasium.Env:
         assert isinstance(config, GymConfig)
         params = {key: value for key, value in config.model_dump().items() if key not in GymConfig.model_fields}
-        with _told(self.name, self._registered):
+        with told(self.name, self._registered):
             return gymnasium.make(self._id, max_episode_steps=config.episode_limit, disable_env_checker=True, **params)
 
 
@@ -152,7 +152,7 @@ class GymInstance(Instance):
             os.environ.setdefault("MUJOCO_GL", "egl")
         name = f"gym/{self.env.spec.id}" if self.env.spec else "gym"
         try:
-            with _told(name, self.env.spec):
+            with told(name, self.env.spec):
                 drawn: Any = self.env.render()
         except Exception as error:
             if not type(inner).__module__.startswith("gymnasium.envs.mujoco."):
@@ -171,39 +171,39 @@ class GymInstance(Instance):
 # ------------------------------------------------------------------------------------------------- what the library has
 
 
-def _registered(env_id: str) -> GymSpec:
+def registered(env_id: str, family: str = "gym") -> GymSpec:
     """The registry's entry. UserError for an id that is not there, with the nearest that are."""
     package, colon, name = env_id.rpartition(":")
     if colon:
         try:
             importlib.import_module(package)
         except ModuleNotFoundError as error:
-            raise UserError(f"environment 'gym/{env_id}': there is no module '{error.name}'") from error
+            raise UserError(f"environment '{family}/{env_id}': there is no module '{error.name}'") from error
     known = gymnasium.registry
     if name not in known:
         versions = [other for other in known if other.partition("-v")[0] == name.partition("-v")[0]]
-        mend = nearest(f"gym/{name}", (f"gym/{other}" for other in versions or known))
+        mend = nearest(f"{family}/{name}", (f"{family}/{other}" for other in versions or known))
         if mend.startswith("choose"):
             mend = "gymnasium.pprint_registry() prints all there are"
-        raise UserError(f"there is no environment 'gym/{env_id}': {mend} (another package's: gym/PACKAGE:ID)")
+        raise UserError(f"there is no environment '{family}/{env_id}': {mend} (another package's: {family}/PACKAGE:ID)")
     return known[name]
 
 
 def _config(registered: GymSpec, name: str) -> type[GymConfig]:
     """The typed keys of an environment: the plain parameters of its constructor, with their defaults."""
-    with _told(name, registered):
+    with told(name, registered):
         entry: Any = registered.entry_point
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Box2D's bindings warn as they load, and crash where warnings are errors
             creator = load_env_creator(entry) if isinstance(entry, str) else entry
         if creator is None:
-            raise ValueError("it can only be made as a vector environment")
+            raise ValueError(f"it can only be made as a vector environment: gymvec/{name.partition('/')[2]}")
     maker = functools.partial(creator, **registered.kwargs)
     return typed_keys(GymConfig, [maker], ("render_mode",), f"gymnasium's {registered.id}")
 
 
 @contextmanager
-def _told(name: str, registered: GymSpec | None) -> Iterator[None]:
+def told(name: str, registered: GymSpec | None) -> Iterator[None]:
     """Turns what gymnasium and the environment refuse into one line that says the mend."""
     try:
         yield

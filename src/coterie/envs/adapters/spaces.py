@@ -46,11 +46,7 @@ class Observer:
 
 def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | None = None) -> list[Sensor]:
     """The leaves of a space; `get` takes the part of `name` out of an observation of the whole."""
-    parts: Mapping[Any, spaces.Space] = {}
-    if isinstance(space, spaces.Dict):
-        parts = space.spaces
-    elif isinstance(space, spaces.Tuple) and any(_shown_apart(part) for part in space.spaces):
-        parts = dict(enumerate(space.spaces))
+    parts = parts_of(space)
     if not parts:
         shown, write = _leaf(space)
         if get is not None:
@@ -61,6 +57,15 @@ def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | No
         inner = (lambda value, key=key: value[key]) if get is None else lambda value, key=key: get(value)[key]
         found += _sensors(part, f"{name}.{key}" if name else str(key), inner)
     return found
+
+
+def parts_of(space: spaces.Space) -> Mapping[Any, spaces.Space]:
+    """The parts of a space that are shown as sensors of their own; none where it is shown as one."""
+    if isinstance(space, spaces.Dict):
+        return space.spaces
+    if isinstance(space, spaces.Tuple) and any(_shown_apart(part) for part in space.spaces):
+        return dict(enumerate(space.spaces))
+    return {}
 
 
 def _within(write: _Write, get: Callable[[Any], Any]) -> _Write:
@@ -112,18 +117,19 @@ def _zero_one(size: int) -> spaces.Box:
 
 def _copy(place: np.ndarray, value: Any) -> None:
     if getattr(value, "shape", None) != place.shape and np.shape(value) != place.shape:  # numpy would spread one number
-        raise _unlike(f"shape {np.shape(value)}", f"{place.shape}")
+        raise unlike(f"shape {np.shape(value)}", f"{place.shape}")
     place[...] = value
 
 
 def _flat(place: np.ndarray, value: Any) -> None:
     numbers = np.ravel(value)
     if numbers.shape != place.shape:
-        raise _unlike(f"{numbers.size} numbers", f"{place.size}")
+        raise unlike(f"{numbers.size} numbers", f"{place.size}")
     place[...] = numbers
 
 
-def _unlike(shown: str, expected: str) -> UserError:
+def unlike(shown: str, expected: str) -> UserError:
+    """What to say of an observation that its space does not hold."""
     return UserError(
         f"the environment shows an observation of {shown}, and its space says {expected}: mend observation_space, or "
         "what is shown"
@@ -135,7 +141,7 @@ def _one_hot(start: int) -> _Write:
         place[...] = 0
         k = int(value) - start
         if not 0 <= k < len(place):
-            raise _unlike(f"the number {value}", f"{start} to {start + len(place) - 1}")
+            raise unlike(f"the number {value}", f"{start} to {start + len(place) - 1}")
         place[k] = 1
 
     return write
