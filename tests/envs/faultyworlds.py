@@ -15,8 +15,9 @@ import numpy as np
 class Counting(gymnasium.Env):
     """Shows its own number, its episode and its age; pays the age; ends after `length` steps, by the task or not.
 
-    Fails in the way `fault` at age 3 of its episode number `episode` and later ones: the first copy of all processes
-    that comes to it, which makes the file `once` then; without the name of a file always.
+    Fails in the way `fault`, one of FAULTS or "unpaid" (a reward of NaN), at age 3 of its episode number `episode` and
+    later ones: the first copy of all processes that comes to it, which makes the file `once` then; without the name of
+    a file always.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -35,8 +36,10 @@ class Counting(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         self._age += 1
-        seen = fail(self.fault, self._seen()) if self._age == 3 and self.fault and self._due() else self._seen()
-        return seen, float(self._age), self._age == self.length, False, {}
+        due = self._age == 3 and self.fault and self._due()
+        seen = fail(self.fault, self._seen()) if due and self.fault != "unpaid" else self._seen()
+        earned = np.nan if due and self.fault == "unpaid" else float(self._age)
+        return seen, earned, self._age == self.length, False, {}
 
     def _seen(self) -> np.ndarray:
         return np.array([self._number, self._episode, self._age])

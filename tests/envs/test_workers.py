@@ -29,7 +29,7 @@ from coterie.policy import RandomPolicy
 from coterie.types import Row, Step
 
 COUNTING = "gym/faultyworlds:Counting-v0"
-FAULTS = ("exits", "killed", "hangs", "raises", "nan", "shape")
+FAULTS = ("exits", "killed", "hangs", "raises", "nan", "unpaid", "shape")
 
 
 def hosted(name: str, workers: int, copies: int = 5, seed: int = 3, **params: Any) -> HostedEnv:

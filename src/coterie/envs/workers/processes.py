@@ -193,22 +193,23 @@ class Processes(Host):
             self.failures += 1
             post = self._posts[k]
             number = post.start if post.first is None else post.first
-            which = f"copies {number} to {number + post.count - 1} of {self._name}"
+            which = f"copies {number} to {number + post.count - 1}" if post.count > 1 else f"copy {number}"
+            which = f"{which} of {self._name}"
             if self.failures > self._restarts:
                 raise WorkersFailedError(
                     f"workers failed {self.failures} times, the last one with {which}: {failure}; mend the environment "
                     f"(coterie check-env), or allow more than workers.restarts={self._restarts}"
                 )
             log.warning("a worker with %s is replaced, their episodes are dropped: %s", which, failure)
+            own = slice(post.start, post.start + post.count)
+            for array in self.board.arrays.values():  # a NaN that stayed would be taken for one of the new worker's
+                array[own] = 0
             self._workers[k] = self._begun(post)
             again = _tried(self._begin, self._workers[k])
             if again is None:
                 break
             failure = again
-        own = slice(post.start, post.start + post.count)
-        for array in (self.board.flags, self.board.reward, self.board.group_reward, self.board.metrics):
-            array[own] = 0
-        self.board.closing[own], self.board.lost[own] = False, True
+        self.board.lost[own] = True
 
     def _begin(self, worker: Worker) -> None:
         """Waits for a worker that takes over, and begins new episodes in its copies."""
