@@ -14,6 +14,7 @@ from pond import Pond, Wrapped
 from torch import Tensor
 
 from coterie.envs.world import World
+from coterie.errors import UserError
 from coterie.types import Action, RoleSpec, Row, Step, tree_map
 
 
@@ -43,6 +44,10 @@ def frogs(row: Row, change: Callable[[Tensor], Tensor]) -> Row:
 
 def raising(*_: Any) -> Any:
     raise RuntimeError("the pond is dry")
+
+
+def refusing(*_: Any) -> Any:
+    raise UserError("environment 'pond': step() returned no frog")
 
 
 def ended(step: Step) -> Tensor:
@@ -187,6 +192,7 @@ FAULTS: dict[str, tuple[str, type[Wrapped]]] = {
     "step raises": ("raises", method("step", raising)),
     "render raises": ("raises", method("render", raising)),
     "state_dict raises": ("raises", method("state_dict", raising)),
+    "step is refused": ("refused", method("step", refusing)),
     "reset returns a pair": ("returns", method("reset", lambda self, seed=None: (self.inner.reset(seed), {}))),
     "step returns five things": ("returns", method("step", lambda self, action: (1, 2, 3, 4, 5))),
     "close fails the second time": ("close", ClosesOnce),

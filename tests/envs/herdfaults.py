@@ -243,6 +243,11 @@ SEVERAL: Table = {
         "the global generator of python",
         meadow(seen=lambda self: (random.random(), Meadow.seen(self))[1]),
     ),
+    "cut_unseen": (
+        "missing",
+        "step() returned no observations of agent 'sheep_0'",
+        stepped(lambda self, o, r, t, late, *_: ([o.pop(agent) for agent in list(o) if late[agent]], None)[1]),
+    ),
     "picture_of_text": ("picture", "render() returned a str", meadow(render=lambda self: "###")),
     "close_raises": (
         "close",

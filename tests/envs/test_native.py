@@ -75,6 +75,41 @@ def test_a_fault_of_a_batch_is_found_by_its_rule(
     assert code == int(not report["ok"])
 
 
+class Crowd:
+    """Of PyMARL's kind, and says that there are three agents where there are two."""
+
+    def get_env_info(self):
+        return {"n_agents": 3, "n_actions": 2, "obs_shape": 1, "state_shape": 0, "episode_limit": 5}
+
+    def reset(self, seed=None):
+        pass
+
+    def step(self, actions):
+        return 0.0, True, {}
+
+    def get_obs(self):
+        return [[0.0], [0.0]]
+
+    def get_avail_actions(self):
+        return [[1, 1], [1, 1]]
+
+    def close(self):
+        pass
+
+
+def test_what_an_adapter_refuses_is_told_in_its_own_words_under_the_environments_name(
+    capsys: pytest.CaptureFixture[str],
+):
+    code, report = checked(capsys, "test_native:Crowd")
+    (finding,) = report["findings"]
+    assert (code, finding["rule"]) == (1, "refused")
+    assert "get_avail_actions() is of shape (2, 2), and get_env_info() says (3, 2)" in finding["what"]
+    assert "UserError" not in finding["what"]
+    assert "trace" not in finding["mend"]
+    assert main(["check-env", "test_native:Crowd"]) == 1
+    assert capsys.readouterr().out.startswith("test_native:Crowd: breaks the contract")
+
+
 @pytest.mark.parametrize("kind", ["ownfaults:single", "herdfaults:several"])
 def test_there_are_twenty_faults_of_each_kind(kind: str):
     assert len({(rule, words) for rule, words, _ in KINDS[kind].values()}) >= 20

@@ -53,6 +53,8 @@ def _try(book: Notebook, name: str, trial: Callable[[], object]) -> None:
         trial()
     except Broken:
         pass
+    except UserError as error:
+        book.note("refused", f"{name}: {' '.join(str(error).split())}", name)
     except Exception as error:
         book.note("raises", f"{name} was stopped by {told(error)}", name)
 

@@ -102,6 +102,7 @@ RULES: dict[str, Rule] = {
     "raises": Rule(
         "error", "Run this call by itself to see the whole trace; no call may raise while the actions obey the masks."
     ),
+    "refused": Rule("error", "The line names what was returned and what was expected: bring the two together."),
     "returns": Rule("error", "Return what the contract says: `reset` a Row, `step` a pair (Step, Row)."),
     "close": Rule("error", "Let `close` remember that it was called, and do nothing the second time."),
     "render": Rule("error", "Return a numpy array of uint8 [height, width, 3] whose longer side is `size` pixels."),

@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.envs.findings import Broken, Notebook
 from coterie.envs.paths import leaves, on_host
 from coterie.envs.vector import VectorEnv
+from coterie.errors import UserError
 from coterie.types import ActionSpec, EnvSpec, RoleSpec, Row, Step
 
 # --------------------------------------------------------------------------------------------------------------- spec
@@ -314,6 +315,9 @@ def guarded(book: Notebook, call: str, function: Callable[..., Any], *arguments:
     """What the environment's function returns. What it raises is noted, and Broken."""
     try:
         return function(*arguments)
+    except UserError as error:  # of an adapter that looked at what the environment returned
+        book.note("refused", f"{call}: {' '.join(str(error).split())}", call)
+        raise Broken from error
     except Exception as error:  # an environment may raise anything
         book.note("raises", f"{call} raised {told(error)}", call)
         raise Broken from error

@@ -38,6 +38,8 @@ def check_named(name: str, params: BaseModel) -> Report:
             return report
         found = report.findings
     report = contract.check(lambda copies, seed: make(name, params, copies, seed, with_state=True))
+    if not report.facts:  # it could not be made or stepped, and nobody knows the name that it has in its spec
+        report = Report(name, report.findings)
     if not found:
         return report
     order = ("error", "warning", "note")

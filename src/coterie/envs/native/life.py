@@ -97,6 +97,9 @@ class Life:
         if on:
             self._each(brought, "observations", on, "step()")
             self._infos(brought, on)
+        else:  # values are taken beyond a cut: what was seen last is needed
+            cut = [agent for agent in before if not flag(brought["terminations"][agent])]
+            self._each(brought, "observations", cut, "step()")
         if not self.face.turns:  # there everybody is told of everybody
             self._surplus(brought, {*before, *after})
         self._ended |= ends.keys()

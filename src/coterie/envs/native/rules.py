@@ -75,7 +75,8 @@ NATIVE: dict[str, Rule] = {
     "agents-kept": Rule("warning", "Take who ended out of `self.agents` in the step that ends it."),
     "agents-vanish": Rule("error", "Say terminations[agent] or truncations[agent] in the step that takes it out."),
     "missing": Rule(
-        "error", "Return an entry for every agent that acted, and an observation for everybody who lives on."
+        "error",
+        "Return an entry for every agent that acted, and an observation for everybody who lives on, or is cut.",
     ),
     "surplus": Rule("warning", "Return nothing of who ended before: it is not looked at."),
     # ------------------------------------------------------------------------------------------------------ masks
