@@ -285,13 +285,15 @@ class Batch(VectorEnv):
     def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
         self._env.unwrapped.render_mode = "rgb_array"  # environments look at it when they draw
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # arrays want no window, and there may be no screen
-        try:
-            drawn = self._env.render()
-        except NotImplementedError:
-            drawn = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some ask for a render mode where they were made
+            try:
+                drawn = self._env.render()
+            except NotImplementedError:
+                drawn = None
         if isinstance(drawn, np.ndarray) and drawn.ndim == 3:
             drawn = [drawn]  # of all copies together
-        if drawn is None or len(drawn) not in (1, self.copies):
+        if drawn is None or len(drawn) not in (1, self.copies) or any(one is None for one in drawn):
             raise UserError(f"{self.spec.name} draws no pictures: it has no render mode rgb_array")
         picture = np.ascontiguousarray(drawn[copy if len(drawn) == self.copies else 0], dtype=np.uint8)
         scale = size / max(picture.shape[:2])

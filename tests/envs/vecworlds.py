@@ -1,0 +1,152 @@
+"""Vector environments of gymnasium's kind, for the tests of their adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+from gymworlds import GREY, NESTED, PICTURE, Own, hybrid, uneven
+
+ANY_SPACES = {
+    "Picture": (PICTURE, spaces.Discrete(2)),
+    "Grey": (GREY, spaces.Discrete(2)),
+    "Nested": (NESTED, spaces.Discrete(3, start=5)),
+    "Discrete": (spaces.Discrete(4, start=2), spaces.MultiDiscrete([2, 4])),
+    "Multi": (spaces.MultiDiscrete([2, 3]), hybrid()),
+    "Bits": (spaces.MultiBinary([2, 2]), uneven()),
+    "Tuple": (spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), hybrid()),
+    "Album": (spaces.Tuple([PICTURE, spaces.Box(-1, 1, (2, 2), np.float64)]), spaces.Box(-1, 1, (2,), np.float64)),
+}
+"""By name, what is seen and what is done."""
+
+
+def length(number: Any, copy: Any) -> Any:
+    """Steps of a `Diary`'s episode."""
+    return 2 + (3 * number + copy) % 4
+
+
+class Diary(VectorEnv):
+    """Shows the number of a copy's episode, its age and the copy: [number, age, copy]. Even episodes terminate, odd
+    ones are cut, after `length` steps unless they are `endless`. A step pays 100 times the number and the age then.
+
+    heeds: whether `reset_mask` is looked at; final: how last observations are told; seen: actions of all copies.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        mode: str = "NextStep",
+        heeds: bool = True,
+        final: str = "one by one",
+        endless: bool = False,
+    ):
+        self.num_envs, self.mode, self.heeds, self.final, self.endless = num_envs, mode, heeds, final, endless
+        self.metadata = {} if mode == "unsaid" else {"autoreset_mode": AutoresetMode(mode)}
+        self.single_observation_space = spaces.Box(0, np.inf, (3,), np.float32)
+        self.single_action_space = spaces.Discrete(3)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.copy = np.arange(num_envs)
+        self.number, self.age = np.zeros((2, num_envs), np.int64)
+        self.over = np.zeros(num_envs, np.bool_)
+        self.seen: list[np.ndarray] = []
+
+    def show(self) -> np.ndarray:
+        return np.stack([self.number, self.age, self.copy], 1).astype(np.float32)
+
+    def begin(self, who: np.ndarray) -> None:
+        self.number[who] += 1
+        self.age[who], self.over[who] = 0, False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        everyone = np.ones(self.num_envs, np.bool_)
+        mask = (options or {}).get("reset_mask", everyone)
+        if seed is not None:
+            self.number[:] = self.np_random.integers(50)
+        self.begin(mask if self.heeds else everyone)
+        return self.show(), {}
+
+    def step(self, actions: np.ndarray) -> Any:
+        assert self.action_space.contains(actions)
+        self.seen.append(actions)
+        anew = self.over.copy() if self.mode == "NextStep" else np.zeros_like(self.over)
+        assert anew.any() or not self.over.any(), "a copy that ended was stepped"
+        self.age[~anew] += 1
+        ended = (self.age >= length(self.number, self.copy)) & ~anew & (not self.endless)
+        reward = np.where(anew, 0.0, 100 * self.number + self.age)
+        terminated, truncated = ended & (self.number % 2 == 0), ended & (self.number % 2 == 1)
+        self.over, infos = ended.copy(), {}
+        if self.mode == "SameStep" and ended.any():
+            last = self.show()
+            if self.final == "one by one":
+                infos["final_obs"] = np.array([None] * self.num_envs)
+                for copy in np.flatnonzero(ended):
+                    infos["final_obs"][copy] = last[copy]
+            elif self.final == "together":
+                infos["final_obs"] = last
+            anew = ended
+        self.begin(anew)
+        if self.mode == "NextStep":
+            self.over = ended.copy()
+        return self.show(), reward, terminated, truncated, infos
+
+
+class Counting(Diary):
+    """A `Diary` that cuts episodes itself, where it is told when."""
+
+    def __init__(self, num_envs: int, max_episode_steps: int = 0, heeds: bool = False):
+        super().__init__(num_envs, heeds=heeds, endless=True)
+        self.limit = max_episode_steps
+
+    def step(self, actions: np.ndarray) -> Any:
+        seen, reward, terminated, _, infos = super().step(actions)
+        truncated = (self.age >= self.limit) if self.limit else np.zeros(self.num_envs, np.bool_)
+        self.over = truncated
+        return seen, reward, terminated, truncated, infos
+
+
+class Drawn(Diary):
+    """A `Diary` with pictures of one colour a copy: the renderer's."""
+
+    def render(self) -> Any:
+        assert self.render_mode == "rgb_array"
+        return [np.full((10, 20, 3), 40 * copy, np.uint8) for copy in range(self.num_envs)]
+
+
+class Broken(Diary):
+    """A `Diary` whose third step pays what is no number, or not one a copy."""
+
+    def __init__(self, num_envs: int, fault: str = "number"):
+        super().__init__(num_envs)
+        self.fault = fault
+
+    def step(self, actions: np.ndarray) -> Any:
+        seen, reward, *others = super().step(actions)
+        if len(self.seen) == 3:
+            if self.fault == "number":
+                reward[:] = np.nan
+            elif self.fault == "seen":
+                seen = seen[:, :2]
+            else:
+                reward = reward[:1]
+        return seen, reward, *others
+
+
+def single_ones(num_envs: int, env_id: str, mode: str = "NextStep", limit: int = 9) -> SyncVectorEnv:
+    """Gymnasium's loop over single environments, as a vector environment of its own."""
+    makers = [lambda: gymnasium.make(env_id, max_episode_steps=limit)] * num_envs
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode))
+
+
+def choosing(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
+    """Takes the mode as a parameter."""
+    return single_ones(num_envs, "CartPole-v1", autoreset_mode.value)
+
+
+def any_spaces(num_envs: int, sees: spaces.Space, does: spaces.Space) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda: Own(sees, does, 5)] * num_envs)
