@@ -226,7 +226,7 @@ JOBS = (
             measure="won",
             episodes=200,
         )
-        for task, steps, every in (("empty_goal", "150k", "15k"), ("3_vs_1_with_keeper", "400k", "40k"))
+        for task, steps, every in (("empty_goal", "100k", "20k"), ("3_vs_1_with_keeper", "200k", "40k"))
         for algo in ("mappo", "coma")
     ),
 )
