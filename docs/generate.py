@@ -141,7 +141,7 @@ def environments() -> str:
         family, _, short = row["name"].partition("/")
         anchor = re.sub(r"[^\w-]", "", short.lower())
         link = f"[`{row['name']}`](docs/environments/{family}.md#{anchor})"
-        rows.append([link, roles, " / ".join(actions)])
+        rows.append([link, roles or "as its package has them", " / ".join(actions)])
     return table(["name", "agents", "actions"], rows)
 
 
