@@ -108,7 +108,9 @@ class BatchActuator:
         """Native actions of discrete [B, K] and continuous [B, C] components, K or C 0 where there are none: an array,
         or a tuple of them where the space is one. Numbers outside of [-1, 1] act like the nearest inside.
         """
-        return self._native(discrete, (np.clip(continuous, -1, 1) + 1) * self._half + self._low)
+        if self.spec.continuous:
+            continuous = (np.clip(continuous, -1, 1) + 1) * self._half + self._low
+        return self._native(discrete, continuous)
 
 
 def _native(space: spaces.Space) -> Callable[[np.ndarray, np.ndarray], Any]:

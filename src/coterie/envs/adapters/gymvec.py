@@ -130,7 +130,7 @@ class Batch(VectorEnv):
 
     def __init__(self, name: str, env: Any, limit: int | None, seed: int, device: torch.device):
         self._env, self._closed = env, False
-        self.copies, self.device = int(env.num_envs), device
+        self.copies, self.device, self._here = int(env.num_envs), device, device.type == "cpu"
         self._mode = _mode(name, env)
         self._observer = BatchObserver(env.single_observation_space)
         self._actuator = BatchActuator(env.single_action_space)
@@ -196,12 +196,11 @@ class Batch(VectorEnv):
 
     def _native(self, action: Action, fresh: np.ndarray, some: bool) -> Any:
         """What the environment is given: where an episode begins always the same, whatever was chosen."""
-        picks, numbers = (
-            self._empty if x is None else x[:, 0].cpu().numpy() for x in (action.discrete, action.continuous)
-        )
-        if some:
-            picks, numbers = (np.where(fresh[:, None], 0, x) for x in (picks, numbers))
-        return self._actuator(picks, numbers)
+        given = []
+        for chosen in (action.discrete, action.continuous):
+            own = self._empty if chosen is None else chosen[:, 0].cpu().numpy()
+            given.append(np.where(fresh[:, None], 0, own).astype(own.dtype) if some and own.size else own)
+        return self._actuator(*given)
 
     def _begun(self, who: np.ndarray, seen: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         """Begins episodes of some copies. seen: what all see, to be brought up to date; UserError if others changed."""
@@ -243,11 +242,10 @@ class Batch(VectorEnv):
         return array.astype(dtype)
 
     def _step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Step:
-        ends = []
-        for flags in (terminated, truncated):
-            flag = self._tensor(flags.copy())[:, None] if flags.any() else self._none
-            ends.append(flag)
-        (ended, cut), own = ends, self._tensor(reward)[:, None]
+        own = self._tensor(reward)[:, None]
+        ended, cut = (
+            self._tensor(flags.copy())[:, None] if flags.any() else self._none for flags in (terminated, truncated)
+        )
         return Step(own, self._no_group_reward, ended, cut, ended[:, 0], cut[:, 0], {})
 
     def _row(self, seen: dict[str, np.ndarray], fresh: np.ndarray | None) -> Row:
@@ -257,7 +255,8 @@ class Batch(VectorEnv):
         return Row({ROLE: obs.get("", obs)}, {}, {}, self._all, first, acted)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._here else tensor.to(self.device)
 
     # --------------------------------------------------------------------------------------------------------- others
 
