@@ -14,6 +14,7 @@ import pytest
 
 from coterie import cli, run
 from coterie.__main__ import main
+from coterie.cli_list import _missing
 from coterie.errors import NonFiniteError, UserError
 
 SMALL = [
@@ -246,6 +247,13 @@ def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
     for command in ("algos", "envs", "keys"):
         assert main(["list", command]) == 0
         assert "particle/simple" in capsys.readouterr().out or command == "algos"
+
+
+def test_environments_that_lack_the_same_are_one_line_of_the_list():
+    needs = "environment 'smac/{}' needs smac"
+    rows = [{"name": f"smac/{name}", "missing": needs.format(name)} for name in ("3m", "8m", "MMM")]
+    rows += [{"name": "gym/CartPole-v1"}, {"name": "lab/pond", "missing": "environment 'lab/pond' is broken"}]
+    assert _missing(rows) == ["environment 'smac/3m' needs smac (and so do 2 more)", "environment 'lab/pond' is broken"]
 
 
 def test_print_shows_the_commands_of_a_sweep(capsys: pytest.CaptureFixture[str]):

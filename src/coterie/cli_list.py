@@ -46,11 +46,19 @@ def envs(json: Json = False) -> int:
         for row in rows
     ]
     print_table(["environment", "agents by role", "features observed", "actions", "steps"], shown)
-    for row in rows:
-        if "missing" in row:
-            print(row["missing"])
+    for line in _missing(rows):
+        print(line)
     print("Your own: env=package.module:factory or an entry point, see `coterie check-env --help`.")
     return 0
+
+
+def _missing(rows: list[dict[str, Any]]) -> list[str]:
+    """Why environments show no roles: one line where several lack the same."""
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        if "missing" in row:
+            alike.setdefault(row["missing"].replace(f"'{row['name']}'", "''", 1), []).append(row["missing"])
+    return [first if not others else f"{first} (and so do {len(others)} more)" for first, *others in alike.values()]
 
 
 @app.command()

@@ -64,11 +64,13 @@ class Trainer:
         self._learners = {name: a for name, a in algorithms.items() if a.capabilities.learns} or algorithms
         self._judge = next(iter(self._learners))  # the team whose evaluation names the best checkpoint
         self._chunk = min(a.horizon for a in self._learners.values())
+        shortest = min(self._learners, key=lambda name: self._learners[name].horizon)
         for name, algorithm in self._learners.items():
             if algorithm.horizon % self._chunk:
                 raise UserError(
-                    f"team '{name}' wants windows of {algorithm.horizon} rows, another team of {self._chunk}: "
-                    "give horizons that are multiples of the shortest one"
+                    f"team '{name}' wants windows of {algorithm.horizon} rows, team '{shortest}' of {self._chunk}: "
+                    "give horizons that are multiples of the shortest one, e.g. "
+                    f"teams.{name}.algo.horizon={-(-algorithm.horizon // self._chunk) * self._chunk}"
                 )
         self._pending: dict[str, list[Window]] = {name: [] for name in self._learners}
         self._unlogged: dict[str, list[float]] = {}

@@ -56,6 +56,10 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 def nearest_keys(key: str, known: Iterable[str]) -> str:
     """The mend of an unknown key: valid ones like it, those nested elsewhere included."""
     known = sorted(set(known))
+    if key.startswith("env.wrappers.") and not any(candidate.startswith("env.wrappers") for candidate in known):
+        return (
+            "wrappers are for environments that are stepped one copy after the other; one that steps a batch has none"
+        )
     last = key.rpartition(".")[2]
     same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
