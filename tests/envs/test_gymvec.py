@@ -10,7 +10,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from vecworlds import ANY_SPACES, Broken, Counting, Diary, Drawn, any_spaces, choosing, length, single_ones
+from vecworlds import (
+    ANY_SPACES,
+    Broken,
+    Counting,
+    Diary,
+    Drawn,
+    any_spaces,
+    choosing,
+    faults,
+    length,
+    played,
+    single_ones,
+)
 
 from coterie import checkpoint, run
 from coterie.__main__ import main
@@ -18,7 +30,7 @@ from coterie.config import resolve
 from coterie.envs.adapters.gymvec import Batch
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
-from coterie.envs.paths import difference, random_actions
+from coterie.envs.paths import difference
 from coterie.envs.vector import VectorEnv
 from coterie.errors import NonFiniteError, UserError
 from coterie.seeds import seed_of
@@ -43,16 +55,6 @@ def _own_ids() -> Iterator[None]:
     yield
     for name in set(gymnasium.registry) - before:
         del gymnasium.registry[name]
-
-
-def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Any, Row]]:
-    """Random actions with what they bring; the environment has been reset or loaded."""
-    generator = torch.Generator().manual_seed(seed)
-    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
-    for _ in range(steps):
-        action = random_actions(env.spec, row, generator)
-        step, row = env.step(action)
-        yield action, step, row
 
 
 # ------------------------------------------------------------------------------------------------- gymnasium's own loop
@@ -100,38 +102,6 @@ def test_an_end_at_the_limit_is_an_end():
 
 
 # ------------------------------------------------------------------------------------------------------ beginning anew
-
-
-def faults(env: VectorEnv, steps: int = 60, limit: int | None = None, first_age: int = 0) -> set[str]:
-    """What is wrong with the rows of a `Diary`, whose observations tell the whole truth about them."""
-    found, row = set(), env.reset()
-    before = row.obs["agent"][:, 0].long()
-    closing, episodes = torch.zeros(env.copies, dtype=torch.bool), 0
-    for _, step, row in played(env, steps):
-        number, age, copy = row.obs["agent"][:, 0].long().unbind(-1)
-        acted, last = ~closing, length(before[:, 0], copy)
-        crossed = acted & ((number != before[:, 0]) | (age != before[:, 1] + 1))
-        if crossed.any():
-            found.add("a transition crosses a reset")
-        if (closing & ((age != first_age) | (number == before[:, 0]) | ~row.first[:, 0])).any():
-            found.add("an episode does not begin with its first row")
-        if (row.first[:, 0] & acted).any():
-            found.add("an episode begins in the middle")
-        if not torch.equal(step.reward[:, 0], torch.where(acted, 100 * number + age, 0).float()):
-            found.add("rewards")
-        if limit is None:
-            ended, odd = acted & (age == last), number % 2 == 1
-        else:
-            ended, odd = acted & (age >= limit), torch.ones_like(acted)
-        if not torch.equal(step.episode_terminated, ended & ~odd):
-            found.add("terminated")
-        if not torch.equal(step.episode_truncated, ended & odd):
-            found.add("truncated")
-        if not torch.equal(row.acted, ~ended):
-            found.add("acted")
-        before, closing, episodes = row.obs["agent"][:, 0].long(), ended, episodes + int((~row.acted).sum())
-    assert episodes > 10
-    return found
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
@@ -223,6 +193,8 @@ def test_the_environment_counts_where_its_constructor_takes_the_limit():
 def test_an_environment_that_does_not_say_when_it_begins_anew_is_refused():
     with pytest.raises(UserError, match=r"metadata\['autoreset_mode'\] is None, expected what it does"):
         make("gymvec/Diary-v0", {"mode": "unsaid"})
+    env = make("gymvec/Drawn-v0", {"mode": "unsaid", "autoreset": "disabled"}, copies=5)
+    assert faults(env) == set()
 
 
 def test_same_step_without_last_observations_is_refused():
@@ -341,7 +313,10 @@ def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], word
 
 def test_constructor_parameters_are_keys():
     resolved = resolve(["env=gymvec/CartPole-v1", "env.sutton_barto_reward=true", "algo=random"])
-    assert resolved.config.env.params.model_dump() == {"episode_limit": None, "sutton_barto_reward": True}
+    assert resolved.config.env.params.model_dump(exclude={"autoreset"}) == {
+        "episode_limit": None,
+        "sutton_barto_reward": True,
+    }
     env = make("gymvec/CartPole-v1", {"sutton_barto_reward": True}, copies=8)
     env.reset()
     assert {float(x) for _, step, _ in played(env, 30) for x in step.reward.flatten()} == {0.0, -1.0}

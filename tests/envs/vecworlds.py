@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from gymworlds import GREY, NESTED, PICTURE, Own, hybrid, uneven
+
+from coterie.envs.paths import random_actions
+from coterie.envs.vector import VectorEnv
+from coterie.types import Row
 
 ANY_SPACES = {
     "Picture": (PICTURE, spaces.Discrete(2)),
@@ -29,7 +35,7 @@ def length(number: Any, copy: Any) -> Any:
     return 2 + (3 * number + copy) % 4
 
 
-class Diary(VectorEnv):
+class Diary(gymnasium.vector.VectorEnv):
     """Shows the number of a copy's episode, its age and the copy: [number, age, copy]. Even episodes terminate, odd
     ones are cut, after `length` steps unless they are `endless`. A step pays 100 times the number and the age then.
 
@@ -150,3 +156,45 @@ def choosing(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.SAME_S
 
 def any_spaces(num_envs: int, sees: spaces.Space, does: spaces.Space) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: Own(sees, does, 5)] * num_envs)
+
+
+def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Any, Row]]:
+    """Random actions with what they bring; the environment has been reset or loaded."""
+    generator = torch.Generator().manual_seed(seed)
+    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
+    for _ in range(steps):
+        action = random_actions(env.spec, row, generator)
+        step, row = env.step(action)
+        yield action, step, row
+
+
+def faults(env: VectorEnv, steps: int = 60, limit: int | None = None, first_age: int = 0) -> set[str]:
+    """What is wrong with the rows of a `Diary`, whose observations tell the whole truth about them."""
+    found, row = set(), env.reset()
+    before = row.obs["agent"][:, 0].long()
+    closing, episodes = torch.zeros(env.copies, dtype=torch.bool), 0
+    for _, step, row in played(env, steps):
+        number, age, copy = row.obs["agent"][:, 0].long().unbind(-1)
+        acted, last = ~closing, length(before[:, 0], copy)
+        crossed = acted & ((number != before[:, 0]) | (age != before[:, 1] + 1))
+        if crossed.any():
+            found.add("a transition crosses a reset")
+        if (closing & ((age != first_age) | (number == before[:, 0]) | ~row.first[:, 0])).any():
+            found.add("an episode does not begin with its first row")
+        if (row.first[:, 0] & acted).any():
+            found.add("an episode begins in the middle")
+        if not torch.equal(step.reward[:, 0], torch.where(acted, 100 * number + age, 0).float()):
+            found.add("rewards")
+        if limit is None:
+            ended, odd = acted & (age == last), number % 2 == 1
+        else:
+            ended, odd = acted & (age >= limit), torch.ones_like(acted)
+        if not torch.equal(step.episode_terminated, ended & ~odd):
+            found.add("terminated")
+        if not torch.equal(step.episode_truncated, ended & odd):
+            found.add("truncated")
+        if not torch.equal(row.acted, ~ended):
+            found.add("acted")
+        before, closing, episodes = row.obs["agent"][:, 0].long(), ended, episodes + int((~row.acted).sum())
+    assert episodes > 10
+    return found

@@ -20,7 +20,7 @@ import functools
 import inspect
 import os
 import warnings
-from typing import Any, final
+from typing import Any, Literal, final
 
 import gymnasium
 import numpy as np
@@ -56,6 +56,8 @@ class GymVecConfig(BaseModel):
     episode_limit: int | None = Field(None, ge=1)
     """Steps after which an episode is cut; by default what the environment was registered with, or what its
     constructor's `max_episode_steps` says."""
+    autoreset: Literal["next_step", "same_step", "disabled"] | None = None
+    """What the environment does with copies that ended; by default what its `metadata["autoreset_mode"]` says."""
 
 
 _CONFIGS: dict[str, tuple[GymSpec, type[GymVecConfig]]] = {}
@@ -99,7 +101,7 @@ class GymVec(BatchAdapter):
                 env = gymnasium.make_vec(source, copies, "vector_entry_point", **given)
             if env.num_envs != copies:
                 raise ValueError(f"it was asked for {copies} copies and has {env.num_envs}")
-            return Batch(self.name, env, limit, seed, device)
+            return Batch(self.name, env, _mode(self.name, env, config.autoreset), limit, seed, device)
 
     def _given(self, config: GymVecConfig) -> tuple[dict[str, Any], int | None]:
         """What the constructor is given, and after how many steps episodes are cut."""
@@ -124,14 +126,13 @@ class GymVec(BatchAdapter):
 class Batch(VectorEnv):
     """One vector environment of gymnasium.
 
-    limit: steps after which an episode is cut, by the environment or else here. UserError for an environment that does
-    not say what it does with copies that ended; TypeError for spaces that the contract has not.
+    mode: what it does with copies that ended; limit: steps after which an episode is cut, by the environment or else
+    here. TypeError for spaces that the contract has not.
     """
 
-    def __init__(self, name: str, env: Any, limit: int | None, seed: int, device: torch.device):
-        self._env, self._closed = env, False
+    def __init__(self, name: str, env: Any, mode: AutoresetMode, limit: int | None, seed: int, device: torch.device):
+        self._env, self._mode, self._closed = env, mode, False
         self.copies, self.device, self._here = int(env.num_envs), device, device.type == "cpu"
-        self._mode = _mode(name, env)
         self._observer = BatchObserver(env.single_observation_space)
         self._actuator = BatchActuator(env.single_action_space)
         role = RoleSpec(ROLE, ROLE, (ROLE,), self._observer.space, env.single_action_space)
@@ -290,6 +291,9 @@ class Batch(VectorEnv):
                 drawn = self._env.render()
             except NotImplementedError:
                 drawn = None
+            except Exception as error:  # what an environment does that was made without a render mode
+                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise UserError(f"{self.spec.name} could not be drawn ({said})") from error
         if isinstance(drawn, np.ndarray) and drawn.ndim == 3:
             drawn = [drawn]  # of all copies together
         if drawn is None or len(drawn) not in (1, self.copies) or any(one is None for one in drawn):
@@ -305,12 +309,15 @@ class Batch(VectorEnv):
             self._env.close()
 
 
-def _mode(name: str, env: Any) -> AutoresetMode:
+def _mode(name: str, env: Any, given: str | None) -> AutoresetMode:
+    """What the environment does with copies that ended. UserError where nobody says it."""
+    if given is not None:
+        return AutoresetMode[given.upper()]
     said = (env.metadata or {}).get(_MODE)
     try:
         return AutoresetMode(said)
     except ValueError as error:
         raise UserError(
             f"environment '{name}': metadata['{_MODE}'] is {said!r}, expected what it does with copies that ended: "
-            "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
+            "say it with env.autoreset=next_step, same_step or disabled"
         ) from error
