@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import torch
 
 from coterie import run as running
 from coterie.actor import ActorPolicy
+from coterie.build import build
 from coterie.checkpoint import Checkpoints
 from coterie.config import resolve
 from coterie.errors import UserError
 from coterie.evaluation import Evaluation, Evaluator, evaluate
 from coterie.nets.team import Shape
 from coterie.policy import Policy, RandomPolicy
+from coterie.rundir import RunDir
 from coterie.seeds import generator
 from tinyruns import rows_of, train
 from worlds import Counter
@@ -109,7 +113,7 @@ def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, m
     results = iter([1.0, 5.0, 9.0, 3.0, 8.0, 2.0, 1.0])
     call = Evaluator.__call__
 
-    def scripted(self: Evaluator, steps: int) -> Evaluation:
+    def scripted(self: Evaluator, steps: int, told: Any = None) -> Evaluation:
         found = call(self, steps)
         wanted, have = next(results), found.return_mean("agent")
         scale = wanted / have
@@ -166,3 +170,24 @@ def test_only_batches_are_evaluated_with_more_copies_than_the_run_has(
     found = running.evaluate_baseline(resolve(settings), episodes)
     assert made == [copies]
     assert found["episodes"] >= episodes
+
+
+def test_an_evaluation_tells_how_many_episodes_are_played() -> None:
+    env, said = world(copies=4, limit=40), []
+    policies = random_policies(env)
+    evaluate(
+        env, policies, 8, dict.fromkeys(policies, "sample"), 0, told=lambda done, total: said.append((done, total))
+    )
+    assert said == [(0, 8), (4, 8), (8, 8)]  # every 32 steps
+
+
+def test_a_run_that_is_not_evaluated_plays_nothing_at_random_and_opens_one_copy(tmp_path: Path) -> None:
+    def manifest(every: str) -> dict[str, Any]:
+        return RunDir.open(train(tmp_path / every, f"eval.every={every}").run).read_manifest()
+
+    assert "random" in manifest("300")
+    assert "random" not in manifest("0")
+    config = resolve(["algo=random", "env=gym/CartPole-v1", "eval.every=0", "workers.count=1", "copies=2"]).config
+    with closing(build(config)) as parts:
+        assert parts.evaluator.env.copies == 1
+        assert len(multiprocessing.active_children()) == 1

@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from coterie.progress import LineProgress, NullProgress, RichProgress, duration, number, progress
+from coterie.progress import LineProgress, NullProgress, RichProgress, Waiting, duration, number, progress
 
 
 class Clock:
@@ -240,3 +240,12 @@ def test_updates_within_one_interval_write_nothing(clock):
         shown.update(i, 10**6, {"rollout/return_mean": 1.0, "loss/policy": 1.0})
     assert len(console.file.getvalue()) == before  # type: ignore[attr-defined]
     shown.close()
+
+
+def test_what_takes_long_besides_training_says_how_far_it_is() -> None:
+    now, said = [0.0], []
+    told = Waiting(said.append, "random play", first_s=2.0, every_s=10.0, clock=lambda: now[0])
+    for seconds, done in ((1.0, 1), (2.0, 2), (11.0, 3), (12.5, 1500), (30.0, 2000)):
+        now[0] = seconds
+        told(done, 2000)
+    assert said == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]

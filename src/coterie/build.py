@@ -71,8 +71,10 @@ def build(config: RunConfig) -> Parts:
         policies = {name: learner.policy for name, learner in learners.items()}
         collector = Collector(env, policies, seed_of(config.seed, "collect"))
         modes = eval_modes(config.eval.mode, learners)
-        copies = min(config.eval.copies, config.eval.episodes)
-        eval_env = stack.enter_context(closing(environment(config, copies, "eval", device)))
+        copies, purpose = min(config.eval.copies, config.eval.episodes), "eval"
+        if config.eval.every == 0:  # nobody will step them: one is there for its form, and no worker
+            copies, purpose = 1, "idle"
+        eval_env = stack.enter_context(closing(environment(config, copies, purpose, device)))
         evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
         stack.pop_all()
     return Parts(teams, learners, collector, evaluator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from coterie.types import TeamSpec
 
 CHUNK = 32
 """Steps between two looks at which copies have played their quota."""
+
+Told = Callable[[int, int], None]
+"""Is told now and then how many episodes of how many are played."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ class Evaluator:
         self.env, self.policies = env, policies
         self._episodes, self._mode, self._seed = episodes, mode, seed
 
-    def __call__(self, steps: int) -> Evaluation:
-        """The evaluation at `steps` of the run."""
-        return evaluate(self.env, self.policies, self._episodes, self._mode, seed_of(self._seed, "eval", steps))
+    def __call__(self, steps: int, told: Told | None = None) -> Evaluation:
+        """The evaluation at `steps` of the run; told: as in `evaluate`."""
+        seed = seed_of(self._seed, "eval", steps)
+        return evaluate(self.env, self.policies, self._episodes, self._mode, seed, told=told)
 
 
 def evaluate(
@@ -72,11 +77,12 @@ def evaluate(
     mode: dict[str, Mode],
     seed: int,
     most_steps: int = 100_000,
+    told: Told | None = None,
 ) -> Evaluation:
     """Plays at least `episodes` episodes: as many in every copy of `env`, the first ones that each copy finishes.
 
     mode: greedy or sample, a team; seed: of the environment and of the policies' noise; most_steps: UserError if a
-    copy has not played its quota after so many steps.
+    copy has not played its quota after so many steps; told: is called after every few steps.
     """
     quota = -(-episodes // env.copies)
     noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
@@ -106,6 +112,8 @@ def evaluate(
                 finished = finished.pick(played[finished.copy] + _rank(finished.copy) < quota)
                 kept.append(finished)
                 played += torch.bincount(finished.copy, minlength=env.copies)
+            if told is not None:
+                told(int(played.sum()), quota * env.copies)
             if bool((played >= quota).all()):
                 teams = {name: policy.team for name, policy in policies.items()}
                 return Evaluation(Finished.joined(kept), teams)

@@ -15,7 +15,7 @@ from coterie.errors import NonFiniteError, UserError
 from coterie.evaluation import Evaluator
 from coterie.log import JsonlLogger, Logger
 from coterie.metrics import Metric, declare
-from coterie.progress import Progress
+from coterie.progress import Progress, Waiting
 from coterie.types import Action, TeamSpec, Window, tree_map
 
 declare(
@@ -161,7 +161,7 @@ class Trainer:
 
     def _evaluate(self) -> bool:
         """Evaluates and logs; whether the judging team did better than ever before."""
-        evaluation = self.evaluator(self.steps)
+        evaluation = self.evaluator(self.steps, Waiting(self._progress.note, "evaluation", first_s=10.0))
         self._evaluated_at = self.steps
         self._log(evaluation.metrics())
         result = evaluation.return_mean(self._judge)

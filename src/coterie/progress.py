@@ -254,6 +254,32 @@ class RichProgress(Progress):
         return table
 
 
+@final
+class Waiting:
+    """Tells how far something is that is not training, if it takes longer than `first_s` seconds, every `every_s`.
+
+    note: shows a line; what: is done, in words that come before the numbers.
+    """
+
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        what: str,
+        first_s: float = 2.0,
+        every_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._note, self._what, self._every, self._clock = note, what, every_s, clock
+        self._next = clock() + first_s
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` episodes are over."""
+        now = self._clock()
+        if now >= self._next and done < total:
+            self._next = now + self._every
+            self._note(f"{self._what}: {done:,} of {total:,} episodes")
+
+
 def progress(mode: Mode = "auto", title: str = "", start: int = 0) -> Progress:
     """The display of a training that begins at `start` steps (more than 0 for a resumed one).
 

@@ -32,12 +32,12 @@ from coterie.checkpoint import Checkpoints, Found
 from coterie.config import Resolved, change, load_resolved
 from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import NonFiniteError, UserError, WorkersFailedError
-from coterie.evaluation import evaluate
+from coterie.evaluation import Told, evaluate
 from coterie.loop import Schedule, Trainer
 from coterie.origins import to_yaml
 from coterie.policy import Mode, Policy, RandomPolicy
 from coterie.process import interruptible, settle
-from coterie.progress import progress
+from coterie.progress import Progress, Waiting, progress
 from coterie.rundir import RunDir, describe, disk_error, write_text
 from coterie.schema import RunConfig
 from coterie.seeds import seed_of
@@ -119,24 +119,27 @@ def resume(run: Path, overrides: Sequence[str]) -> Result:
         folder.close()
 
 
-def _compare_with(config: RunConfig, folder: RunDir, parts: Parts) -> None:
-    """Notes in the manifest what returns are compared with: random policies, published levels. Once a run."""
+def _compare_with(config: RunConfig, folder: RunDir, parts: Parts, display: Progress) -> None:
+    """Notes in the manifest what returns are compared with: random policies, published levels. Once a run that is
+    evaluated.
+    """
     manifest = folder.read_manifest()
-    if "random" not in manifest:
-        random, known = random_returns(config, parts), levels.known(config, parts.teams)
+    if "random" not in manifest and config.eval.every != 0:
+        told = Waiting(display.note, "random play, to compare with")
+        random, known = random_returns(config, parts, told), levels.known(config, parts.teams)
         folder.write_manifest(manifest | {"random": random, "published": known, "levels": _lines(random, known)})
 
 
 def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -> Result:
     """The loop with its logs, its display and its signals; then the curves and the summary."""
-    _compare_with(config, folder, parts)
-    rows = log.JsonlLogger(folder.metrics_path)
     start = 0 if found is None else found.steps
     title = f"{config.algo.name} on {config.env.name}, seed {config.seed}"
     display = progress(config.progress, title=title, start=start)
+    rows = log.JsonlLogger(folder.metrics_path)
     logger: log.Logger | None = None
     received: list[int] = []
     try:
+        _compare_with(config, folder, parts, display)
         trainer = Trainer(
             parts.algorithms, parts.collector, parts.evaluator, _schedule(config), rows, log.NullLogger(),
             Checkpoints(folder.checkpoints_path), display, {"env": config.env.name, "algo": config.algo.name},
@@ -252,12 +255,12 @@ def _loggers(config: RunConfig, folder: RunDir, rows: log.JsonlLogger, kept: int
     return log.Loggers(wanted)
 
 
-def random_returns(config: RunConfig, parts: Parts) -> dict[str, float]:
+def random_returns(config: RunConfig, parts: Parts, told: Told | None = None) -> dict[str, float]:
     """Mean return of every team if all act at random, over as many episodes as an evaluation has."""
     env = parts.evaluator.env
     policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in parts.teams.items()}
     modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
-    found = evaluate(env, policies, config.eval.episodes, modes, seed_of(config.seed, "random"))
+    found = evaluate(env, policies, config.eval.episodes, modes, seed_of(config.seed, "random"), told=told)
     return {name: found.return_mean(name) for name in policies}
 
 
@@ -299,8 +302,9 @@ def _evaluate(
     modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "evaluate")
+    told = None if config.progress == "off" else Waiting(_say, "evaluation")
     try:
-        found = evaluate(env, policies, episodes, modes, start)
+        found = evaluate(env, policies, episodes, modes, start, told=told)
     finally:
         env.close()
     return {
