@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Literal, TextIO
+from typing import Literal, TextIO, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
