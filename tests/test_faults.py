@@ -281,7 +281,7 @@ def test_a_second_interruption_stops_at_once(tmp_path: Path) -> None:
     process = Process(tmp_path, "train", *tiny(*COUNTER, "steps=1000", "env.hang_at=57"), f"out={out}")
     process.wait_for((tmp_path / "hangs").exists)
     process.signal(signal.SIGINT)
-    time.sleep(0.05)
+    time.sleep(0.3)
     process.signal(signal.SIGINT)
     code, said = process.end()
     assert code == 130
@@ -295,7 +295,10 @@ def test_handlers_are_put_back() -> None:
     with interruptible(lambda: stops.append(1)) as received:
         os.kill(os.getpid(), signal.SIGTERM)
         assert received == [signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGTERM)  # as `timeout` sends it: to the process, and to its group
+        assert received == [signal.SIGTERM]
         assert stops == [1]
+        time.sleep(0.25)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

@@ -7,10 +7,14 @@ import ctypes
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import torch
+
+_SAME = 0.2
+"""Seconds in which a signal that comes again is still the first: `timeout` tells a process, then its group."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # mallopt(3)
 
@@ -31,20 +35,24 @@ def settle(threads: int) -> None:
 
 @contextlib.contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Within it, the first SIGINT or SIGTERM calls `stop`, a second one raises KeyboardInterrupt at once.
+    """Within it, the first SIGINT or SIGTERM calls `stop`; another one, 0.2 s later or more, raises KeyboardInterrupt.
 
     Yields a list that the signal's number is put into.
     """
     received: list[int] = []
+    first = 0.0
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if received:
+        nonlocal first
+        if not received:
+            first = time.monotonic()
+            received.append(number)
+            stop()
+        elif time.monotonic() - first >= _SAME:
             raise KeyboardInterrupt
-        received.append(number)
-        stop()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
