@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from coterie.envs.workers.wire import pack, unpack
 from coterie.errors import UserError, WorkersFailedError
 from coterie.policy import RandomPolicy
 from coterie.types import Row, Step
+from tinyruns import stop_at
 
 COUNTING = "gym/faultyworlds:Counting-v0"
 FAULTS = ("exits", "killed", "hangs", "raises", "nan", "unpaid", "shape")
@@ -211,6 +213,69 @@ def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path):
     while time.monotonic() < until and any(alive(int(pid)) for pid in pids):
         time.sleep(0.05)
     assert not any(alive(int(pid)) for pid in pids)
+
+
+def test_sigterm_to_the_whole_group_is_one_to_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As `timeout` sends it: to the trainer, and at once to everybody in its process group."""
+    run = tmp_path / "run"
+    words = [
+        *("algo=ppo", "env=gym/CartPole-v1", "workers.count=2", "copies=4", "steps=10M", "horizon=20", "device=cpu"),
+        *("threads=1", "eval.every=0", "log.tensorboard=false", f"out={run}"),
+    ]
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        trainer = subprocess.Popen(
+            [sys.executable, "-m", "coterie", "train", *words], stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+            assert trainer.poll() is None, said.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert len(group(trainer.pid)) >= 4  # itself, two workers, and who forks them
+        trainer.terminate()
+        os.killpg(trainer.pid, signal.SIGTERM)
+        assert trainer.wait(60) == 128 + signal.SIGTERM
+        until = time.monotonic() + 10
+        while group(trainer.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not group(trainer.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+    told = said.read_text()
+    assert "the checkpoint is written; go on with: coterie resume" in told
+    assert "replaced" not in told
+    found = checkpoint.Checkpoints(run / "checkpoints").latest()
+    assert found is not None
+    stop_at(monkeypatch, found.steps + 80)
+    assert main(["resume", str(run), "workers.count=0", "progress=off"]) == 0
+    went_on = checkpoint.Checkpoints(run / "checkpoints").latest()
+    assert went_on is not None
+    assert found.steps < went_on.steps < 10_000_000
+
+
+def test_workers_that_nobody_closes_do_not_keep_a_process_from_ending(tmp_path: Path):
+    script = tmp_path / "forgets.py"
+    script.write_text(
+        "from coterie.envs.workers.processes import Processes\n"
+        "if __name__ == '__main__':\n"
+        "    host = Processes('gym/CartPole-v1', {}, 2, 1)\n"
+        "    host.reset(0)\n"
+    )
+    assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
+
+
+def group(leader: int) -> list[int]:
+    """Processes of its process group that live."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, _, number = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            members += [int(entry.name)] if int(number) == leader and state != "Z" else []
+    return members
 
 
 def alive(pid: int) -> bool:

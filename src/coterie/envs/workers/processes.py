@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, final
 
 import numpy as np
@@ -36,7 +37,7 @@ _START = 300.0
 """Seconds that a worker may take to import its library and to make its copies."""
 
 
-PRELOADED = ["coterie.envs.workers.serve"]
+PRELOADED = ["coterie.envs.workers.server"]
 """Modules that the server which workers are forked from imports once; the first who starts one in a process decides."""
 
 
@@ -54,6 +55,8 @@ class Process(Worker):
         self._process.start()
         theirs.close()  # so that an end of the process is the end of the line
         its_life.close()
+        # Who never closes it must not wait for it at the end: what multiprocessing sends to end it is SIGTERM.
+        Finalize(self, _end, (self._process, self._orders, self._life), exitpriority=0)
         self._answered = _waiting(self._orders)
 
     @property
@@ -93,6 +96,13 @@ class Process(Worker):
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+def _end(process: BaseProcess, *lines: Connection) -> None:
+    for line in lines:
+        with suppress(OSError):
+            line.close()
+    process.kill()
 
 
 @dataclass

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ def serve(post: Post, memory: Any, orders: Connection, life: Connection) -> None
     memory: the board's, an array of ctypes; life: a line whose other end the trainer alone has.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
+    outlast()
     _die_with(life)
     try:
         worker = Service(post, memory)
@@ -130,6 +132,25 @@ def words_of(error: Exception) -> bytes:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {words}{where}".encode()
+
+
+def outlast() -> None:
+    """SIGTERM, which `timeout` and schedulers send to the whole process group, is left to the trainer from now on.
+
+    What this process starts ends of it as ever: a signal that is ignored outright would be ignored there too.
+    """
+    signal.signal(signal.SIGTERM, _go_on)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_end_of_sigterm)
+
+
+def _go_on(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _end_of_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _go_on:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _die_with(life: Connection) -> None:
