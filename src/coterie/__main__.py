@@ -6,16 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-BROKEN_PIPE, USER_ERROR, NON_FINITE, INTERRUPTED = 1, 2, 3, 130
+BROKEN_PIPE, USER_ERROR, FAILED, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `coterie ARGV...` (the process' own arguments if None) and returns the exit code.
 
-    0: done; 2: a mistake of the user's, told in one line on stderr; 3: a number was not finite; 130: interrupted.
+    0: done; 2: a mistake of the user's, told in one line on stderr; 3: a number was not finite, or an environment
+    failed; 130: interrupted.
     With COTERIE_DEBUG=1 in the environment, errors keep their traceback.
     """
-    from coterie.errors import NonFiniteError, UserError, WorkersFailedError
+    from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 
     # Before PyTorch is loaded: threads that wait for each other spin a little and then sleep. On two quiet cores this
     # keeps 0.93 of the speed; where others use the cores too, spinning on makes two threads many times slower than one.
@@ -36,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except UserError as error:
         return _say(str(error), USER_ERROR)
-    except (NonFiniteError, WorkersFailedError) as error:
-        return _say(str(error), NON_FINITE)
+    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
+        return _say(str(error), FAILED)
 
 
 def _say(message: str, code: int) -> int:

@@ -31,7 +31,7 @@ from coterie.build import (
 from coterie.checkpoint import Checkpoints, Found
 from coterie.config import Resolved, change, load_resolved
 from coterie.envs.wrappers.config import HostedConfig
-from coterie.errors import NonFiniteError, UserError, WorkersFailedError
+from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import Told, evaluate
 from coterie.loop import Schedule, Trainer
 from coterie.origins import to_yaml
@@ -162,8 +162,10 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         trainer.log_to(logger)
         with interruptible(trainer.request_stop) as received, display, _disk_errors(folder):
             trainer.run()
-    except (NonFiniteError, WorkersFailedError) as error:
-        raise type(error)(f"{error}; the last good checkpoint is in {folder.checkpoints_path}") from error
+    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
+        kept = Checkpoints(folder.checkpoints_path).all()
+        left = f"the last good checkpoint is in {folder.checkpoints_path}" if kept else "there is no checkpoint yet"
+        raise type(error)(f"{error}; {left}") from error
     finally:
         display.close()
         _close(logger or rows, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,12 +26,13 @@ from coterie.envs.hosting.opening import opened
 from coterie.envs.paths import difference, random_actions
 from coterie.envs.workers.processes import Processes
 from coterie.envs.workers.wire import pack, unpack
-from coterie.errors import UserError, WorkersFailedError
+from coterie.errors import EnvironmentFailedError, UserError, WorkersFailedError
 from coterie.policy import RandomPolicy
 from coterie.types import Row, Step
 from tinyruns import stop_at
 
 COUNTING = "gym/faultyworlds:Counting-v0"
+FAULTY = Path(__file__).with_name("faultyworlds.py")
 FAULTS = ("exits", "killed", "hangs", "raises", "nan", "unpaid", "shape")
 
 
@@ -187,6 +189,38 @@ def test_a_run_that_fails_too_often_says_why_and_leaves_a_checkpoint(tmp_path: P
     assert "the ball has no weight" in said
     assert "workers.restarts=1" in said
     assert coterie.load(tmp_path / "run") is not None
+
+
+def test_an_environment_that_raises_without_workers_is_one_line_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    words = [
+        *("train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "copies=2", "steps=2000"),
+        *("horizon=10", "device=cpu", "log.tensorboard=false", "progress=off", "eval.episodes=4", "eval.copies=2"),
+    ]
+    line = next(k for k, text in enumerate(FAULTY.read_text().splitlines(), 1) if "raise ZeroDivisionError" in text)
+    assert main([*words, "env.episode=40", "eval.every=0", f"out={tmp_path / 'run'}"]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"coterie: {COUNTING} failed in a step: ZeroDivisionError: the ball has no weight")
+    assert f"(faultyworlds.py:{line})" in said
+    assert f"the last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in said
+    assert coterie.load(tmp_path / "run") is not None
+    monkeypatch.setenv("COTERIE_DEBUG", "1")
+    assert main([*words, "env.episode=1", f"out={tmp_path / 'other'}"]) == 3
+    said = capsys.readouterr().err  # while policies played at random
+    assert f'{FAULTY}", line {line}, in fail' in said
+    assert said.endswith("there is no checkpoint yet\n")
+
+
+def test_the_line_that_is_told_is_the_user_s_own_whatever_raised_below(monkeypatch: pytest.MonkeyPatch):
+    env = hosted(COUNTING, 0)
+    monkeypatch.setattr("faultyworlds.Counting.reset", lambda *_, **__: json.loads("{"))
+    words = r"failed in reset: JSONDecodeError: Expecting .* \(test_workers.py:\d+\); mend"
+    with pytest.raises(EnvironmentFailedError, match=words) as told:
+        env.reset()
+    assert isinstance(told.value.__cause__, json.JSONDecodeError)
+    env.close()
 
 
 def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path):

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.envs.findings import Broken, Notebook
 from coterie.envs.paths import leaves, on_host
 from coterie.envs.vector import VectorEnv
-from coterie.errors import UserError
+from coterie.errors import EnvironmentFailedError, UserError, one_line
 from coterie.types import ActionSpec, EnvSpec, RoleSpec, Row, Step
 
 # --------------------------------------------------------------------------------------------------------------- spec
@@ -307,6 +307,8 @@ class Watch:
 
 def told(error: Exception) -> str:
     """An exception in one line: its type, and what it says."""
+    if isinstance(error, EnvironmentFailedError) and error.__cause__ is not None:
+        return one_line(error.__cause__)
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
 

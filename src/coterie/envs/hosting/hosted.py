@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +16,7 @@ from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Instance, Layout
 from coterie.envs.vector import VectorEnv
-from coterie.errors import UserError
+from coterie.errors import EnvironmentFailedError, UserError, one_line
 from coterie.types import Action, Row, Step, Tree
 
 
@@ -57,17 +58,34 @@ class Host(ABC):
 
 @final
 class Alone(Host):
-    """Steps all copies in this process; first: the number of the first of them in the whole environment."""
+    """Steps all copies in this process; first: the number of the first of them in the whole environment.
+
+    What a copy raises in a step or a reset is told as EnvironmentFailedError, a UserError as it is.
+    """
 
     def __init__(self, make: Callable[[], Instance], layout: Layout, copies: int, first: int = 0):
         self.board = Board(layout, copies)
         self._crew = Crew(make, self.board, 0, copies, first)
 
     def reset(self, seed: int | None) -> None:
-        self._crew.reset(seed)
+        with self._told("reset"):
+            self._crew.reset(seed)
 
     def send(self) -> None:
-        self._crew.step()
+        with self._told("a step"):
+            self._crew.step()
+
+    @contextmanager
+    def _told(self, when: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailedError(
+                f"{self.board.layout.spec.name} failed in {when}: {one_line(error)}; mend the environment "
+                "(coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)"
+            ) from error
 
     def receive(self) -> None:
         pass  # it was over when `send` returned

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Layout
 from coterie.envs.hosting.opening import opened
 from coterie.envs.workers.wire import pack, unpack
-from coterie.errors import UserError
+from coterie.errors import one_line
 
 STEP, RESET, STATE, LOAD, RENDER = b"s", b"r", b"g", b"l", b"p"
 DONE, FAILED = b".", b"!"
@@ -125,13 +124,8 @@ def _numbers(board: Board, layout: Layout, own: slice) -> list[tuple[str, np.nda
 
 
 def words_of(error: Exception) -> bytes:
-    """One line that names the error, and where it comes from if it is not the user's."""
-    words = " ".join(str(error).split())
-    if isinstance(error, UserError):
-        return words.encode()
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {words}{where}".encode()
+    """One line that names the error, and where it comes from if it is not a UserError."""
+    return one_line(error).encode()
 
 
 def outlast() -> None:
