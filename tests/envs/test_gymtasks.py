@@ -103,5 +103,6 @@ def test_the_list_of_environments_names_those_whose_library_is_missing(
     without(monkeypatch, "Box2D")
     assert main(["list", "envs"]) == 0
     said = capsys.readouterr().out
-    assert "environment 'gym/CarRacing-v3': Box2D is not installed" in said
+    assert "environment 'gym/BipedalWalker-v3': Box2D is not installed" in said
+    assert "(and so do 4 more)" in said  # one line for all five of Box2D's
     assert "environment 'gym/CartPole-v1'" not in said
