@@ -63,6 +63,7 @@ class ActorPolicy(Policy):
         self.log_std = nn.ParameterDict(spread)
         self.module = nn.ModuleDict({"net": self.net, "log_std": self.log_std}).to(device)
         self.scale = ObservationScale(self.blocks, normalise_obs, device)
+        self.networks = (self.module, self.scale.read)
 
     # ------------------------------------------------------------------------------------------------------- acting
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from coterie.envs.parts import Part, beside, parts_of, split, steps_beside
-from coterie.envs.vector import VectorEnv
+from coterie.envs.vector import VectorEnv, begin
 from coterie.episodes import Episodes, Finished
 from coterie.errors import NonFiniteError
 from coterie.policy import Mode, Policy
@@ -39,6 +39,7 @@ class Collector:
         self._carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         self.episodes = Episodes(env.spec, env.copies, env.device)
         self.finished: list[Finished] = []
+        self.ended: Finished | None = None  # the episodes of the last window, if there was one
         self.dropped = 0  # episodes whose worker failed
         self._spread_flags = not env.spec.mortal  # an agent's flags are its copy's
 
@@ -47,7 +48,7 @@ class Collector:
         [].
         """
         if self._row is None:
-            self._row = self.env.reset()
+            self._row = begin(self.env)
         copies = self.env.copies
         carries = {name: tree_map(torch.clone, carry) for name, carry in self._carry.items()}
         noise = {name: p.noise(steps, copies, self._noise[name]) for name, p in self.policies.items()}
@@ -66,10 +67,12 @@ class Collector:
         finished = self.episodes.add(
             earned["reward"], earned["group_reward"], shown["acted"][:-1],
             earned["episode_terminated"] | earned["episode_truncated"], [step.metrics for step in paid], lost,
+            labels_in(lived.records),
         )  # fmt: skip
         if lost is not None:
             self.dropped += int(lost.sum())
             _cut_before(lost, earned, shown["alive"][:-1])
+        self.ended = finished
         if len(finished.length):
             self.finished.append(finished)
         actions, record = _stacked(lived.actions), _stacked(lived.records)
@@ -186,7 +189,7 @@ class Collector:
         if state["row"] is None:
             return
         if not self.env.spec.exact_resume:  # seeded by how far the run is, so that it does not see its begin again
-            self._row = self.env.reset(seed_of(self._seed, "resumed", self._collected))
+            self._row = begin(self.env, seed_of(self._seed, "resumed", self._collected))
             return
         self.env.load_state_dict(state["env"])
         fields = {name: tree_map(lambda x: x.to(device), state["row"][name]) for name in ROWS}
@@ -201,6 +204,12 @@ def lost_in(steps: list[Step]) -> Tensor | None:
         return None
     nothing = torch.zeros_like(steps[0].episode_terminated)
     return torch.stack([nothing if step.lost is None else step.lost for step in steps])
+
+
+def labels_in(records: list[dict[str, Tree]]) -> dict[str, Tensor]:
+    """As which of several teams acted, by team [T, B], from what T rows noted by team; only teams that are several."""
+    several = [name for name, noted in records[0].items() if "label" in noted]
+    return {name: torch.stack([noted[name]["label"][:, 0] for noted in records]) for name in several}
 
 
 def _without(acted: Tensor, lost: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ for _area, _when in _KINDS:
 @dataclass(frozen=True)
 class Finished:
     """`E` episodes that ended: returns [E, N] by agent, group_returns [E, G], length [E], copy [E], metrics by name
-    [E].
+    [E]; labels: by team [E] int64, as which of several its policy played, for policies that say so.
     """
 
     returns: Tensor
@@ -33,6 +33,7 @@ class Finished:
     length: Tensor
     copy: Tensor
     metrics: dict[str, Tensor]
+    labels: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def joined(parts: list[Finished]) -> Finished:
@@ -42,11 +43,12 @@ class Finished:
             torch.cat([p.length for p in parts]),
             torch.cat([p.copy for p in parts]),
             {name: torch.cat([p.metrics[name] for p in parts]) for name in parts[0].metrics},
+            {team: torch.cat([p.labels[team] for p in parts]) for team in parts[0].labels},
         )
 
     def state_dict(self) -> dict[str, Any]:
         """The fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def pick(self, which: Tensor) -> Finished:
         """The episodes at `which`, indices or a mask over [E]."""
@@ -56,6 +58,7 @@ class Finished:
             self.length[which],
             self.copy[which],
             {name: x[which] for name, x in self.metrics.items()},
+            {team: x[which] for team, x in self.labels.items()},
         )
 
     def team_return(self, team: TeamSpec) -> Tensor:
@@ -107,11 +110,12 @@ class Episodes:
         boundary: Tensor,
         metrics: list[dict[str, Tensor]],
         lost: Tensor | None = None,
+        labels: dict[str, Tensor] | None = None,
     ) -> Finished:
         """The episodes that end within T steps, copy by copy in order.
 
         reward: [T, B, N]; group_reward: [T, B, G]; acted, boundary: [T, B]; metrics: T dicts by name [B]; lost: [T, B],
-        where an episode is dropped: what it earned until then counts nowhere.
+        where an episode is dropped: what it earned until then counts nowhere; labels: by team [T, B].
         """
         if lost is not None:
             boundary = boundary | lost
@@ -134,7 +138,8 @@ class Episodes:
         reported = {}
         if len(copy):
             reported = {name: torch.stack([m[name] for m in metrics])[step, copy] for name in self._metrics}
-        finished = Finished(returns, group_returns, length.squeeze(-1).long(), copy, reported)
+        told = {team: label[step, copy] for team, label in (labels or {}).items()}
+        finished = Finished(returns, group_returns, length.squeeze(-1).long(), copy, reported, told)
         return finished if lost is None else finished.pick(~lost[step, copy])
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from coterie.collect import due, live, lost_in, stepping
-from coterie.envs.vector import VectorEnv
+from coterie.collect import due, labels_in, live, lost_in, stepping
+from coterie.envs.vector import VectorEnv, begin
 from coterie.episodes import Episodes, Finished
 from coterie.errors import UserError
 from coterie.policy import Mode, Policy
@@ -90,7 +90,7 @@ def evaluate(
     played = torch.zeros(env.copies, dtype=torch.long, device=env.device)
     kept: list[Finished] = []
     with stepping(env):
-        row = env.reset(seed)
+        row = begin(env, seed)
         carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):
             noise = {name: p.noise(CHUNK, env.copies, noises[name]) for name, p in policies.items()}
@@ -107,6 +107,7 @@ def evaluate(
                 torch.stack([s.episode_terminated | s.episode_truncated for s in steps]),
                 [s.metrics for s in steps],
                 lost,
+                labels_in(lived.records),
             )
             if len(finished.copy):
                 finished = finished.pick(played[finished.copy] + _rank(finished.copy) < quota)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from coterie.checkpoint import Checkpoints, Found, compare
 from coterie.collect import Collector
 from coterie.errors import NonFiniteError, UserError
 from coterie.evaluation import Evaluator
+from coterie.guide import Guide, Roster
 from coterie.log import JsonlLogger, Logger
 from coterie.metrics import Metric, declare
 from coterie.progress import Progress, Waiting
@@ -55,13 +57,15 @@ class Trainer:
         store: Checkpoints,
         progress: Progress,
         metadata: dict[str, Any],
+        roster: Roster | None = None,
+        guides: Sequence[Guide] = (),
     ):
         self.algorithms, self.collector, self.evaluator, self.schedule = algorithms, collector, evaluator, schedule
         self._rows, self._logger, self._store, self._progress = rows, logger, store, progress
         self._metadata = metadata
         self.teams: dict[str, TeamSpec] = {name: a.policy.team for name, a in algorithms.items()}
-        # Who learns nothing asks for no windows; where nobody learns, all take theirs, so that rows are logged.
-        self._learners = {name: a for name, a in algorithms.items() if a.capabilities.learns} or algorithms
+        self._roster, self._guides = roster or Roster.of(algorithms), guides
+        self._learners = {name: algorithms[name] for name in self._roster.learners}
         self._judge = next(iter(self._learners))  # the team whose evaluation names the best checkpoint
         self._chunk = min(a.horizon for a in self._learners.values())
         shortest = min(self._learners, key=lambda name: self._learners[name].horizon)
@@ -95,6 +99,9 @@ class Trainer:
         schedule = self.schedule
         self._clock, self._marked = time.perf_counter(), (self.steps, time.perf_counter())
         self._spent = {"collect": 0.0, "update": 0.0}
+        if self._saved_at < 0:
+            for guide in self._guides:
+                self._tell(guide.begin())
         if self._evaluated_at < 0 and schedule.eval_every:
             self._evaluate()
         if self._saved_at < 0:
@@ -107,6 +114,9 @@ class Trainer:
                 raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
             if row:
                 self._log(row)
+            assert self.collector.ended is not None
+            for guide in self._guides:
+                self._tell(guide.after_window(self.steps, self.collector.ended))
             last = self.steps >= schedule.steps
             evaluates = schedule.eval_every > 0 and (last or _due(schedule.eval_every, before, self.steps))
             better = evaluates and self._evaluate()
@@ -122,8 +132,12 @@ class Trainer:
         windows, acted = self.collector.advance(self._chunk)
         collected = time.perf_counter()
         updated = False
+        learning = self._roster.learning
         for name, algorithm in self._learners.items():
             pending = self._pending[name]
+            if name not in learning:
+                pending.clear()  # what it lives through when it learns again does not follow on this
+                continue
             pending.append(windows[name])
             if len(pending) * self._chunk < algorithm.horizon:
                 continue
@@ -156,6 +170,8 @@ class Trainer:
         self._marked = (self.steps, now)
         row["time/steps_per_s"] = (self.steps - steps) / took
         row |= {f"time/{name}_share": spent / took for name, spent in self._spent.items()}
+        for guide in self._guides:
+            row |= guide.metrics()
         self._spent = dict.fromkeys(self._spent, 0.0)
         return row
 
@@ -176,6 +192,12 @@ class Trainer:
         row = {"steps": self.steps, "time/wall_s": self.wall, **row}
         self._logger.write(row)
         self._progress.update(self.steps, self.schedule.steps, row)
+        for guide in self._guides:
+            self._tell(guide.hear(self.steps, row))
+
+    def _tell(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._progress.note(line)
 
     def _named(self, key: str, team: str) -> str:
         if len(self.algorithms) == 1:
@@ -199,6 +221,7 @@ class Trainer:
             "horizons": self._horizons(),
             "pending": {name: [_plain(w) for w in windows] for name, windows in self._pending.items()},
             "unlogged": self._unlogged,
+            "guides": {guide.name: guide.state_dict() for guide in self._guides},
             "steps": self.steps,
             "updates": self.updates,
             "best": self.best,
@@ -213,6 +236,10 @@ class Trainer:
     def load(self, found: Found) -> None:
         """Takes up a checkpoint. UserError names what differs if it does not fit."""
         state = found.state
+        kept = state.get("guides", {})
+        for guide in self._guides:  # first of all: they decide who acts, and with that what the collector holds
+            if guide.name in kept:
+                guide.load_state_dict(kept[guide.name])
         mine = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
         differences = compare(
             _fixed(mine, self.collector.state_dict()), _fixed(state["algorithms"], state["collector"])

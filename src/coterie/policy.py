@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.nets.memory import Carry
 from coterie.types import Action, Row, TeamSpec, Tree
@@ -15,9 +15,13 @@ Mode = Literal["greedy", "sample", "explore"]
 
 
 class Policy(ABC):
-    """Acts for one team: pure in the row, the memory and the noise."""
+    """Acts for one team: pure in the row, the memory and the noise.
+
+    networks: what `act` reads that learning changes, all of it parameters and buffers of these; () where nothing does.
+    """
 
     team: TeamSpec
+    networks: tuple[nn.Module, ...] = ()
 
     @abstractmethod
     def start(self, copies: int) -> Carry:
@@ -31,7 +35,8 @@ class Policy(ABC):
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
-        """What the team does on a row of its own, its memory after it, and what it notes, by name [B, N].
+        """What the team does on a row of its own, its memory after it, and what it notes, by name [B, N]; under `label`
+        as which of several it acts, if it is several.
 
         mode: greedy takes the most likely action and needs no noise; sample draws from the policy; explore draws as the
         algorithm does while it collects.

@@ -41,6 +41,7 @@ class ValuePolicy(Policy):
         self.net = TeamNet(team, widths, 1.0, shape, share, agent_id, generator, extra).to(device)
         self.blocks = self.net.blocks
         self.scale = ObservationScale(self.blocks, normalise_obs, device)
+        self.networks = (self.net, self.scale.read)
         self.epsilon = 1.0
         self._width = max(widths.values())
 

@@ -47,6 +47,7 @@ class DeterministicPolicy(Policy):
         outputs = {b.name: b.roles[0].action.mask_size + b.roles[0].action.continuous for b in self.blocks}
         self.net = TeamNet(team, outputs, 0.01, shape, share, agent_id, generator).to(device)
         self.scale = ObservationScale(self.blocks, normalise_obs, device)
+        self.networks = (self.net, self.scale.read)
         numbers = max(role.action.continuous for role in team.roles)
         self._drift = numbers if noise == "ornstein_uhlenbeck" else 0
         self._theta = theta

@@ -57,6 +57,7 @@ class SquashedPolicy(Policy):
         outputs = {name: spec.mask_size + 2 * spec.continuous for name, spec in specs.items()}
         self.net = TeamNet(team, outputs, 0.01, shape, share, agent_id, generator).to(device)
         self.scale = ObservationScale(self.blocks, normalise_obs, device)
+        self.networks = (self.net, self.scale.read)
         self.warming = False
 
     def start(self, copies: int) -> Carry:

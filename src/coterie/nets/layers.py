@@ -41,6 +41,8 @@ class _Tanh(torch.autograd.Function):
 
 def tanh(x: Tensor) -> Tensor:
     """tanh(x) in the place of x, which nobody else may need, differentiable once; see `tanh_`."""
+    if not torch.is_grad_enabled():
+        return tanh_(x)
     return _Tanh.apply(x)  # pyright: ignore[reportReturnType]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.math.running import Moments, count_scale, count_start, count_update
 from coterie.nets.team import Block
@@ -21,7 +21,15 @@ class ObservationScale:
         self._blocks = tuple(block for block in blocks if block.vector) if on else ()
         self._device = device
         self._moments: dict[str, Moments] = {b.name: count_start(b.features, device) for b in self._blocks}
-        self._scales = {name: count_scale(moments) for name, moments in self._moments.items()}
+        self.read = nn.Module()
+        """What the networks' observations are made with, as buffers `mean_<block>` and `scale_<block>`."""
+        self._renew()
+
+    def _renew(self) -> None:
+        for name, moments in self._moments.items():
+            mean, scale = count_scale(moments)
+            self.read.register_buffer(f"mean_{name}", mean)
+            self.read.register_buffer(f"scale_{name}", scale)
 
     def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
         """Observations by role [.., n, D] as the networks read them."""
@@ -29,7 +37,7 @@ class ObservationScale:
             return obs
         out = dict(obs)
         for block in self._blocks:
-            mean, scale = self._scales[block.name]
+            mean, scale = (self.read.get_buffer(f"{part}_{block.name}") for part in ("mean", "scale"))
             for role in block.roles:
                 out[role.name] = ((obs[role.name] - mean) / scale).clamp(-10, 10)
         return out
@@ -39,7 +47,7 @@ class ObservationScale:
         for block in self._blocks:
             live = weight[..., block.start : block.stop]
             self._moments[block.name] = count_update(self._moments[block.name], block.gather(obs), live)
-        self._scales = {name: count_scale(moments) for name, moments in self._moments.items()}
+        self._renew()
 
     def state_dict(self) -> dict[str, Any]:
         return self._moments
@@ -48,4 +56,4 @@ class ObservationScale:
         self._moments = {
             name: {key: value.to(self._device) for key, value in moments.items()} for name, moments in state.items()
         }
-        self._scales = {name: count_scale(moments) for name, moments in self._moments.items()}
+        self._renew()
