@@ -14,7 +14,7 @@ import torch
 from coterie.build import Parts, build, environment
 from coterie.config import Resolved
 from coterie.envs.parts import Parted
-from coterie.envs.vector import VectorEnv
+from coterie.envs.vector import VectorEnv, advance, begin
 from coterie.loop import joined
 from coterie.policy import RandomPolicy
 from coterie.process import settle
@@ -172,9 +172,9 @@ def world_alone(config: RunConfig, device: torch.device, seconds: float) -> floa
     try:
         pool = _random_actions(env)
         with torch.inference_mode():
-            row = env.reset()
+            row = begin(env)
             for actions in pool:
-                _, row = env.step(actions)
+                _, row = advance(env, actions)
             times, acted = [], []
             began = time.perf_counter()
             while not times or time.perf_counter() - began < seconds:
@@ -183,7 +183,7 @@ def world_alone(config: RunConfig, device: torch.device, seconds: float) -> floa
                 rows = []
                 for actions in pool:
                     rows.append(row)
-                    _, row = env.step(actions)
+                    _, row = advance(env, actions)
                 wait(device)
                 times.append(time.perf_counter() - at)
                 acted.append(sum(int(r.acted.sum()) for r in rows))
@@ -196,7 +196,7 @@ def _random_actions(env: VectorEnv) -> list[dict[str, Action]]:
     """Actions of everybody for `_POOL` steps. Masks are not asked, so that nothing is timed but the environment."""
     order = tuple(role.name for role in env.spec.roles)
     policy = RandomPolicy(env.spec.team("all", order), env.device)
-    row = env.reset()
+    row = begin(env)
     noise = policy.noise(_POOL, env.copies, generator(0, "bench", device=env.device))
     return [policy.act(row, {}, drawn, "sample")[0] for drawn in noise]
 

@@ -27,6 +27,18 @@ class EnvironmentFailedError(Exception):
     Its cause is what was raised.
     """
 
+    @classmethod
+    def of(cls, name: str, when: str, error: Exception) -> EnvironmentFailedError:
+        """What the environment of this name raised; when: `a step` or `reset`."""
+        return cls(
+            f"{name} failed in {when}: {one_line(error)}; mend the environment "
+            "(coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)"
+        )
+
+
+TOLD = (UserError, NonFiniteError, WorkersFailedError, EnvironmentFailedError)
+"""What already is one line for the user."""
+
 
 def one_line(error: BaseException) -> str:
     """`ZeroDivisionError: there is no ball (stocks.py:21)`: type, words, and the last line of the user's own on the way

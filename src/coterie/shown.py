@@ -12,7 +12,7 @@ import torch
 from coterie.build import environment
 from coterie.collect import act
 from coterie.envs.replays import with_replays
-from coterie.envs.vector import VectorEnv
+from coterie.envs.vector import VectorEnv, advance, begin
 from coterie.policy import Mode, Policy
 from coterie.schema import RunConfig
 from coterie.seeds import generator
@@ -56,15 +56,15 @@ def _rows(
     """Stands at every row of so many episodes of one copy, closing ones included."""
     noises = {name: generator(seed, "noise", name, device=env.device) for name in policies}
     with torch.inference_mode():
-        row = env.reset(seed)
+        row = begin(env, seed)
         carry = {name: policy.start(1) for name, policy in policies.items()}
         while episodes:
             yield
             noise = {name: policy.noise(1, 1, noises[name])[0] for name, policy in policies.items()}
             actions, _, carry = act(policies, row, carry, noise, modes)
-            step, row = env.step(actions)
+            step, row = advance(env, actions)
             if bool(step.episode_terminated | step.episode_truncated):
                 yield
                 episodes -= 1
                 if episodes:
-                    _, row = env.step(actions)  # from the closing row, which asks for no action
+                    _, row = advance(env, actions)  # from the closing row, which asks for no action

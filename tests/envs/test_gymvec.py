@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import vecworlds
 from vecworlds import (
     ANY_SPACES,
     Broken,
@@ -31,11 +32,11 @@ from coterie.envs.adapters.gymvec import Batch
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
 from coterie.envs.paths import difference
-from coterie.envs.vector import VectorEnv
-from coterie.errors import NonFiniteError, UserError
+from coterie.envs.vector import VectorEnv, advance, begin
+from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError
 from coterie.seeds import seed_of
 from coterie.types import Action, Row
-from tinyruns import TINY, assert_same, state_of, stop_at, train
+from tinyruns import TINY, assert_same, state_of, stop_at, tiny, train
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -385,3 +386,32 @@ def test_learners_of_both_kinds_take_every_mode(algo: str, learning: tuple[str, 
 def test_a_reward_that_is_no_number_stops_the_run(tmp_path: Path):
     with pytest.raises(NonFiniteError, match="reward"):
         train(tmp_path / "run", "algo=ppo", "env=gymvec/Broken-v0", "algo.minibatches=1")
+
+
+@pytest.mark.usefixtures("_without_curves")
+def test_one_that_raises_is_one_line_with_its_own_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source = Path(vecworlds.__file__).read_text().splitlines()
+    line = next(k for k, text in enumerate(source, 1) if "raise ZeroDivisionError" in text)
+    own = ("algo=ppo", "algo.minibatches=1", "env=gymvec/Broken-v0", "env.fault=raises", "eval.every=0")
+    assert main(["train", *tiny(*own), f"out={tmp_path / 'run'}"]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in said
+    assert f"(vecworlds.py:{line})" in said
+    assert f"the last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in said
+
+
+def test_one_that_cannot_be_reset_is_told_as_well(monkeypatch: pytest.MonkeyPatch):
+    env = make("gymvec/Diary-v0", copies=2)
+    monkeypatch.setattr(Diary, "reset", lambda *_, **__: {}["ball"])
+    with pytest.raises(EnvironmentFailedError, match=r"failed in reset: KeyError: 'ball' \(test_gymvec.py:\d+\)") as it:
+        begin(env)
+    assert isinstance(it.value.__cause__, KeyError)
+
+
+def test_what_is_one_line_already_stays_as_it_is():
+    env = make("gymvec/Broken-v0", {"fault": "short"}, copies=2)
+    begin(env)
+    (_, (action, _, _)) = played(env, 2)
+    with pytest.raises(UserError, match="returned rewards of shape"):
+        advance(env, action)

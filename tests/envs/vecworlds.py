@@ -125,7 +125,7 @@ class Drawn(Diary):
 
 
 class Broken(Diary):
-    """A `Diary` whose third step pays what is no number, or not one a copy."""
+    """A `Diary` whose third step pays what is no number, or not one a copy, shows too little, or fails."""
 
     def __init__(self, num_envs: int, fault: str = "number"):
         super().__init__(num_envs)
@@ -138,6 +138,8 @@ class Broken(Diary):
                 reward[:] = np.nan
             elif self.fault == "seen":
                 seen = seen[:, :2]
+            elif self.fault == "raises":
+                raise ZeroDivisionError("the pages have no weight")
             else:
                 reward = reward[:1]
         return seen, reward, *others

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar, final
 import torch
 from torch import Tensor
 
-from coterie.envs.vector import VectorEnv
+from coterie.envs.vector import VectorEnv, advance
 from coterie.types import Action, Row, Step, Tree, tree_map
 
 T = TypeVar("T", bound=Tree)
@@ -47,7 +47,7 @@ class Whole:
         self._env, self.copies = env, env.copies
 
     def send(self, action: dict[str, Action]) -> None:
-        self._brought = self._env.step(action)
+        self._brought = advance(self._env, action)
 
     def receive(self) -> tuple[Step, Row]:
         return self._brought

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.errors import TOLD, EnvironmentFailedError
 from coterie.types import Action, EnvSpec, Row, Step
 
 
@@ -53,3 +54,23 @@ class VectorEnv(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives back what the environment holds outside of memory. May be called twice."""
+
+
+def begin(env: VectorEnv, seed: int | None = None) -> Row:
+    """`env.reset(seed)`. EnvironmentFailedError for what the environment raises, but what is one line already."""
+    try:
+        return env.reset(seed)
+    except TOLD:
+        raise
+    except Exception as error:
+        raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
+
+
+def advance(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Row]:
+    """`env.step(action)`. EnvironmentFailedError as in `begin`."""
+    try:
+        return env.step(action)
+    except TOLD:
+        raise
+    except Exception as error:
+        raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error

@@ -16,7 +16,7 @@ from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Instance, Layout
 from coterie.envs.vector import VectorEnv
-from coterie.errors import EnvironmentFailedError, UserError, one_line
+from coterie.errors import EnvironmentFailedError, UserError
 from coterie.types import Action, Row, Step, Tree
 
 
@@ -82,10 +82,7 @@ class Alone(Host):
         except UserError:
             raise
         except Exception as error:
-            raise EnvironmentFailedError(
-                f"{self.board.layout.spec.name} failed in {when}: {one_line(error)}; mend the environment "
-                "(coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)"
-            ) from error
+            raise EnvironmentFailedError.of(self.board.layout.spec.name, when, error) from error
 
     def receive(self) -> None:
         pass  # it was over when `send` returned
