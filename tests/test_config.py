@@ -341,3 +341,41 @@ def test_one_line_names_all_keys_that_are_wrong():
     line = _refused("algo.lr=-1", "algo.gamma=3")
     assert line.startswith("algo.lr=-1: expected a number greater than 0")
     assert line.endswith("(wrong too: algo.gamma)")
+
+
+# -------------------------------------------------------------------------------------------------------------- rewards
+
+
+def test_a_reward_signal_is_on_where_one_of_its_keys_is_given():
+    assert resolve().config.rewards.plain
+    assert list(resolve(["rewards.icm.lr=1e-4"]).config.rewards.signals) == ["icm"]
+    assert list(resolve(["rewards.rnd={}"]).config.rewards.signals) == ["rnd"]
+    with pytest.raises(UserError, match=r"rewards.icm=5: expected null, {}, or keys of its own behind a dot"):
+        resolve(["rewards.icm=5"])
+
+
+def test_a_team_takes_the_top_rewards_key_by_key_and_null_closes_a_signal():
+    resolved = resolve([TAG, "rewards.icm.eta=2", "rewards.rnd={}", "teams.agent.rewards.icm.lr=0.01"])
+    own = resolved.config.rewards_of("agent")
+    assert own.icm is not None
+    assert (own.icm.eta, own.icm.lr, list(own.signals)) == (2.0, 0.01, ["icm", "rnd"])
+    assert resolved.origins["teams.agent.rewards.icm.eta"] == "inherits rewards.icm.eta"
+    assert resolved.config.rewards_of("adversary").icm == resolve(["rewards.icm.eta=2"]).config.rewards.icm
+    closed = resolve([TAG, "rewards.icm.eta=2", "teams.agent.rewards.icm=null"]).config
+    assert closed.rewards_of("agent").plain
+    assert not closed.rewards_of("adversary").plain
+
+
+def test_a_team_that_learns_nothing_takes_no_rewards():
+    config = resolve([TAG, "rewards.icm={}", "teams.agent.algo=random"]).config
+    assert config.rewards_of("agent").plain
+    assert not config.rewards_of("adversary").plain
+
+
+def test_rewards_are_read_back_from_what_a_run_saved(tmp_path: Path):
+    from coterie.config import load_resolved
+    from coterie.origins import to_yaml
+
+    resolved = resolve([TAG, "rewards.icm={}", "teams.agent.rewards.icm=null", "teams.agent.rewards.rnd.lr=0.1"])
+    (tmp_path / "config.yaml").write_text(to_yaml(resolved))
+    assert load_resolved(tmp_path / "config.yaml").config == resolved.config

@@ -160,7 +160,7 @@ def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
     from coterie import registry
     from coterie.config import resolve
     from coterie.messages import leaf_fields, show
-    from coterie.schema import RunConfig
+    from coterie.schema import RunConfig, TeamConfig
     from coterie.settings import flatten
 
     resolved = resolve(overrides)
@@ -168,7 +168,7 @@ def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
     fields = leaf_fields(RunConfig) | leaf_fields(type(config.env.params), "env.")
     fields |= leaf_fields(registry.algorithm(config.algo.name).Config, "algo.")
     for team, own in config.teams.items():
-        fields |= leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
+        fields |= leaf_fields(TeamConfig, f"teams.{team}.") | leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
     meanings = {"algo.name": "The algorithm; write algo=NAME.", "env.name": "The environment; write env=NAME."}
     return [
         {

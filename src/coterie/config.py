@@ -27,6 +27,8 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 _CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "workers.")
 """Keys, and sections of keys, that may change when a run goes on."""
+_TEAM_SECTIONS = tuple(name for name in TeamConfig.model_fields if name in RunConfig.model_fields and name != "algo")
+"""Sections that a team inherits key by key."""
 
 _Leaves = dict[str, Setting]
 
@@ -114,11 +116,12 @@ def _compose(*layers: list[Setting]) -> Resolved:
     family = settings.preset("family", env.partition("/")[0])  # for names that have no preset of their own
     leaves = {setting.key: setting for setting in (*family, *settings.preset("env", env))}
     leaves |= _algo_presets(algo, env)
-    leaves |= {setting.key: setting for setting in user}
+    leaves = _laid(leaves, user)
     for section, name in (("algo", algo), ("env", env)):
         leaves.setdefault(f"{section}.name", Setting(f"{section}.name", name, DEFAULT))
     for team in dict.fromkeys(setting.key.split(".")[1] for setting in leaves.values() if _team_of(setting)):
         _fill_team(team, leaves, layers, env)
+        leaves = _inherited(team, leaves)
     return _build(leaves, user)
 
 
@@ -203,6 +206,30 @@ def _fill_team(team: str, leaves: _Leaves, layers: Iterable[list[Setting]], env:
     leaves |= under
 
 
+def _inherited(team: str, leaves: _Leaves) -> _Leaves:
+    """The leaves with what a team that learns takes from the top sections, such as its rewards, under its own."""
+    prefix = f"teams.{team}."
+    if not registry.algorithm(str(leaves[f"{prefix}algo.name"].value)).capabilities.learns:
+        return leaves
+    sections = tuple(f"{name}." for name in _TEAM_SECTIONS)
+    own = [s for k, s in leaves.items() if k.startswith(tuple(prefix + section for section in sections))]
+    rest = {k: s for k, s in leaves.items() if k not in {s.key for s in own}}
+    top = [s.moved(f"{prefix}{k}", f"inherits {k}") for k, s in leaves.items() if k.startswith(sections)]
+    return rest | _laid({s.key: s for s in top}, own)
+
+
+def _laid(under: _Leaves, above: Iterable[Setting]) -> _Leaves:
+    """The leaves with settings over them: null closes a section, and a key inside opens it again."""
+    leaves = dict(under)
+    for setting in above:
+        for key, other in list(leaves.items()):
+            closed = setting.value is None and key.startswith(f"{setting.key}.")
+            if closed or (other.value is None and setting.key.startswith(f"{key}.")):
+                del leaves[key]
+        leaves[setting.key] = setting
+    return leaves
+
+
 # ------------------------------------------------------------------------------------------------------------- typing
 
 
@@ -236,9 +263,11 @@ def _env_model(name: str) -> type[BaseModel]:
 def _team(team: str, model: type[BaseModel], leaves: _Leaves) -> TeamConfig:
     prefix = f"teams.{team}."
     algo = _choice(f"{prefix}algo.", str(leaves[f"{prefix}algo.name"].value), model, leaves)
-    roles = leaves.get(f"{prefix}roles")
-    value = roles.value if roles else None
-    return _validated(TeamConfig, {"algo": algo, "roles": [value] if isinstance(value, str) else value}, prefix, leaves)
+    own = {k.removeprefix(prefix): s.value for k, s in leaves.items() if k.startswith(prefix)}
+    tree = settings.nest({key: value for key, value in own.items() if not key.startswith("algo.")}) | {"algo": algo}
+    if isinstance(tree.get("roles"), str):
+        tree["roles"] = [tree["roles"]]
+    return _validated(TeamConfig, tree, prefix, leaves)
 
 
 def _choice(prefix: str, name: str, model: type[BaseModel], leaves: _Leaves) -> Choice:
@@ -280,7 +309,10 @@ def _known(models: Mapping[str, type[BaseModel]], teams: Iterable[str]) -> dict[
     }
     for prefix, model in models.items():
         known |= {f"{prefix}name": None, **messages.leaf_fields(model, prefix)}
-    return known | {f"teams.{team}.roles": None for team in teams}
+    for team in teams:
+        own = messages.leaf_fields(TeamConfig, f"teams.{team}.")
+        known |= {key: field for key, field in own.items() if not key.startswith(f"teams.{team}.algo.")}
+    return known
 
 
 def _check_key(setting: Setting, models: Mapping[str, type[BaseModel]], teams: Iterable[str], leaves: _Leaves) -> None:

@@ -24,18 +24,20 @@ _BY_ERROR = (
     ("tuple_type", "a list in brackets"),
     ("dict_type", "a mapping in braces"),
     ("none_required", "null"),
+    ("model_type", "null, {}, or keys of its own behind a dot"),
 )
 
 
 def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """Every leaf of a model and of the models within it, by dotted key."""
+    """Every leaf of a model and of the models within it, by dotted key; a section that may be null is a leaf too."""
     leaves: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            leaves |= leaf_fields(inner, f"{prefix}{name}.")
-        else:
+        kinds = _alternatives(field.annotation)
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if len(kinds) > 1 or not inner:
             leaves[f"{prefix}{name}"] = field
+        for section in inner:
+            leaves |= leaf_fields(section, f"{prefix}{name}.")
     return leaves
 
 

@@ -33,6 +33,12 @@ ALGOS: dict[str, str] = {
 }
 """An algorithm's name to its class. Names that share a class differ by their preset in `conf/algo`."""
 
+SIGNALS: dict[str, str] = {
+    "icm": "coterie.rewards.icm:Icm",
+    "rnd": "coterie.rewards.rnd:Rnd",
+}
+"""A reward signal's name, its key in the section `rewards`, to its class."""
+
 DEFAULT_ALGO = "mappo"
 DEFAULT_ENV = "particle/simple_spread"
 
@@ -95,6 +101,11 @@ def algorithm(name: str) -> Any:
     """The class of an algorithm; `name` may be a variant like `ippo/yardstick`. UserError for an unknown name."""
     check_algorithm(name)
     return load(ALGOS[base_name(name)], f"algorithm '{name}'")
+
+
+def signal(name: str) -> Any:
+    """The class of a reward signal."""
+    return load(SIGNALS[name], f"reward signal '{name}'")
 
 
 def is_factory(name: str) -> bool:

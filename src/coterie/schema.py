@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
 
+from coterie.rewards.config import RewardsConfig
+
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 MOST_THREADS = 8
@@ -86,6 +88,8 @@ class TeamConfig(Model):
 
     algo: Choice
     """The team's own algorithm, complete; where it is the top one, keys that were not given are the top one's."""
+    rewards: RewardsConfig = RewardsConfig()
+    """What the team is rewarded for; keys that were not given are the top section's, if the team learns."""
     roles: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Environment roles that form the team; by default the roles of the group that bears the team's name."""
 
@@ -158,7 +162,9 @@ class RunConfig(Model):
     env: Choice
     """The environment."""
     teams: dict[str, TeamConfig] = Field(default_factory=dict)
-    """Teams that differ from the rest, by name; teams that are not named here take the top `algo`."""
+    """Teams that differ from the rest, by name; teams that are not named here take the top `algo` and `rewards`."""
+    rewards: RewardsConfig = RewardsConfig()
+    """What teams are rewarded for."""
     steps: Count = Field(default=1_000_000, ge=1, le=10**15)
     """Environment steps in all, over all copies; the run ends at the first window at or past them."""
     copies: Count = Field(default=128, ge=1, le=10**7)
@@ -187,6 +193,10 @@ class RunConfig(Model):
     def algo_of(self, team: str) -> Choice:
         """The algorithm that trains `team`."""
         return self.teams[team].algo if team in self.teams else self.algo
+
+    def rewards_of(self, team: str) -> RewardsConfig:
+        """What `team` is rewarded for."""
+        return self.teams[team].rewards if team in self.teams else self.rewards
 
     def tree(self) -> dict[str, Any]:
         """The configuration as plain dicts, lists and scalars, in the order of the fields."""

@@ -74,7 +74,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})
-        branch[last] = value
+        branch[last] = dict(value) if isinstance(value, dict) else value  # what is nested in it is not the setting's
     return tree
 
 
