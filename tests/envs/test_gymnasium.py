@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -282,7 +283,11 @@ def test_registered_parameters_are_the_defaults_of_keys():
         ("gym/CartPole-v9", {}, "did you mean 'gym/CartPole-v1'"),
         ("gym/Pendulm-v1", {}, "did you mean 'gym/Pendulum-v1'"),
         ("gym/qqqqqqqqqq", {}, "gymnasium.pprint_registry() prints all"),
-        ("gym/no_such_package:World-v0", {}, "there is no module 'no_such_package'"),
+        ("gym/no_such_package:World-v0", {}, "there is no module 'no_such_package': install the package"),
+        ("gym/ALE/Pong-v5", {}, "is of ale-py, which is not installed: pip install ale-py"),
+        ("gymvec/ALE/Pong-v5", {}, "is of ale-py, which is not installed: pip install ale-py"),
+        ("gym/Things/Pong-v5", {}, "nothing that is imported registers the namespace 'Things' (ALE,"),
+        ("gym/phys2d/CartPole-v9", {}, "did you mean 'gym/phys2d/CartPole-v"),
         ("gym/Gone-v0", {}, "No module named 'no_such_library': pip install no_such_library"),
         ("gym/Pendulum-v1", {"gg": 3}, "gym/Pendulum-v1 has no key 'env.gg': did you mean 'env.g'"),
         ("gym/Pendulum-v1", {"g": "much"}, "env.g=much: expected a number"),
@@ -292,11 +297,30 @@ def test_registered_parameters_are_the_defaults_of_keys():
         ("gymm/Pendulum-v1", {}, "did you mean 'gym/Pendulum-v1'"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], words: str):
+def test_what_cannot_be_made_is_one_line(
+    name: str, params: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as where it is not installed
     with pytest.raises(UserError) as error:
         make(name, params)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_known_namespace_is_imported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "ale_py.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "gymnasium.register('ALE/Swing-v5', PendulumEnv, max_episode_steps=4)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert make("gym/ALE/Swing-v5").spec.episode_limit == 4
+        with pytest.raises(UserError, match="did you mean 'gym/ALE/Swing-v5'"):
+            make("gym/ALE/Swung-v5")
+    finally:
+        gymnasium.registry.pop("ALE/Swing-v5", None)
+        sys.modules.pop("ale_py", None)
 
 
 def test_a_package_s_own_id_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

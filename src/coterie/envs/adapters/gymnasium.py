@@ -34,7 +34,9 @@ from coterie.types import EnvSpec, RoleSpec
 
 ROLE = "agent"
 
-_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "phys2d": "jax"}
+_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "phys2d": "jax", "tabular": "jax"}
+_NAMESPACES = {"ALE": ("ale_py", "ale-py")}
+"""Modules that register a namespace of ids when they are imported, and the packages that bring them."""
 _SAVED = {
     "CartPoleEnv": ("state", "steps_beyond_terminated"),
     "PendulumEnv": ("state", "last_u"),
@@ -178,15 +180,42 @@ def registered(env_id: str, family: str = "gym") -> GymSpec:
         try:
             importlib.import_module(package)
         except ModuleNotFoundError as error:
-            raise UserError(f"environment '{family}/{env_id}': there is no module '{error.name}'") from error
+            mend = ": install the package that brings it, or stand in its folder" if error.name == package else ""
+            raise UserError(f"environment '{family}/{env_id}': there is no module '{error.name}'{mend}") from error
+    elif name.partition("/")[0] in _NAMESPACES:
+        _import_namespace(name, family)
     known = gymnasium.registry
     if name not in known:
+        _require_namespace(name, family)
         versions = [other for other in known if other.partition("-v")[0] == name.partition("-v")[0]]
         mend = nearest(f"{family}/{name}", (f"{family}/{other}" for other in versions or known))
         if mend.startswith("choose"):
             mend = "gymnasium.pprint_registry() prints all there are"
         raise UserError(f"there is no environment '{family}/{env_id}': {mend} (another package's: {family}/PACKAGE:ID)")
     return known[name]
+
+
+def _import_namespace(name: str, family: str) -> None:
+    """Imports what registers the id's namespace. UserError where it is not installed."""
+    module, package = _NAMESPACES[name.partition("/")[0]]
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"environment '{family}/{name}' is of {package}, which is not installed: pip install {package}"
+        ) from error
+
+
+def _require_namespace(name: str, family: str) -> None:
+    """UserError if nobody has registered an id with the namespace that this one has."""
+    namespace, slash, _ = name.rpartition("/")
+    known = {other.rpartition("/")[0] for other in gymnasium.registry} - {""} | set(_NAMESPACES)
+    if slash and namespace not in known:
+        raise UserError(
+            f"there is no environment '{family}/{name}': nothing that is imported registers the namespace "
+            f"'{namespace}' ({', '.join(sorted(known))} are known): install the package that does, and name it, "
+            f"{family}/PACKAGE:{name}"
+        )
 
 
 def _config(registered: GymSpec, name: str) -> type[GymConfig]:
