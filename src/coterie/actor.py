@@ -12,11 +12,11 @@ from coterie.nets.joint import JointAction, action_size, beside, by_role
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet, blocks, join, join_choices
-from coterie.policy import Mode, Policy
+from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, Row, TeamSpec, Tree
 
 
-class ActorPolicy(Policy):
+class ActorPolicy(Inspectable):
     """A stochastic actor over observations: categorical choices, Gaussian numbers, or both at once.
 
     state_std: the Gaussians' spread is an output of the network, not a parameter; init_std: their standard deviation at
@@ -84,10 +84,7 @@ class ActorPolicy(Policy):
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
-        last = None
-        if self.last_action:
-            last = by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0))
-        out, carry = self.net(self.scale(row.obs), row.first, _memory(carry), self._extra(last))
+        out, carry = self._read(row, carry)
         actions, log_probs = {}, {}
         for block in self.blocks:
             params, log_std = self._params(block, out[block.name])
@@ -103,6 +100,30 @@ class ActorPolicy(Policy):
                 done = torch.where((row.alive & row.acted.unsqueeze(-1)).unsqueeze(-1), done, 0.0)
             carry = carry | {"last": done}
         return actions, carry, {"log_prob": join(log_probs, self.blocks, -1)}
+
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        out, _ = self._read(row, carry)
+        thoughts: dict[str, Thought] = {}
+        for block in self.blocks:
+            spec, mask = block.roles[0].action, block.mask(row.action_mask)
+            params, log_std = self._params(block, out[block.name])
+            if mode == "explore":
+                params = floored(spec, params, mask, self.epsilon)
+            mean = params[..., spec.mask_size :]
+            thought = Thought(
+                log_choices(spec, params, mask).exp() if spec.choices else None,
+                mean=mean if spec.continuous else None,
+                spread=None if log_std is None else log_std.exp().expand_as(mean),
+            )
+            thoughts |= block.split(thought)
+        return thoughts
+
+    def _read(self, row: Row, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+        """The network's outputs by block on a row, and its memory."""
+        last = None
+        if self.last_action:
+            last = by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0))
+        return self.net(self.scale(row.obs), row.first, _memory(carry), self._extra(last))
 
     # ----------------------------------------------------------------------------------------------------- learning
 

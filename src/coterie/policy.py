@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from coterie.math.exploration import drawn_from
 from coterie.nets.memory import Carry
-from coterie.types import Action, Row, TeamSpec, Tree
+from coterie.types import Action, Row, TeamSpec, Tree, record
 
 Mode = Literal["greedy", "sample", "explore"]
 
@@ -51,7 +53,32 @@ class Policy(ABC):
         """Takes what `state_dict` gave."""
 
 
-class RandomPolicy(Policy):
+@record
+@dataclass(frozen=True)
+class Thought:
+    """What the agents of a role weigh up on a row; None for what they do not have.
+
+    probability: [B, n, sum A], what each choice is drawn with, 0 where masked, and 1 in all for every component; of a
+    stochastic policy also where the likeliest is taken; q: [B, n, sum A], what each choice is worth, masked ones too;
+    mean: [B, n, C] in [-1, 1], the middle of the numbers; spread: [B, n, C], their standard deviation where they are
+    normal around it.
+    """
+
+    probability: Tensor | None = None
+    q: Tensor | None = None
+    mean: Tensor | None = None
+    spread: Tensor | None = None
+
+
+class Inspectable(Policy):
+    """A policy that can show what it is about to do."""
+
+    @abstractmethod
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        """What `act` with the same arguments draws from, by role."""
+
+
+class RandomPolicy(Inspectable):
     """Draws uniformly: among the available choices, and from [-1, 1]."""
 
     def __init__(self, team: TeamSpec, device: torch.device):
@@ -85,6 +112,18 @@ class RandomPolicy(Policy):
                 uniform[..., spec.mask_size :] * 2 - 1 if spec.continuous else None,
             )
         return actions, carry, {}
+
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        thoughts = {}
+        for role in self.team.roles:
+            spec, mask = role.action, row.action_mask.get(role.name)
+            shape = (len(row.acted), role.n)
+            even = torch.zeros(*shape, spec.mask_size, device=self.device)
+            thoughts[role.name] = Thought(
+                drawn_from(even, spec.choices, mask) if spec.choices else None,
+                mean=torch.zeros(*shape, spec.continuous, device=self.device) if spec.continuous else None,
+            )
+        return thoughts
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from coterie.math.distributions import mask_logits
+from coterie.math.exploration import epsilon_greedy
 from coterie.nets.joint import action_size, beside, by_role, encoded, last_actions
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet
-from coterie.policy import Mode, Policy
+from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, Row, TeamSpec, Tree
 
 
-class ValuePolicy(Policy):
+class ValuePolicy(Inspectable):
     """Epsilon-greedy over Q of every choice; several discrete components are worth the sum of their Q.
 
     last_action: networks read what their agent did in the row before; epsilon: probability of a uniformly drawn action,
@@ -61,11 +62,7 @@ class ValuePolicy(Policy):
     def act(
         self, row: Row, carry: Carry, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
-        extra = None
-        if self.last_action:
-            extra = self._extra(by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0)))
-        memory = {name: x for name, x in carry.items() if name != "last"}
-        q, memory = self.net(self.scale(row.obs), row.first, memory, extra)
+        q, memory = self._read(row, carry)
         actions = {}
         for block in self.blocks:
             drawn = None if mode == "greedy" else noise[:, block.start : block.stop]
@@ -73,6 +70,24 @@ class ValuePolicy(Policy):
         if self.last_action:
             memory = memory | {"last": self.remembered(actions)}
         return actions, memory, {}
+
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        q, _ = self._read(row, carry)
+        epsilon = 0.0 if mode == "greedy" else self.epsilon
+        thoughts: dict[str, Thought] = {}
+        for block in self.blocks:
+            own = q[block.name]
+            drawn = epsilon_greedy(own, block.choices, block.mask(row.action_mask), epsilon)
+            thoughts |= block.split(Thought(drawn, own))
+        return thoughts
+
+    def _read(self, row: Row, carry: Carry) -> tuple[dict[str, Tensor], Carry]:
+        """Q by block on a row, and the network's memory."""
+        extra = None
+        if self.last_action:
+            extra = self._extra(by_role(self.team, carry["last"].masked_fill(row.first.unsqueeze(-1), 0)))
+        memory = {name: x for name, x in carry.items() if name != "last"}
+        return self.net(self.scale(row.obs), row.first, memory, extra)
 
     def _choose(self, block: Block, q: Tensor, mask: Tensor | None, noise: Tensor | None) -> Action:
         """The best available choices [B, n, K], or uniformly drawn ones where an agent explores."""

@@ -12,7 +12,7 @@ from coterie.math import exploration
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet, blocks
-from coterie.policy import Mode, Policy
+from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, ActionSpec, Row, TeamSpec, Tree
 
 NoiseKind = Literal["gaussian", "ornstein_uhlenbeck"]
@@ -21,7 +21,7 @@ _DRIFT = "drift"
 """Name in the policy's memory of the Ornstein-Uhlenbeck noise: [B, N, most numbers of an agent]."""
 
 
-class DeterministicPolicy(Policy):
+class DeterministicPolicy(Inspectable):
     """Numbers are tanh of the network's outputs; choices are drawn from the softmax of its logits.
 
     mode: `greedy` takes the numbers and the likeliest choices; `sample` draws the choices; `explore` also adds noise to
@@ -118,6 +118,22 @@ class DeterministicPolicy(Policy):
         if drift is not None:
             memory = memory | {_DRIFT: torch.cat(drifts, -2) if drifts else drift}
         return actions, memory, {}
+
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        out, _ = self.net(self.scale(row.obs), row.first, self.memory(carry))
+        explores = mode == "explore"
+        thoughts: dict[str, Thought] = {}
+        for block in self.blocks:
+            spec, params, drawn, mean = block.roles[0].action, out[block.name], None, None
+            if explores and self.uniform:
+                params = torch.zeros_like(params)
+            if spec.choices:
+                mask = block.mask(row.action_mask)
+                drawn = exploration.drawn_from(params[..., : spec.mask_size], spec.choices, mask)
+            if spec.continuous:
+                mean = torch.tanh(params[..., spec.mask_size :])
+            thoughts |= block.split(Thought(drawn, mean=mean))
+        return thoughts
 
     def _drifted(self, block: Block, drift: Tensor, first: Tensor, normal: Tensor) -> Tensor:
         """The block's next Ornstein-Uhlenbeck state [B, n, most numbers]."""

@@ -21,7 +21,7 @@ from coterie.metrics import Metric, declare
 from coterie.nets.layers import Activation, Init
 from coterie.nets.memory import Carry, MemoryKind
 from coterie.nets.team import Shape, Share
-from coterie.types import TeamSpec, Tree, Window, tree_map
+from coterie.types import Row, TeamSpec, Tree, Window, tree_map
 
 METRICS = (
     Metric("loss/policy", "", "loss of the policy, mean over the update", None, "mean"),
@@ -193,6 +193,13 @@ def begins(window: Window, as_team: bool) -> Tensor:
         return window.first
     fresh = (window.first[:1] == window.alive[:1]).all(-1) & window.first[:1].any(-1)
     return torch.cat([fresh, ~window.acted[:-1]]).unsqueeze(-1)
+
+
+def row_begins(rows: Row, as_team: bool) -> Tensor:
+    """The same of single rows, with an axis of one row in front: [1, B, N], or [1, B, 1] (as_team)."""
+    if not as_team:
+        return rows.first
+    return ((rows.first == rows.alive).all(-1) & rows.first.any(-1)).unsqueeze(-1)
 
 
 def sequences(tree: Tree, length: int) -> Tree:

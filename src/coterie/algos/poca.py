@@ -13,8 +13,7 @@ are computed once a copy; actor and critic are clipped apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,9 +22,10 @@ from torch import Tensor
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, Judging, require_alike
 from coterie.algos.onpolicy import ClippedConfig, Units
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.streams import Stream, Streams
 from coterie.math.losses import clipped_value_error, masked_mean, standardise
 from coterie.math.returns import lambda_return
 from coterie.math.running import Moments, ema_scale, ema_start
@@ -38,7 +38,7 @@ from coterie.nets.layers import Activation
 from coterie.nets.memory import Carry
 from coterie.nets.team import Share
 from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
+from coterie.types import Action, Row, TeamSpec, Tree, Window, record, tree_map
 
 declare(
     Metric("loss/baseline", "", "baseline loss on the normalised scale, mean over the update", "down", "mean"),
@@ -60,7 +60,7 @@ class POCAConfig(ClippedConfig):
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount a step of the environment's reward."""
     strength: float = Field(1.0, ge=0)
-    """Weight of the environment's reward among the reward signals."""
+    """Weight of the environment's reward among the reward signals; times `rewards.extrinsic.strength`."""
     td_lambda: float = Field(0.95, ge=0, le=1)
     """Trace decay of the returns."""
     clip_eps: float = Field(0.2, gt=0, lt=1)
@@ -99,25 +99,17 @@ class POCAConfig(ClippedConfig):
     """Whether actors read who the agent is; by default only where share=all."""
 
 
-@dataclass(frozen=True)
-class Signal:
-    """Something that the team is rewarded for, with a value head of its own.
-
-    strength: its weight in the advantage; gamma: its discount a step; reward: from a window to [T, B, 1].
-    """
-
-    name: str
-    strength: float
-    gamma: float
-    reward: Callable[[Window], Tensor]
-
-
 def extrinsic(window: Window) -> Tensor:
     """What the environment paid the team at each step [T, B, 1]: members' own rewards and those of its groups.
 
     It is every member's reward: its own, its mates' own, and the group's.
     """
     return (window.reward.sum(-1) + window.group_reward.sum(-1)).unsqueeze(-1)
+
+
+def shared(window: Window) -> Window:
+    """The window with every reward stream summed over the members, as their own rewards are [T, B, 1]."""
+    return replace(window, streams={name: x.sum(-1, keepdim=True) for name, x in window.streams.items()})
 
 
 @record
@@ -142,11 +134,11 @@ class Batch:
     begins: Tensor | None
 
 
-class POCA(Algorithm):
+class POCA(Algorithm, Judging):
     """See the module."""
 
     Config: ClassVar = POCAConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, streams=True)
 
     def __init__(
         self,
@@ -156,17 +148,16 @@ class POCA(Algorithm):
         horizon: int | None,
         seed: int,
         device: torch.device,
-        signals: tuple[Signal, ...] = (),
+        streams: tuple[Stream, ...] = (),
     ) -> None:
-        """signals: what the team is rewarded for beside the environment's reward."""
+        """streams: what the team is rewarded for, what the environment pays first; none: that alone."""
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._length = onpolicy.sequence_length(config.sequence, self.horizon) if config.recurrent else None
         agent_id = config.share == "all" if config.agent_id is None else config.agent_id
         require_alike(team, config.share)
-        self.signals = (Signal("extrinsic", config.strength, config.gamma, extrinsic), *signals)
-        self._gamma = torch.tensor([signal.gamma for signal in self.signals], device=device)
-        self._strength = torch.tensor([signal.strength for signal in self.signals], device=device)
+        self.streams = Streams(streams, config.gamma, device)
+        self._strength = self._strengths(0.0)
         draw = generator(seed, "weights")
         self.policy: ActorPolicy = ActorPolicy(
             team,
@@ -179,10 +170,10 @@ class POCA(Algorithm):
             draw,
             device,
         )
-        self.critic = EntityCritic(team, len(self.signals), config.embedding, config.critic_body, draw).to(device)
+        self.critic = EntityCritic(team, len(self.streams), config.embedding, config.critic_body, draw).to(device)
         modules = {"policy": self.policy.module, "value": self.critic}
         self._optimiser = Optimiser(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._value_moments: Moments = ema_start(len(self.signals), device)
+        self._value_moments: Moments = ema_start(len(self.streams), device)
         self._carry = self.critic.start(copies, device)  # the critic's memory before the next window
         self._shuffle = generator(seed, "minibatches")
 
@@ -194,6 +185,7 @@ class POCA(Algorithm):
         rates = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
         clip_eps = config.clip_eps * scheduled(config.clip_schedule, 1.0, config.clip_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+        self._strength = self._strengths(progress)
         with torch.no_grad():
             batch, starts, explained = self._targets(window)
         if self._length is None:
@@ -229,15 +221,17 @@ class POCA(Algorithm):
         real, beyond = value * scale + mean, last * scale + mean
         following = torch.cat([real[1:, :, :1], beyond])
         ended, boundary = (x[..., :1, None] for x in onpolicy.ends(window, as_team=True, mortal=self.team.mortal))
-        reward = torch.stack([signal.reward(window) for signal in self.signals], -1)  # [T, B, 1, K]
-        target = lambda_return(reward, following, ended, boundary, self._gamma, config.td_lambda)
         live = onpolicy.live(window)
         valued = live.any(-1, keepdim=True)
+        reward = self.streams.rewards(shared(window), extrinsic(window))  # [T, B, 1, K]
+        target = lambda_return(reward, following, ended, boundary, self.streams.gamma, config.td_lambda)
+        worth = torch.cat([real[:1, :, :1], following])
+        target = self.streams.lasting(target, reward, worth, valued, config.td_lambda)
         explained = onpolicy.explained_variance(target[..., 0], (target - real[:, :, :1])[..., 0], valued)
         if config.normalise_value:
             self._value_moments = onpolicy.learn_scale(self._value_moments, target, valued, config.value_beta)
             mean, scale = self._value_scale()
-        gain = ((target - real[:, :, 1:]) * self._strength).mean(-1)
+        gain = ((target - real[:, :, 1:]) * self._strength).sum(-1)
         masked = self.team.mortal or self._length is not None
         batch = Batch(
             obs=tree_map(lambda x: x[:-1], obs),
@@ -277,6 +271,12 @@ class POCA(Algorithm):
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
+    def _strengths(self, progress: float) -> Tensor:
+        """Weights of the reward signals [K]."""
+        weights = self.streams.weights(progress)
+        weights[0] *= self.config.strength
+        return weights
+
     def _values(
         self, obs: dict[str, Tree], window: Window, begins: Tensor | None
     ) -> tuple[Tensor, Tensor, list[Carry]]:
@@ -305,6 +305,25 @@ class POCA(Algorithm):
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
 
+    # ------------------------------------------------------------------------------------------------------ judging
+
+    def start_judging(self, copies: int) -> Carry:
+        return {name: x[:, :1] for name, x in self.critic.start(copies, self.device).items()}
+
+    def judge(self, row: Row, carry: Carry) -> tuple[Tensor, Carry]:
+        rows = tree_map(lambda x: x.unsqueeze(0), row)
+        alive = rows.alive if self.team.mortal else None
+        begins = onpolicy.row_begins(rows, as_team=True)
+        value, carry = self.critic(self.policy.scale(rows.obs), None, alive, begins, carry)
+        mean, scale = self._value_scale()
+        return (value * scale + mean)[0, ..., 0].expand(row.alive.shape), carry
+
+    def load_critic(self, state: dict[str, Any]) -> None:
+        self.critic.load_state_dict(state["critic"])
+        self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
+
+    # ------------------------------------------------------------------------------------------------------ its state
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "policy": self.policy.state_dict(),
@@ -317,8 +336,7 @@ class POCA(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
+        self.load_critic(state)
         self._optimiser.load_state_dict(state["optimiser"])
-        self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
         self._carry = {name: x.to(self.device) for name, x in state["carry"].items()}
         self._shuffle.set_state(state["shuffle"].cpu())

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from coterie.actor import ActorPolicy
 from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, Judging, require_alike
 from coterie.algos.onpolicy import ClippedConfig
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.streams import Stream, Streams
 from coterie.errors import UserError
 from coterie.math.losses import clipped_value_error, masked_mean, standardise, value_error
 from coterie.math.returns import gae
@@ -31,7 +32,7 @@ from coterie.math.schedules import decayed, scheduled
 from coterie.nets.critics import OwnCritic, TeamCritic
 from coterie.nets.memory import Carry
 from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Tree, Window, record, tree_map
+from coterie.types import Action, Row, TeamSpec, Tree, Window, record, tree_map
 
 
 class PPOConfig(ClippedConfig):
@@ -92,15 +93,23 @@ class Batch:
     begins: Tensor | None
 
 
-class PPO(Algorithm):
+class PPO(Algorithm, Judging):
     """See the module."""
 
     Config: ClassVar = PPOConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, streams=True)
 
     def __init__(
-        self, team: TeamSpec, config: PPOConfig, copies: int, horizon: int | None, seed: int, device: torch.device
+        self,
+        team: TeamSpec,
+        config: PPOConfig,
+        copies: int,
+        horizon: int | None,
+        seed: int,
+        device: torch.device,
+        streams: tuple[Stream, ...] = (),
     ) -> None:
+        """streams: what the team is rewarded for, what the environment pays first; none: that alone."""
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._central = config.critic != "own"
@@ -124,6 +133,8 @@ class PPO(Algorithm):
             draw,
             device,
         )
+        self.streams = Streams(streams, config.gamma, device)
+        self._strength = self.streams.weights(0.0)
         self.critic = self._build_critic(draw)
         adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
         policy: dict[str, nn.Module] = {"policy": self.policy.module}
@@ -131,7 +142,7 @@ class PPO(Algorithm):
         self._optimiser = Optimiser(policy if self._apart else policy | value, *adam)
         self._critic_optimiser = Optimiser(value, *adam) if self._apart else self._optimiser
         self._updates = 0
-        self._value_moments: Moments = ema_start(1, device)
+        self._value_moments: Moments = ema_start(len(self.streams), device)
         self._carry = self._critic_carry(copies)  # the critic's memory before the next window
         self._starts: list[Carry] = []  # and before each sequence of the last one
         self._shuffle = generator(seed, "minibatches")
@@ -144,6 +155,7 @@ class PPO(Algorithm):
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         rates = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
         entropy_coef = config.entropy_coef * self._entropy_left(progress)
+        self._strength = self.streams.weights(progress)
         learn = self._critic_first if self._apart else self._together
         reports, explained, epochs = learn(window, rates, entropy_coef)
         self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
@@ -213,7 +225,7 @@ class PPO(Algorithm):
         assert config.critic_chunks is not None
         assert batch.live is not None
         value, (value_loss, value_norm) = onpolicy.backwards(len(batch.target), config.critic_chunks, regress)
-        gain = torch.where(batch.live, ((batch.target - value) * scale).mean(-1), 0.0)
+        gain = torch.where(batch.live, ((batch.target - value) * scale * self._strength).sum(-1), 0.0)
         if config.normalise_advantage:
             gain = standardise(gain, batch.live)
         loss, report = self._policy_loss(replace(batch, advantage=gain), {}, entropy_coef)
@@ -230,17 +242,18 @@ class PPO(Algorithm):
         mean, scale = self._value_scale()
         real = value * scale + mean
         terminated, boundary = onpolicy.ends(window, self._central, self.team.mortal)
-        reward = onpolicy.paid(window, self._members, self.team.paid_by_group, config.team_reward).unsqueeze(-1)
+        extrinsic = onpolicy.paid(window, self._members, self.team.paid_by_group, config.team_reward)
+        reward, live = self.streams.rewards(window, extrinsic), onpolicy.live(window)
         cut, stop = terminated.unsqueeze(-1), boundary.unsqueeze(-1)
-        advantage = gae(reward, real[:-1], real[1:], cut, stop, config.gamma, config.gae_lambda)
-        target = advantage + real[:-1]
-        live = onpolicy.live(window)
+        advantage = gae(reward, real[:-1], real[1:], cut, stop, self.streams.gamma, config.gae_lambda)
+        target = self.streams.lasting(advantage + real[:-1], reward, real, live, config.gae_lambda)
+        advantage = advantage if len(self.streams) == 1 else target - real[:-1]
         valued = window.acted[:-1, :, None].expand_as(live) if self._central else live
         explained = onpolicy.explained_variance(target[..., 0], advantage[..., 0], valued)
         if config.normalise_value:
             self._value_moments = onpolicy.learn_scale(self._value_moments, target, valued, config.value_beta)
             mean, scale = self._value_scale()
-        gain = advantage.mean(-1)
+        gain = (advantage * self._strength).sum(-1)
         if config.normalise_advantage:
             gain = standardise(gain, live)
         # Rows where nobody acts are left out of minibatches, sequences keep them: these need the masks.
@@ -336,6 +349,22 @@ class PPO(Algorithm):
     def _value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
         return ema_scale(self._value_moments) if self.config.normalise_value else (0.0, 1.0)
 
+    # ------------------------------------------------------------------------------------------------------ judging
+
+    def start_judging(self, copies: int) -> Carry:
+        return self._critic_carry(copies)
+
+    def judge(self, row: Row, carry: Carry) -> tuple[Tensor, Carry]:
+        rows = tree_map(lambda x: x.unsqueeze(0), row)
+        state = None if self._state_name is None else rows.state[self._state_name]
+        value, carry = self.critic(self.policy.scale(rows.obs), state, onpolicy.row_begins(rows, self._central), carry)
+        mean, scale = self._value_scale()
+        return (value * scale + mean)[0, ..., 0], carry
+
+    def load_critic(self, state: dict[str, Any]) -> None:
+        self.critic.load_state_dict(state["critic"])
+        self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
+
     # -------------------------------------------------------------------------------------------------- construction
 
     def _check(self, copies: int) -> None:
@@ -362,9 +391,9 @@ class PPO(Algorithm):
         config, team = self.config, self.team
         shape = config.critic_body
         if not self._central:
-            return OwnCritic(team, 1, shape, config.share, self._agent_id, draw).to(self.device)
+            return OwnCritic(team, len(self.streams), shape, config.share, self._agent_id, draw).to(self.device)
         size = team.state_sizes[self._state_name] if self._state_name else 0
-        return TeamCritic(team, 1, "joint" in config.critic, size, shape, draw).to(self.device)
+        return TeamCritic(team, len(self.streams), "joint" in config.critic, size, shape, draw).to(self.device)
 
     def _critic_carry(self, copies: int) -> Carry:
         carry = self.policy.start(copies)
@@ -383,11 +412,10 @@ class PPO(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
+        self.load_critic(state)
         self._optimiser.load_state_dict(state["optimiser"])
         if self._apart:
             self._critic_optimiser.load_state_dict(state["optimiser"])
-        self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
         self._carry = {name: x.to(self.device) for name, x in state["carry"].items()}
         self._shuffle.set_state(state["shuffle"].cpu())
         self._updates = state["updates"]

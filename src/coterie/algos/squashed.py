@@ -14,7 +14,7 @@ from coterie.math.squashed import bounded_log_std, choice_spread, most_entropy, 
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet, blocks, join, join_choices
-from coterie.policy import Mode, Policy
+from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, Row, TeamSpec, Tree, record
 
 
@@ -35,7 +35,7 @@ class Draw:
     action: dict[str, Action]
 
 
-class SquashedPolicy(Policy):
+class SquashedPolicy(Inspectable):
     """A stochastic actor whose numbers are tanh of Gaussians with a spread that depends on what is seen.
 
     Greedy takes the likeliest choice and tanh of the mean. While `warming`, exploring draws uniformly instead.
@@ -87,6 +87,21 @@ class SquashedPolicy(Policy):
                 action = _action(block, out[block.name], drawn, mask)
             actions.update(block.split(action))
         return actions, carry, {}
+
+    def inspect(self, row: Row, carry: Carry, mode: Mode) -> dict[str, Thought]:
+        out, _ = self.net(self.scale(row.obs), row.first, carry)
+        thoughts: dict[str, Thought] = {}
+        for block in self.blocks:
+            spec, params, drawn, mean = block.roles[0].action, out[block.name], None, None
+            if mode == "explore" and self.warming:
+                params = torch.zeros_like(params)
+            if spec.choices:
+                logits = params[..., : spec.mask_size]
+                drawn, _ = choice_spread(spec.choices, logits, block.mask(row.action_mask))
+            if spec.continuous:
+                mean = torch.tanh(_gaussian(block, params)[0])
+            thoughts |= block.split(Thought(drawn, mean=mean))
+        return thoughts
 
     def __call__(
         self,

@@ -61,3 +61,26 @@ def straight_through(logits: Tensor, mask: Tensor | None, noise: Tensor, tempera
         return hard
     soft = score.softmax(-1)
     return hard + (soft - soft.detach())
+
+
+def drawn_from(logits: Tensor, choices: tuple[int, ...], mask: Tensor | None) -> Tensor:
+    """Probabilities [.., sum A] of the softmax of every component's logits; 0 where masked.
+
+    logits: [.., sum A]; choices: how many each component has; mask: the same shape, bool, or None.
+    """
+    return torch.cat([part.softmax(-1) for part in mask_logits(logits, mask).split(choices, -1)], -1)
+
+
+def epsilon_greedy(q: Tensor, choices: tuple[int, ...], mask: Tensor | None, epsilon: float) -> Tensor:
+    """Probabilities [.., sum A] of taking the best, and now and then any available choice of every component.
+
+        pi(a) = (1 - eps) [a = argmax q] + eps / |available|;  0 where masked
+
+    q: [.., sum A]; choices: how many each component has; mask: the same shape, bool, or None; epsilon: in [0, 1].
+    """
+    even = drawn_from(torch.zeros_like(q), choices, mask)
+    parts = [
+        torch.zeros_like(part).scatter_(-1, part.argmax(-1, keepdim=True), 1.0)
+        for part in mask_logits(q, mask).split(choices, -1)
+    ]
+    return (1 - epsilon) * torch.cat(parts, -1) + epsilon * even

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,10 @@ from coterie.nets.bodies import Mlp
 from coterie.nets.layers import Activation, Init, Linear
 from coterie.nets.memory import Carry, Memory, MemoryKind
 from coterie.nets.sensors import Sensors, layout, together
-from coterie.types import Action, RoleSpec, TeamSpec, Tree
+from coterie.types import Action, RoleSpec, TeamSpec, Tree, tree_map
 
 Share = Literal["role", "all", "none"]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,15 @@ class Block:
         by_role = by_role | full
         return torch.cat([by_role[role.name] for role in self.roles], -2)
 
-    def split(self, action: Action) -> dict[str, Action]:
-        """The block's action cut back into roles."""
+    def split(self, whole: R) -> dict[str, R]:
+        """A record of the block's agents, tensors [.., n, ..] such as an action, cut back into roles."""
         if len(self.roles) == 1:
-            return {self.roles[0].name: action}
-        sizes = [role.n for role in self.roles]
-        discrete = [None] * len(sizes) if action.discrete is None else action.discrete.split(sizes, -2)
-        continuous = [None] * len(sizes) if action.continuous is None else action.continuous.split(sizes, -2)
-        return {r.name: Action(d, c) for r, d, c in zip(self.roles, discrete, continuous, strict=True)}
+            return {self.roles[0].name: whole}
+        stops = list(accumulate(role.n for role in self.roles))
+        return {
+            role.name: tree_map(lambda x, at=slice(stop - role.n, stop): x[..., at, :], whole)
+            for role, stop in zip(self.roles, stops, strict=True)
+        }
 
     def action(self, by_role: dict[str, Action]) -> Action:
         """The roles' actions side by side."""
