@@ -12,6 +12,20 @@ import typer
 from typer.core import TyperCommand
 
 from coterie.cli_list import app as list_app
+from coterie.cli_options import (
+    AlgoName,
+    Checkpoint,
+    ConfigFile,
+    EnvName,
+    Json,
+    Mode,
+    Overrides,
+    RunOrOverrides,
+    RunPath,
+    Seed,
+    print_report,
+    run_or_settings,
+)
 from coterie.errors import UserError, nearest
 
 app = typer.Typer(
@@ -41,40 +55,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of the program itself."""
-
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", show_default=False, help="Settings, e.g. algo=ippo steps=2e6 algo.lr=5e-4."
-    ),
-]
-RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, or one of its checkpoints.", show_default=False)
-]
-RunOrOverrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN] [KEY=VALUE]...", show_default=False, help="A run's folder; or settings, with --algo and --env."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", show_default=False, help="YAML settings under those given here."),
-]
-AlgoName = Annotated[
-    str | None, typer.Option("--algo", metavar="NAME", show_default=False, help="Without a run: who acts.")
-]
-EnvName = Annotated[str | None, typer.Option("--env", metavar="NAME", show_default=False, help="Without a run: where.")]
-Mode = Annotated[
-    Literal["auto", "greedy", "sample"],
-    typer.Option(help="How actions are picked; auto: as the algorithm was published."),
-]
-Checkpoint = Annotated[str, typer.Option(metavar="best|last|STEPS", help="Which of the run's checkpoints.")]
-Seed = Annotated[
-    int | None, typer.Option(min=0, show_default=False, help="Seed of the episodes; the run's own if not given.")
-]
 
 
 class TrainCommand(TyperCommand):
@@ -172,7 +152,7 @@ def evaluate(
 
     coterie evaluate --algo random --env particle/simple_spread --episodes 10000
     """
-    path, settings = _run_or_settings("evaluate", what, algo, env)
+    path, settings = run_or_settings("evaluate", what, algo, env)
     from coterie import run as running
 
     if path is not None:
@@ -182,7 +162,7 @@ def evaluate(
 
         given = settings if seed is None else [*settings, f"seed={seed}"]
         report = running.evaluate_baseline(resolve(given), episodes, mode)
-    return _print(report, json)
+    return print_report(report, json)
 
 
 @app.command()
@@ -218,7 +198,7 @@ def play(
         raise UserError("--video records pictures and --replay the game's own file: leave one out")
     if video is not None and video.suffix.lower() not in {".mp4", ".gif"}:
         raise UserError(f"--video {video}: expected a file that ends in .mp4 or .gif")
-    path, settings = _run_or_settings("play", what, algo, env)
+    path, settings = run_or_settings("play", what, algo, env)
     from coterie import run as running
 
     resolved = None
@@ -246,7 +226,7 @@ def bench(
     resolved = resolve(list(overrides or []), config)
     from coterie.benchmark import bench as measure
 
-    return _print(measure(resolved, seconds), json)
+    return print_report(measure(resolved, seconds), json)
 
 
 @app.command()
@@ -332,35 +312,8 @@ def _usage(error: Any, argv: list[str]) -> str:
     return f"{message}; see `coterie {word + ' ' if word else ''}--help`"
 
 
-def _run_or_settings(
-    command: str, what: list[str] | None, algo: str | None, env: str | None
-) -> tuple[Path | None, list[str]]:
-    """The run's folder, or the settings of a baseline. UserError for neither and for both."""
-    named = [f"{key}={value}" for key, value in (("algo", algo), ("env", env)) if value is not None]
-    words = list(what or [])
-    run = words[0] if words and ("=" not in words[0] or Path(words[0]).exists()) else None
-    if run is None:
-        if not named and not words:
-            raise UserError(f"`coterie {command}` needs a run, or --algo and --env: e.g. coterie {command} RUN")
-        return None, named + words
-    if named or words[1:]:
-        extra = [f"--{word.replace('=', ' ', 1)}" for word in named] + words[1:]
-        raise UserError(f"a run brings its own settings: leave out {' '.join(extra)}, or leave out '{run}'")
-    return Path(run), []
-
-
 def _finish(result: Any, json: bool) -> int:
     """What a training run leaves on stdout, and its exit code."""
     if json:
         print(jsonlib.dumps(result.report()))
     return int(result.exit_code)
-
-
-def _print(report: dict[str, Any], json: bool) -> int:
-    if json:
-        print(jsonlib.dumps(report))
-    else:
-        from coterie.tables import print_report
-
-        print_report(report)
-    return 0
