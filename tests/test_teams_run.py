@@ -109,3 +109,23 @@ def test_one_team_of_both_sides(tmp_path: Path) -> None:
     names = names_of(tmp_path / "run")
     assert {"eval/return_mean", "eval/return_mean/adversary", "eval/return_mean/adversary_0", "loss/policy"} <= names
     assert undeclared(sorted(names)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            (*TAG, "env.actions=continuous", "teams.agent.algo=qmix"),
+            r"^algo=qmix does not .* choose another algorithm, teams\.agent\.algo=NAME \(coterie list algos\)$",
+        ),
+        (
+            ("env=particle/simple_spread", "env.actions=continuous", "algo=coma"),
+            r"^algo=coma does not .* choose another algorithm, algo=NAME \(",
+        ),
+    ],
+)
+def test_an_algorithm_that_does_not_fit_says_the_key_that_chooses_another(
+    settings: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        train(tmp_path / "run", *settings)

@@ -113,7 +113,7 @@ def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.devi
     classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in teams}
     for name in sorted(teams, key=lambda name: not classes[name].capabilities.learns):  # learners first
         team, cls, choice = teams[name], classes[name], config.algo_of(name)
-        cls.capabilities.require(choice.name, team)
+        cls.capabilities.require(choice.name, team, f"teams.{name}.algo" if len(teams) > 1 else "algo")
         seed = seed_of(config.seed, "team", name)
         # Who learns nothing goes along with the shortest window of those who do.
         horizon = config.horizon
