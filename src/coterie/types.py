@@ -300,7 +300,8 @@ class Window:
     obs, action_mask, state, alive, first, acted: as in Row, with T + 1 rows in front; action: by role [T, B, n, ..];
     record: what the policy noted while acting, by name [T, B, N] (e.g. log_prob); carry: the policy's memory before the
     first row is read, by name [B, N, H]; reward, terminated, truncated: [T, B, N]; group_reward: [T, B, G of the team];
-    episode_terminated, episode_truncated: [T, B]. The true successor of row t is row t + 1 wherever `acted[t]`.
+    episode_terminated, episode_truncated: [T, B]; streams: rewards that are none of the environment's, by name
+    [T, B, N]. The true successor of row t is row t + 1 wherever `acted[t]`.
     """
 
     obs: dict[str, Tree]
@@ -318,6 +319,7 @@ class Window:
     truncated: Tensor
     episode_terminated: Tensor
     episode_truncated: Tensor
+    streams: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def horizon(self) -> int:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import torch
 from algos.groups import Crowd, Sacrifice
 from algos.worlds import Everything, Probe, env_of
 from coterie.algos import onpolicy
-from coterie.algos.poca import POCA, POCAConfig, Signal
+from coterie.algos.poca import POCA, POCAConfig, extrinsic
+from coterie.algos.streams import Stream
 from coterie.collect import Collector
 from coterie.errors import UserError
 from coterie.types import tree_leaves
@@ -17,17 +19,17 @@ from coterie.types import tree_leaves
 CPU = torch.device("cpu")
 
 
-def build(world, copies=16, signals=(), **settings):
+def build(world, copies=16, streams=(), **settings):
     """A learner of the world's only team, and the environment."""
     env = env_of(world, copies)
     (team,) = env.spec.default_teams()
     small = {"hidden": (16,), "embedding": 8, "horizon": 12, "activation": "tanh", "minibatches": 1}
-    return POCA(team, POCAConfig(**small | settings), copies, None, 0, CPU, signals), env
+    return POCA(team, POCAConfig(**small | settings), copies, None, 0, CPU, streams), env
 
 
-def learner(world, copies=16, signals=(), **settings):
+def learner(world, copies=16, streams=(), **settings):
     """A learner of the world's only team, and the collector that feeds it."""
-    algorithm, env = build(world, copies, signals, **settings)
+    algorithm, env = build(world, copies, streams, **settings)
     return algorithm, Collector(env, {algorithm.team.name: algorithm.policy}, seed=0)
 
 
@@ -36,14 +38,17 @@ def window_of(algorithm, collector):
     return window
 
 
-def train(world, updates, copies=64, signals=(), prepare=None, **settings):
-    """A learner after so many updates, and its collector; prepare: called with the learner before the first."""
+def train(world, updates, copies=64, streams=(), prepare=None, earning=None, **settings):
+    """A learner after so many updates, and its collector; prepare: called with the learner before the first;
+    earning: gives windows their streams.
+    """
     quick = {"horizon": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "gamma": 0.9, "value_clip_eps": None}
-    algorithm, collector = learner(world, copies, signals, **quick | settings)
+    algorithm, collector = learner(world, copies, streams, **quick | settings)
     if prepare is not None:
         prepare(algorithm)
     for _ in range(updates):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        window = window_of(algorithm, collector)
+        algorithm.update(window if earning is None else earning(window), 0.0)
     return algorithm, collector
 
 
@@ -198,9 +203,8 @@ def test_shapes_that_do_not_fit_are_one_line():
 def test_every_member_is_paid_what_the_group_and_all_its_members_are():
     algorithm, collector = learner(Everything(dead=0.0))
     window = window_of(algorithm, collector)
-    (signal,) = algorithm.signals
     own, group = window.reward, window.group_reward[..., 0]
-    torch.testing.assert_close(signal.reward(window)[..., 0], own[..., 0] + own[..., 1] + own[..., 2] + group)
+    torch.testing.assert_close(extrinsic(window)[..., 0], own[..., 0] + own[..., 1] + own[..., 2] + group)
 
 
 def cut_at_the_agents_end(window, as_team, mortal):
@@ -257,36 +261,37 @@ def test_probe_the_critic_counts_who_is_there(counts):
 # ----------------------------------------------------------------------------------------------------- reward signals
 
 
-def bonus(window):
-    """One for every first agent's choice of 1."""
-    return window.action["agent"].discrete[:, :, 0].float()
+def with_bonus(window):
+    """The window with a stream that pays one for every choice of 1."""
+    chosen = window.action["agent"].discrete[..., 0].float()
+    return replace(window, streams={"bonus": torch.where(window.acted[:-1, :, None], chosen, 0.0)})
 
 
 def test_signals_have_values_discounts_and_weights_of_their_own():
-    signal = Signal("bonus", strength=3.0, gamma=0.0, reward=bonus)
+    streams = (Stream("extrinsic"), Stream("bonus", strength=3.0, gamma=0.0))
     world = Probe(show_nothing, lambda x, age, d, c: torch.ones(len(x), 1), length=2)
     algorithm, collector = learner(
-        world, signals=(signal,), td_lambda=1.0, gamma=0.5, strength=2.0, normalise_value=False,
+        world, streams=streams, td_lambda=1.0, gamma=0.5, strength=2.0, normalise_value=False,
         normalise_advantage=False,
     )  # fmt: skip
-    window = window_of(algorithm, collector)
+    window = with_bonus(window_of(algorithm, collector))
     batch, _, _ = algorithm._targets(window)
     assert batch.target.shape == (12, 16, 1, 2)
     assert batch.value.shape == (12, 16, 2, 2)
     acted = window.acted[:-1]
     torch.testing.assert_close(batch.target[0, :, 0, 0], torch.full((16,), 1.5))  # 1 + 0.5, then the end
-    torch.testing.assert_close(batch.target[..., 0, 1][acted], bonus(window)[..., 0][acted])
+    torch.testing.assert_close(batch.target[..., 0, 1][acted], window.streams["bonus"][..., 0][acted])
     gap = batch.target[:, :, 0] - batch.value[:, :, 1]
-    torch.testing.assert_close(batch.advantage[..., 0], (2.0 * gap[..., 0] + 3.0 * gap[..., 1]) / 2)
+    torch.testing.assert_close(batch.advantage[..., 0], 2.0 * gap[..., 0] + 3.0 * gap[..., 1])
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.0])
 def test_probe_a_second_signal_is_learned_from_as_strongly_as_it_counts(strength):
-    signal = Signal("bonus", strength, gamma=0.9, reward=bonus)
+    streams = (Stream("extrinsic"), Stream("bonus", strength, gamma=0.9))
     world = Probe(show_nothing, lambda x, age, d, c: torch.zeros(len(x), 1))
-    algorithm, collector = train(world, 12, signals=(signal,))
-    window = window_of(algorithm, collector)
-    chosen = bonus(window)[window.acted[:-1]].mean().item()
+    algorithm, collector = train(world, 12, streams=streams, earning=with_bonus)
+    window = with_bonus(window_of(algorithm, collector))
+    chosen = window.streams["bonus"][window.acted[:-1]].mean().item()
     assert chosen > 0.95 if strength else chosen < 0.9
     mean, scale = algorithm._value_scale()
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.math.returns import gae, lambda_return, n_step_return
+from coterie.math.returns import endless_return, gae, lambda_return, n_step_return
 
 NO, YES = False, True
 
@@ -202,3 +202,27 @@ def test_doubles_are_reckoned_with_to_their_last_digit(function, known):
     wanted = torch.tensor(known, dtype=torch.float64)
     torch.testing.assert_close(exact, wanted, atol=1e-14, rtol=0)
     assert (rounded - wanted).abs().max() > 1e-8
+
+
+def test_an_endless_return_goes_on_in_the_next_episode():
+    """The row that nobody acts in takes no time: with lambda 1 the reward of 4 behind it is one step away."""
+    reward = torch.tensor([1.0, 2.0, 0.0, 4.0])
+    value = torch.tensor([10.0, 20.0, 99.0, 40.0, 50.0])
+    live = torch.tensor([True, True, False, True])
+    found = endless_return(reward, value, live, 0.5, 1.0)
+    # G_3 = 4 + 0.5 x 50, G_2 = G_3, G_1 = 2 + 0.5 x 29, G_0 = 1 + 0.5 x 16.5
+    assert found.tolist() == [9.25, 16.5, 29.0, 29.0]
+    one_step = endless_return(reward, value, live, 0.5, 0.0)
+    assert one_step.tolist() == [11.0, 22.0, 29.0, 29.0]  # V of the row behind the closing one, not the 99 of its own
+    ended = lambda_return(reward, value[1:], ~live | torch.tensor([False, True, False, False]), ~live, 0.5, 1.0)
+    assert ended.tolist()[:2] == [2.0, 2.0]  # the control: what is cut off at the end
+
+
+def test_an_endless_return_without_ends_is_the_lambda_return():
+    g = torch.Generator().manual_seed(0)
+    reward, value = torch.rand(7, 3, 2, 2, generator=g), torch.rand(8, 3, 2, 2, generator=g)
+    never = torch.zeros(7, 3, 2, 1, dtype=torch.bool)
+    gamma = torch.tensor([0.9, 0.5])
+    found = endless_return(reward, value, ~never, gamma, 0.8)
+    torch.testing.assert_close(found, lambda_return(reward, value[1:], never, never, gamma, 0.8))
+    assert not torch.allclose(found, lambda_return(reward, value[1:], never, never, 0.9, 0.8))

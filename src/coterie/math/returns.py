@@ -89,3 +89,25 @@ def n_step_return(
         later = torch.cat([torch.where(stop, successor[:-1], returns[1:]), successor[-1:]])
         returns = torch.addcmul(reward, discount, later.masked_fill(terminated, 0))
     return returns
+
+
+def endless_return(reward: Tensor, value: Tensor, live: Tensor, gamma: float | Tensor, trace_decay: float) -> Tensor:
+    """Lambda-return of every step of a stream that no end cuts off: it goes on in the next episode, or the next life.
+
+        G_t = r_t + gamma ((1 - lambda) V'_{t+1} + lambda G_{t+1}) where live_t, else G_{t+1};  G_T = V_T
+        V'_t = V_t where live_t, else V'_{t+1};  V'_T = V_T
+
+    Rows in which nobody acts take no time: the row behind an episode's last step is the next one's first.
+    reward: [T, B, N] or with axes behind, such as reward signals [T, B, N, K] (gamma then may be [K]); value: the same
+    with T + 1 rows; live: [T, B, N] bool, broadcast to reward. Returns the shape of reward and the dtype of value.
+    Source: Burda et al. 2018, section 2.3 (returns of exploration that are not episodic).
+    """
+    successor = later = value[-1]
+    returns = []
+    for r, v, lives in zip(
+        reversed(reward.unbind(0)), reversed(value[:-1].unbind(0)), reversed(live.unbind(0)), strict=True
+    ):
+        later = torch.where(lives, r + gamma * ((1 - trace_decay) * successor + trace_decay * later), later)
+        successor = torch.where(lives, v, successor)
+        returns.append(later)
+    return torch.stack(returns[::-1])
