@@ -317,10 +317,7 @@ def act(
     """What every team does on a row: actions by role, what the policies note by team, their memories by team."""
     actions, records, carries = {}, {}, {}
     for name, policy in policies.items():
-        part = row.team(policy.team)
-        if policy.team.mortal:  # a dead agent's NaN would stay in its memory, which 0 x NaN does not clear
-            part = replace(part, obs=_cleaned(part.obs, part.alive, policy.team))
-        action, carries[name], records[name] = policy.act(part, carry[name], noise[name], mode[name])
+        action, carries[name], records[name] = policy.act(seen(policy.team, row), carry[name], noise[name], mode[name])
         actions.update(action)
     return actions, records, carries
 
@@ -335,6 +332,14 @@ def _stacked(trees: list[Tree]) -> Tree:
         return torch.stack(leaves)
 
     return tree_map(stack, trees[0], *trees[1:])
+
+def seen(team: TeamSpec, row: Row) -> Row:
+    """The part of a row that a team's policy reads."""
+    part = row.team(team)
+    if team.mortal:  # a dead agent's NaN would stay in its memory, which 0 x NaN does not clear
+        part = replace(part, obs=_cleaned(part.obs, part.alive, team))
+    return part
+
 
 
 def due(reward: Tensor, acted: Tensor, alive: Tensor | None = None) -> Tensor:

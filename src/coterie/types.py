@@ -106,7 +106,8 @@ class RoleSpec:
     """The agents of one side that share an observation space and an action space.
 
     name: the role's, e.g. `adversary`; group: the name of the group that is rewarded together; agents: their names,
-    in order.
+    in order; choice_names, number_names: for whoever looks on, what the choices of each component of an action and its
+    numbers are called, () where the environment does not say.
     """
 
     name: str
@@ -114,6 +115,8 @@ class RoleSpec:
     agents: tuple[str, ...]
     observation_space: spaces.Space
     action_space: spaces.Space
+    choice_names: tuple[tuple[str, ...], ...] = ()
+    number_names: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:

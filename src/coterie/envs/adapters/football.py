@@ -67,6 +67,7 @@ class Football(Adapter):
                 tuple(f"{SIDES[side]}_{k}" for k in range(terms.players[side])),
                 observer.space,
                 spaces.Discrete(len(sight.CHOICES)),
+                (sight.CHOICES,),
             )
             for side in terms.sides
         )

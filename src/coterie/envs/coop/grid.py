@@ -11,6 +11,7 @@ from torch import Tensor
 MOVES: tuple[tuple[int, int], ...] = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 """What the choices 0 to 4 add to (x, y): stay, left, right, down, up."""
 STAY, LEFT, RIGHT, DOWN, UP = range(5)
+NAMES = ("stay", "left", "right", "down", "up")
 
 
 @dataclass(frozen=True)

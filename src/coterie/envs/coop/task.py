@@ -10,7 +10,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.envs.coop.grid import MOVES, Grid, grid
+from coterie.envs.coop.grid import MOVES, NAMES, Grid, grid
 from coterie.envs.coop.render import Scene, draw
 from coterie.envs.world import State, View, World
 from coterie.types import Action, EnvSpec, RoleSpec
@@ -63,6 +63,7 @@ class CoopWorld(World):
             spaces.Box(-1, 1, (width,), np.float32),
             spaces.Discrete(len(MOVES)),
         )
+            (NAMES,),
         self.spec = EnvSpec(
             name,
             (role,),

@@ -75,11 +75,12 @@ class MatrixWorld(World):
         self._with_state = with_state
         size = len(game.stages) + (game.players * self._actions if game.last_action else 0)
         seen, space = spaces.Box(0.0, 1.0, (size,)), spaces.Discrete(self._actions)
+        called = (tuple(game.choices),)
         if game.shared:
             names = tuple(f"agent_{i}" for i in range(game.players))
-            roles = (RoleSpec("agent", "agent", names, seen, space),)
+            roles = (RoleSpec("agent", "agent", names, seen, space, called),)
         else:
-            roles = tuple(RoleSpec(name, name, (name,), seen, space) for name in ("row", "column"))
+            roles = tuple(RoleSpec(name, name, (name,), seen, space, called) for name in ("row", "column"))
         self.spec = EnvSpec(
             name=f"matrix/{game.name}",
             roles=roles,

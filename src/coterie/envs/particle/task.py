@@ -361,6 +361,7 @@ class ParticleWorld(World):
         return EnvSpec(
             name=f"particle/{self.plan.name}",
             roles=tuple(roles),
+                    **self._names(moves, role.symbols),
             state_sizes={
                 name: rows.size if places is None else len(places) for name, places in self._state_rows.items()
             },
@@ -372,6 +373,17 @@ class ParticleWorld(World):
 def _flat(part: Tensor) -> Tensor:
     """[.., B] as [rows, B]."""
     return part.flatten(0, -2)
+
+    def _names(self, moves: int, symbols: int) -> dict[str, Any]:
+        """What choices or numbers of a role with so many moves and symbols are called."""
+        signs = SIGNS[self.physics.variant]
+        sides = [("left", "right")[signs[0] > 0], ("left", "right")[signs[1] > 0]]
+        steps = ["stay", *sides, ("down", "up")[signs[2] > 0], ("down", "up")[signs[3] > 0]][:moves]
+        says = [f"say {chr(ord('A') + i)}" for i in range(symbols)]
+        if self._continuous:
+            return {"number_names": (*steps, *says)}
+        both = [f"{step}, {said}" for said in says for step in steps]
+        return {"choice_names": (tuple(both or steps or says or ["stay"]),)}
 
 
 def _words(symbols: list[float]) -> str:

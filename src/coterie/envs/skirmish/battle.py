@@ -91,6 +91,7 @@ class Skirmish(World):
             (role,),
             {"global": self._sight.state_size} if with_state else {},
             mortal=True,
+            (self.force.called,),
             paid_by_group=True,
             metrics=("won", "enemies_dead", "allies_dead"),
             episode_limit=config.episode_limit,

@@ -47,6 +47,8 @@ class Force:
         self.slots = max(self.m, self.n if any(unit.heals for unit in sides[0]) else 0)
         """How many targets an ally can choose from."""
         self.choices = FIRST_TARGET + self.slots
+        self.called = ("noop", "stop", "north", "south", "east", "west", *(f"target {k}" for k in range(self.slots)))
+        """What the choices are called."""
         self.healers = tuple(i for i, unit in enumerate(self.units) if unit.heals)
         self.beams = tuple(i for i, unit in enumerate(self.units) if unit.beam)
         self.total = sum(unit.health + unit.shield for unit in sides[1])
