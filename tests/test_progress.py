@@ -87,6 +87,22 @@ def test_lines_come_at_first_at_evaluations_every_ten_seconds_and_at_the_end(clo
     )
 
 
+def test_the_end_is_one_line_whether_it_is_evaluated_or_not(clock):
+    for evaluated in (True, False):
+        stream = io.StringIO()
+        shown = LineProgress(stream=stream, clock=clock)
+        shown.update(1000, 3000, {})
+        shown.update(3000, 3000, {"rollout/return_mean": -50.0})  # the row of the last update
+        if evaluated:
+            shown.update(3000, 3000, {"eval/return_mean": -60.0})
+        shown.close()
+        shown.close()
+        first, last = stream.getvalue().splitlines()
+        assert first.startswith("1,000 / 3,000 steps")
+        assert last.startswith("3,000 / 3,000 steps")
+        assert ("evaluation -60.00" in last) == evaluated
+
+
 def test_a_resumed_training_says_where_it_starts_and_counts_its_own_steps_only(clock):
     stream = io.StringIO()
     shown = LineProgress("mappo", start=500_000, stream=stream, clock=clock)
@@ -230,6 +246,17 @@ def test_the_display_fits_where_it_is_shown(monkeypatch, mode, terminal, term, e
         shown.update(6, 10, {})
         shown.note("noted")
     assert ("noted" in stream.getvalue()) == (mode != "off")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_said_after_the_live_display_begins_a_line_of_its_own(clock, terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None, _environ={})
+    with RichProgress("mappo", console=console, clock=clock) as shown:
+        shown.update(10, 10, {"loss/policy": 0.5})
+    console.print("10 steps")
+    said = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert "policy loss 0.500" in said
+    assert said[-1].removeprefix("\x1b[?25h") == "10 steps"
 
 
 def test_updates_within_one_interval_write_nothing(clock):

@@ -159,7 +159,7 @@ class NullProgress(Progress):
 
 
 class LineProgress(Progress):
-    """A plain line at the first update, at an evaluation, at the last step, and when `every_s` seconds have passed."""
+    """A plain line at the first update, at an evaluation, at the end, and when `every_s` seconds have passed."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class LineProgress(Progress):
     ):
         self._stream = stream or sys.stderr
         self._course, self._clock, self._every = _Course(start, clock), clock, every_s
-        self._shown_at = -math.inf
+        self._shown_at, self._unshown = -math.inf, False
         heading = _heading(title, start)
         if heading:
             self.note(heading)
@@ -179,16 +179,22 @@ class LineProgress(Progress):
     def update(self, steps: int, total: int, metrics: Mapping[str, float]) -> None:
         evaluated = self._course.take(steps, total, metrics)
         now = self._clock()
-        if evaluated or steps >= total or now - self._shown_at >= self._every:
+        self._unshown = True
+        if evaluated or now - self._shown_at >= self._every:
             self._shown_at = now
-            returns = [f"{word} {_teams(values)}" for word, values in self._course.latest.items() if values]
-            self.note(" · ".join([self._course.position(), *returns, *self._course.values()]))
+            self._show()
+
+    def _show(self) -> None:
+        self._unshown = False
+        returns = [f"{word} {_teams(values)}" for word, values in self._course.latest.items() if values]
+        self.note(" · ".join([self._course.position(), *returns, *self._course.values()]))
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        pass
+        if self._unshown:  # an evaluation of the last step would have shown it
+            self._show()
 
 
 class RichProgress(Progress):
@@ -224,6 +230,8 @@ class RichProgress(Progress):
             if self._course.total:
                 self._live.update(self._picture(), refresh=True)
             self._live.stop()
+            if not self._console.is_terminal:  # a terminal's cursor is moved on
+                self._console.print()
 
     def _picture(self) -> RenderableType:
         course = self._course
