@@ -11,44 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from jobs import COMMON, JOBS, Job
 from reporting import machine, table, whole_number
 
-from coterie.build import environment, teams_of
 from coterie.checkpoint import Checkpoints
 from coterie.config import load_resolved, resolve
-from coterie.envs.particle import scripts
-from coterie.evaluation import evaluate
 from coterie.plot import Run, draw
-from coterie.policy import Mode, Policy, RandomPolicy
 from coterie.run import evaluate_baseline, evaluate_run
-from coterie.seeds import seed_of
-from coterie.types import Action, Row, TeamSpec, Tree
 
 BASELINE_EPISODES = 10_000
-
-
-class Scripted(Policy):
-    """Acts by a function of `coterie.envs.particle.scripts`."""
-
-    def __init__(self, team: TeamSpec, name: str, variant: str):
-        self.team, self._script, self._variant = team, getattr(scripts, name), variant
-
-    def start(self, copies: int) -> dict[str, torch.Tensor]:
-        return {}
-
-    def noise(self, steps: int, copies: int, generator: torch.Generator) -> list[Tree]:
-        return [{} for _ in range(steps)]
-
-    def act(self, row: Row, carry: Any, noise: Tree, mode: Mode) -> tuple[dict[str, Action], Any, dict[str, Any]]:
-        return self._script(row.obs, self._variant), carry, {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert not state
 
 
 def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> None:
@@ -186,17 +157,10 @@ def baselines(job: Job) -> dict[str, float]:
     random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), played)
     found = {"random": random["metrics"][job.measure] if job.measure else random["teams"][job.team]["return_mean"]}
     if job.script is not None:
-        config = resolve(["algo=random", *world]).config
-        env = environment(config, 1000, "evaluate", torch.device("cpu"))
-        teams = teams_of(config, env.spec)
-        variant = config.env.model_dump().get("variant", "mpe2")
-        policies: dict[str, Policy] = {
-            name: Scripted(team, job.script, variant) if name == job.team else RandomPolicy(team, env.device)
-            for name, team in teams.items()
-        }
-        modes: dict[str, Mode] = dict.fromkeys(policies, "greedy")
-        scripted = evaluate(env, policies, played, modes, seed_of(0, "script"))
-        found[job.script] = scripted.return_mean(job.team)
+        team = f"teams.{job.team}.algo"
+        words = ["algo=random", f"{team}=scripted", f"{team}.script={job.script}", *world, "device=cpu", "threads=1"]
+        scripted = evaluate_baseline(resolve(words), played)
+        found[job.script] = scripted["teams"][job.team]["return_mean"]
     return found
 
 

@@ -13,7 +13,7 @@ class Job:
     overrides: what `coterie train` is told; team: whose return is the result; scale: `agent`, the mean return of
     one of its agents, or `sum`, that of all of them; level, source: what the result is held against, on that scale, and
     where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
-    a plot; script: the scripted baseline of `coterie.envs.particle.scripts`, if there is one for the environment;
+    a plot; script: the environment's script that is a baseline, if it brings one;
     episodes: of the final evaluation, where the usual number leaves too much to chance or takes too long; measure: a
     metric of the environment that is the result in place of the return, such as the share of battles won.
     """

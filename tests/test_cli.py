@@ -233,7 +233,7 @@ def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     families = ({"ppo", "ippo", "mappo"}, {"coma"}, {"poca"}, {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"})
-    off_policy = ({"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen"})
+    off_policy = ({"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*families, *off_policy)
     assert "continuous" in algos["mappo"]["actions"]
     assert algos["ippo"]["presets"] == ["ippo/yardstick"]

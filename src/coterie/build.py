@@ -12,10 +12,12 @@ import torch
 from coterie import registry
 from coterie.algos.algorithm import Algorithm
 from coterie.algos.frozen import Frozen, FrozenConfig
+from coterie.algos.scripted import Scripted
 from coterie.checkpoint import Checkpoints, Found
 from coterie.collect import Collector
 from coterie.config import load_resolved
 from coterie.envs.make import make
+from coterie.envs.scripts import script_of
 from coterie.envs.vector import VectorEnv
 from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import UserError, nearest
@@ -121,7 +123,9 @@ def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.devi
             horizon = min(learner.horizon for learner in built.values())
         learner = cls(team, choice.params, config.copies, horizon, seed, device)
         if isinstance(learner, Frozen):
-            learner.adopt(frozen_policy(name, learner.config, device))
+            learner.adopt(*frozen_policy(name, learner.config, device))
+        elif isinstance(learner, Scripted):
+            learner.adopt(*script_of(team, config.env, learner.config.script))
         built[name] = learner
     return {name: built[name] for name in teams}
 
@@ -131,15 +135,17 @@ def eval_modes(asked: AskedMode, learners: dict[str, Algorithm]) -> dict[str, Mo
     return {name: a.capabilities.eval_mode if asked == "auto" else asked for name, a in learners.items()}
 
 
-def frozen_policy(team: str, config: FrozenConfig, device: torch.device) -> Policy:
-    """The policy that a frozen team acts with. UserError if its run, or its team there, is not."""
+def frozen_policy(team: str, config: FrozenConfig, device: torch.device) -> tuple[Policy, Mode]:
+    """The policy that a frozen team acts with, and how it is evaluated. UserError if its run, or its team there, is
+    not.
+    """
     if config.run is None:
         raise UserError(f"team '{team}' is frozen and names no run: give teams.{team}.run=RUN")
     _, learners = load_learners(config.run, config.checkpoint, device)
     wanted = config.team or (team if team in learners or len(learners) > 1 else next(iter(learners)))
     if wanted not in learners:
         raise UserError(f"the run {config.run} has no team '{wanted}': {nearest(wanted, learners)}")
-    return learners[wanted].policy
+    return learners[wanted].policy, learners[wanted].capabilities.eval_mode
 
 
 def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[RunConfig, dict[str, Algorithm]]:

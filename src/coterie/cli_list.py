@@ -31,7 +31,7 @@ def algos(json: Json = False) -> int:
 
 @app.command()
 def envs(json: Json = False) -> int:
-    """The environments with their roles, actions and step limits.
+    """The environments with their roles, actions, step limits and scripts.
 
     Example: coterie list envs
     """
@@ -42,10 +42,13 @@ def envs(json: Json = False) -> int:
     from coterie.tables import print_table
 
     shown = [
-        [row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions"), row["limit"]]
+        [
+            *(row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions")),
+            *(row["limit"], ", ".join(row.get("scripts", ()))),
+        ]
         for row in rows
     ]
-    print_table(["environment", "agents by role", "features observed", "actions", "steps"], shown)
+    print_table(["environment", "agents by role", "features observed", "actions", "steps", "scripts"], shown)
     for line in _missing(rows):
         print(line)
     print("Your own: env=package.module:factory or an entry point, see `coterie check-env --help`.")
@@ -105,8 +108,8 @@ def algorithm_rows() -> list[dict[str, Any]]:
 
 
 def environment_rows() -> list[dict[str, Any]]:
-    """One dict an environment, installed packages' too: name, limit, and its roles with agents, features observed and
-    actions; without roles where its library is missing or it is broken, and why.
+    """One dict an environment, installed packages' too: name, limit, scripts, and its roles with agents, features
+    observed and actions; without roles where its library is missing or it is broken, and why.
     """
     from coterie import registry
     from coterie.entries import entries
@@ -131,7 +134,9 @@ def environment_rows() -> list[dict[str, Any]]:
             }
             for role in spec.roles
         ]
-        rows.append({"name": name, "limit": spec.episode_limit, "roles": roles})
+        rows.append(
+            {"name": name, "limit": spec.episode_limit, "roles": roles, "scripts": list(registry.scripts(name))}
+        )
     return rows
 
 

@@ -30,6 +30,7 @@ ALGOS: dict[str, str] = {
     "masac": "coterie.algos.sac:SAC",
     "random": "coterie.algos.random:Random",
     "frozen": "coterie.algos.frozen:Frozen",
+    "scripted": "coterie.algos.scripted:Scripted",
 }
 """An algorithm's name to its class. Names that share a class differ by their preset in `conf/algo`."""
 
@@ -84,6 +85,14 @@ def environments() -> dict[str, str]:
         scenarios = importlib.import_module(module).SCENARIOS
         found |= {f"{family}/{name}": target for name, target in scenarios.items()}
     return found
+
+
+def scripts(env: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The scripts that a built-in environment brings: name to (`module:make`, the roles that it plays); else none."""
+    family, _, name = env.partition("/")
+    if family not in FAMILIES:
+        return {}
+    return getattr(importlib.import_module(FAMILIES[family]), "SCRIPTS", {}).get(name, {})
 
 
 def base_name(algo: str) -> str:

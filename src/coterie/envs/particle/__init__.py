@@ -30,3 +30,15 @@ SCENARIOS: dict[str, str] = {
     "simple_world_comm": f"{_HERE}.world_comm:SimpleWorldComm",
 }
 """Scenario to `module:Class`; the class bears its configuration as `Config`."""
+
+_SCRIPTS = f"{_HERE}.scripts"
+
+SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "simple_speaker_listener": {"follow_speaker": (f"{_SCRIPTS}:speaker_and_listener", ("speaker", "listener"))},
+    "simple_spread": {"spread_greedily": (f"{_SCRIPTS}:spreaders", ("agent",))},
+    "simple_tag": {
+        "pursue": (f"{_SCRIPTS}:pursuers", ("adversary",)),
+        "flee": (f"{_SCRIPTS}:prey", ("agent",)),
+    },
+}
+"""Scenario to its scripts: name to `module:make` and the roles that it plays. See `coterie.envs.scripts`."""
