@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.envs.vector import VectorEnv
+from coterie.envs.parameters import Parameter, Varying, fitted
+from coterie.envs.samplers import Sampler
 from coterie.seeds import generator
 from coterie.types import Action, EnvSpec, Row, Step
 
@@ -50,14 +52,17 @@ class World(ABC):
 
     restart_noise, step_noise: how many uniform numbers in [0, 1) a copy needs for a new episode and for a step.
     limit_ends: the step limit counts as an end of the task (terminated), not as a cut (truncated).
-    lasting: entries of the state that a restart leaves as they are: a copy's parameters.
+    parameters: what may differ between copies and episodes, by name. Where it does, the state has an entry [B] of that
+    name; a world reads it there if it is there, and `adjusted` is called on every first state.
     """
 
     spec: EnvSpec
     restart_noise: int
     step_noise: int = 0
     limit_ends: bool = False
-    lasting: frozenset[str] = frozenset()
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    adjusted: Callable[[State], State] | None = None
+    """What a first state is with the parameters that are in it, where that is more than the entries themselves."""
 
     @abstractmethod
     def restart(self, noise: Tensor) -> State:
@@ -76,13 +81,14 @@ class World(ABC):
         """A picture of the single copy that `state` holds (its tensors are [1, ...]): uint8 [H, W, 3]."""
 
 
-class WorldEnv(VectorEnv):
+class WorldEnv(Varying):
     """Copies of one world in a batch: draws the noise, cuts at the limit, restarts on the next step."""
 
     def __init__(self, world: World, copies: int, seed: int, device: torch.device | str = "cpu"):
         self.spec, self.copies, self.device = world.spec, copies, torch.device(device)
         self.world = world
-        self._generator = self._seeded(seed)
+        self._generator, self._chance = self._seeded(seed)
+        self._samplers: dict[str, Sampler] = {}
         self._on_host = self.device.type == "cpu"
         self._limit = math.inf if world.spec.episode_limit is None else world.spec.episode_limit
         self._n = self.spec.n
@@ -102,15 +108,17 @@ class WorldEnv(VectorEnv):
         self._no_metrics = {name: torch.zeros(copies, device=self.device) for name in self.spec.metrics}
         self._alive = self._everyone
 
-    def _seeded(self, seed: int) -> torch.Generator:
-        return generator(seed, "env", self.spec.name, device=self.device)
+    def _seeded(self, seed: int) -> tuple[torch.Generator, torch.Generator]:
+        """What the world's noise and what its parameters are drawn from."""
+        name, device = self.spec.name, self.device
+        return generator(seed, "env", name, device=device), generator(seed, "parameters", name, device=device)
 
     def _noise(self, size: int) -> Tensor:
         return torch.rand(self.copies, size, generator=self._generator, device=self.device)
 
     def reset(self, seed: int | None = None) -> Row:
         if seed is not None:
-            self._generator = self._seeded(seed)
+            self._generator, self._chance = self._seeded(seed)
         self._state = self._restarted()
         self._clock, self._born, self._earliest = 0, torch.zeros_like(self._born), 0
         self._closing, self._restarts = self._no_copy, not self._on_host
@@ -135,10 +143,24 @@ class WorldEnv(VectorEnv):
         step = self._step(outcome, closing if restarts else None)
         return step, self._row(fresh=closing if restarts else self._no_copy)
 
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        known = self.world.parameters
+        self._samplers = dict(sorted((self._samplers | fitted(self.spec.name, samplers, known)).items()))
+        for name in self._samplers.keys() - self._state.keys() if self._state else ():  # running episodes stay as is
+            value = known[name].value
+            self._state[name] = torch.full((self.copies,), value, device=self.device)
+
     def _restarted(self) -> State:
-        """A new episode in every copy, with the parameters that it has."""
+        """A new episode in every copy, with the parameters that it draws."""
         fresh = self.world.restart(self._noise(self.world.restart_noise))
-        return fresh | {name: self._state[name] for name in self.world.lasting if name in self._state}
+        if not self._samplers:
+            return fresh
+        noise = torch.rand(len(self._samplers), self.copies, generator=self._chance, device=self.device)
+        for row, (name, sampler) in zip(noise, self._samplers.items(), strict=True):
+            drawn = sampler.draw(row)
+            drawn = drawn.round() if self.world.parameters[name].whole else drawn
+            fresh[name] = drawn.to(fresh[name].dtype) if name in fresh else drawn
+        return fresh if self.world.adjusted is None else self.world.adjusted(fresh)
 
     def _step(self, outcome: Outcome, closing: Tensor | None) -> Step:
         """The step as the contract has it: limits apart from ends, nothing for copies that restart."""
@@ -217,6 +239,7 @@ class WorldEnv(VectorEnv):
             "closing": self._closing,
             "alive": self._alive,
             "generator": self._generator.get_state(),
+            **({"chance": self._chance.get_state()} if self._samplers else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,6 +249,8 @@ class WorldEnv(VectorEnv):
         self._note_ends(state["closing"].to(self.device), self._no_copy)
         self._alive = state["alive"].to(self.device)
         self._generator.set_state(state["generator"].cpu())
+        if "chance" in state:
+            self._chance.set_state(state["chance"].cpu())
 
     def render(self, copy: int = 0, size: int = 480) -> np.ndarray:
         return self.world.render({name: value[copy : copy + 1].cpu() for name, value in self._state.items()}, size)

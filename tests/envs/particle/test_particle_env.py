@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from coterie.envs.particle import SCENARIOS
 from coterie.envs.particle.assignment import assign
 from coterie.envs.particle.task import ParticleWorld
+from coterie.envs.samplers import sampler
 from coterie.envs.world import WorldEnv
 from coterie.types import Action, Row, Step, tree_leaves
 
@@ -117,18 +118,21 @@ def test_without_a_limit_an_episode_goes_on() -> None:
     assert not any(bool(step.episode_truncated.any()) for step, _ in play(env, 60))
 
 
-def test_copies_can_differ_in_their_parameters_and_keep_them() -> None:
+def test_copies_can_differ_in_their_parameters_until_their_episodes_end() -> None:
     env = WorldEnv(world_of("simple_spread", episode_limit=4), 6, seed=0)
+    env.vary({"local_ratio": sampler({"choices": [0, 1]})})
     env.reset()
-    saved = env.state_dict()
-    saved["state"]["local_ratio"] = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
-    env.load_state_dict(saved)
-    for step, _ in play(env, 14):
-        assert bool((step.reward[:3].amax(1) == step.reward[:3].amin(1)).all())
-        assert bool((step.reward[3:] == step.reward[3:].round()).all())
-    assert env.state_dict()["state"]["local_ratio"].tolist() == [0, 0, 0, 1, 1, 1]
-    env.reset()
-    assert env.state_dict()["state"]["local_ratio"].tolist() == [0, 0, 0, 1, 1, 1]
+    drawn = []
+    for _ in range(3):
+        own = env.state_dict()["state"]["local_ratio"] == 1
+        drawn.append(own.tolist())
+        for step, _ in play(env, 4):
+            assert bool((step.reward[~own].amax(1) == step.reward[~own].amin(1)).all())
+            assert bool((step.reward[own] == step.reward[own].round()).all())
+        assert bool((env.state_dict()["state"]["local_ratio"] == own).all())
+        play(env, 1)
+    assert drawn[0] != drawn[1] != drawn[2]
+    assert {True, False} <= {one for each in drawn for one in each}
 
 
 def test_prey_can_be_of_different_speed() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.envs.coop.render import Scene, Sprite
 from coterie.envs.coop.task import CoopConfig, CoopWorld, first_of, scaled
+from coterie.envs.parameters import Parameter
 from coterie.envs.world import Outcome, State, View
 from coterie.types import Action
 
@@ -68,7 +69,7 @@ class Baton(CoopWorld):
         self.config = config
         self.restart_noise = 3 + config.runners
         self.step_noise = 1
-        self.lasting = frozenset({"batons"})
+        self.parameters = {"batons": Parameter(config.batons, 1, 1000, "batons until the task is done", True)}
 
     def restart(self, noise: Tensor) -> State:
         config, size = self.config, self.config.size

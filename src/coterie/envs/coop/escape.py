@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.envs.coop.render import Scene, Sprite
 from coterie.envs.coop.task import CoopConfig, CoopWorld, first_of, scaled
+from coterie.envs.parameters import Parameter
 from coterie.envs.world import Outcome, State, View
 from coterie.types import Action
 
@@ -61,7 +62,10 @@ class Escape(CoopWorld):
         )
         self.config = config
         self.restart_noise = 3 + config.agents
-        self.lasting = frozenset({"pace", "cost"})
+        self.parameters = {
+            "pace": Parameter(config.pace, 1, 64, "steps in which the dragon walks one square", True),
+            "cost": Parameter(config.cost, 0, 100, "what an agent pays of its own for meeting the dragon"),
+        }
 
     def restart(self, noise: Tensor) -> State:
         size, copies = self.config.size, len(noise)

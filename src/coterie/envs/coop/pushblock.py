@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.envs.coop.grid import MOVES
 from coterie.envs.coop.render import Scene, Sprite
 from coterie.envs.coop.task import CoopConfig, CoopWorld, scaled
+from coterie.envs.parameters import Parameter
 from coterie.envs.world import Outcome, State, View
 from coterie.types import Action
 
@@ -78,9 +79,14 @@ class PushBlock(CoopWorld):
             metrics=("delivered", "value", "done"),
             mortal=False,
         )
-        self.config = config
+        self.config, self._far = config, config.size - 3
         self.restart_noise = config.agents + config.size + len(config.weights)
-        self.lasting = frozenset({"step_cost"})
+        self.parameters = {
+            "step_cost": Parameter(config.step_cost, 0, 10, "what the group pays for every step"),
+            "push": Parameter(config.push, 0, 10, "what a square nearer to the goal earns, times the block's weight"),
+            "reach": Parameter(self._far, 1, self._far, "most squares from a block to the goal at the start", True),
+        }
+        self.adjusted = self._adjusted
         self._weights = torch.tensor(config.weights)
         # [K, K]: block j stands before block k in their order
         self._earlier = torch.ones(len(config.weights), len(config.weights), dtype=torch.bool).tril(-1)
@@ -96,6 +102,14 @@ class PushBlock(CoopWorld):
             "there": torch.ones_like(row, dtype=torch.bool),
             "step_cost": noise.new_full((len(noise),), self.config.step_cost),
         }
+
+    def _adjusted(self, state: State) -> State:
+        if "reach" not in state:
+            return state
+        blocks, size = state["blocks"], self.config.size
+        away = size - 1 - blocks % size  # 1 to `far`, brought to 1 to `reach` in equal shares
+        nearer = torch.ceil(away * state["reach"].unsqueeze(1) / self._far).long()
+        return {**state, "blocks": blocks + away - nearer}
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         room, size = self.grid(state["agents"]), self.config.size
@@ -117,7 +131,7 @@ class PushBlock(CoopWorld):
         gone = ~there
         return state | now, Outcome(
             reward=torch.zeros_like(agents, dtype=state["step_cost"].dtype),
-            group_reward=(value + self.config.push * pushed - state["step_cost"])[:, None],
+            group_reward=(value + state.get("push", self.config.push) * pushed - state["step_cost"])[:, None],
             ended=done,
             metrics=lambda: {
                 "delivered": gone.sum(1).float(),

@@ -54,7 +54,8 @@ class CoopWorld(World):
     ):
         self._size, self._n, self._with_state = size, agents, with_state
         self.limit_ends = config.limit_ends
-        self._mates = torch.tensor([i * agents + j for i in range(agents) for j in range(agents) if i != j])
+        mates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
+        self._mates = torch.tensor(mates, dtype=torch.int64)  # also where there are none
         width = 2 + marks + shared + 3 * things + (agents - 1) * (3 + marks)
         role = RoleSpec(
             ROLE,
@@ -62,8 +63,8 @@ class CoopWorld(World):
             tuple(f"agent_{i}" for i in range(agents)),
             spaces.Box(-1, 1, (width,), np.float32),
             spaces.Discrete(len(MOVES)),
-        )
             (NAMES,),
+        )
         self.spec = EnvSpec(
             name,
             (role,),

@@ -67,6 +67,7 @@ class SimpleAdversary(ParticleWorld):
             roles=[Role("adversary", "adversary", (0,)), Role("agent", "agent", tuple(self._agents[1:]))],
             measured={"landmarks": (self._agents, self._landmarks)},
             memory={"goal": (n,), "goal_at": (2,)},
+            places=("goal_at",),
             hidden={"adversary": ("goal", "goal_at"), "agent": ()},
             metrics=("distance", "adversary_distance"),
             linear=config.num_agent_neighbors is None and config.num_landmark_neighbors is None,

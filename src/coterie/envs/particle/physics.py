@@ -33,7 +33,8 @@ class Body:
     """A disc.
 
     size: radius; collides: it is pushed by contacts with others that collide; thrust: the force of a full action;
-    max_speed: its limit, None without; pace: the parameter [B] that scales its thrust and speed limit; color: one of
+    max_speed: its limit, None without; pace: the parameter [B] that scales its thrust and speed limit, if the state has
+    one; color: one of
     the renderer's palette; kind: how it is drawn.
     """
 
@@ -192,10 +193,12 @@ class Physics:
 
     def scale(self, state: Mapping[str, Tensor]) -> Tensor | None:
         """What scales each mover's thrust and speed limit: [M, B], None where nothing does."""
-        if not self._paces:
-            return None
-        one = torch.ones_like(state[next(iter(self._paces.values()))])
-        return torch.stack([state[self._paces[i]] if i in self._paces else one for i in range(self.movers)])
+        paces, every = {i: state[pace] for i, pace in self._paces.items() if pace in state}, state.get("speed")
+        if not paces:
+            return None if every is None else every.expand(self.movers, -1)
+        one = torch.ones_like(next(iter(paces.values())))
+        scale = torch.stack([paces.get(i, one) for i in range(self.movers)])
+        return scale if every is None else scale * every
 
     def move(self, flat: Tensor, coast: Tensor, thrust: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Positions and velocities of the movers after a step, [2, M, B] each.
@@ -225,17 +228,22 @@ class Physics:
         distance = torch.hypot(x, y)
         return Gaps(offset, distance, tables.reach - distance[: len(self.contacts)] if self.contacts else None)
 
-    def coast(self, vel: Tensor, gaps: Gaps) -> Tensor:
+    def coast(self, vel: Tensor, gaps: Gaps, damping: Tensor | None = None) -> Tensor:
         """The velocity [2, M, B] that damping and contact leave for the next step, before the agents' own thrust.
 
         push = contact_force * margin * softplus((reach - d) / margin), along the line between the two
+
+        damping: [B], the part of its velocity that a body loses, where that is not `DAMPING`.
         """
+        kept = 1 - DAMPING if damping is None else 1.0
+        if damping is not None:
+            vel = vel * (1 - damping)
         if gaps.depth is None:
-            return vel * (1 - DAMPING)
+            return vel * kept
         count = len(self.contacts)
         push = functional.softplus(gaps.depth, beta=1 / CONTACT_MARGIN)
         push /= gaps.distance[:count].clamp_min(_NO_DISTANCE)
-        return torch.baddbmm(vel, self.tables(vel).push, gaps.offset[:, :count] * push, beta=1 - DAMPING)
+        return torch.baddbmm(vel, self.tables(vel).push, gaps.offset[:, :count] * push, beta=kept)
 
     # ------------------------------------------------------------------------------------------------ readings
 

@@ -60,6 +60,7 @@ class SimplePush(ParticleWorld):
             roles=[Role("adversary", "adversary", (0,)), Role("agent", "agent", (1,))],
             measured={"landmarks": ([0, 1], [2, 3])},
             memory={"goal": (2,), "goal_at": (2,)},
+            places=("goal_at",),
             hidden={"adversary": ("goal", "goal_at"), "agent": ()},
             metrics=("distance", "adversary_distance"),
         )

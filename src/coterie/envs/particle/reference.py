@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, own
@@ -48,7 +49,7 @@ class SimpleReference(ParticleWorld):
             roles=[Role("agent", "agent", tuple(_AGENTS), _SYMBOLS)],
             measured={"landmarks": (_AGENTS, _LANDMARKS)},
             memory={"goal": (2, 3)},
-            parameters={"local_ratio": config.local_ratio},
+            parameters={"local_ratio": Parameter(config.local_ratio, 0, 1, "weight of an agent's own distance")},
             metrics=("distance",),
         )
         super().__init__(plan, config, with_state)

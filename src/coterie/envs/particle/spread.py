@@ -12,11 +12,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body, Variant
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, others, own
 from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
 
+_STAGE = "0: collisions cost nothing; 1: they do"
 COVERED = 0.1
 """How near an agent has to be for a landmark to count as covered."""
 
@@ -75,8 +77,13 @@ class SimpleSpread(ParticleWorld):
             ],
             roles=[Role("agent", "agent", tuple(self._agents))],
             measured={"cover": (self._agents, self._landmarks)},
-            parameters={"local_ratio": config.local_ratio}
-            | ({"curriculum_stage": config.curriculum_stage} if config.curriculum else {}),
+            parameters={"local_ratio": Parameter(config.local_ratio, 0, 1, "weight of an agent's own collisions")}
+            | (
+                {"curriculum_stage": Parameter(config.curriculum_stage, 0, 1, _STAGE, True)}
+                if config.curriculum
+                else {}
+            ),
+            optional={"collision_cost": Parameter(1, 0, 100, "factor on what collisions cost")},
             metrics=("coverage", "collisions"),
             linear=config.num_agent_neighbors is None and config.num_landmark_neighbors is None,
         )
@@ -102,6 +109,8 @@ class SimpleSpread(ParticleWorld):
         cost, collisions = near.sum(0), now.by_mover(touching)
         if self.config.variant == "openai":
             collisions = collisions + 1  # with itself
+        if "collision_cost" in now.state:
+            collisions = collisions * now.state["collision_cost"]
         if self.config.curriculum:
             collisions = collisions * (now.state["curriculum_stage"] >= 1)
         if self.config.variant == "openai":

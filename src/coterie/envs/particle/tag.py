@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body, Variant
 from coterie.envs.particle.sight import Around, joined, others, own
 from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
@@ -56,8 +57,7 @@ class SimpleTag(ParticleWorld):
 
     Observation: own velocity and position, offsets to obstacles and to the other agents, velocities of the other prey
     (with neighbours limited: of every slot, zero for pursuers). Both conventions pay alike; they differ in the order of
-    motion and of actions. Copies can differ in `prey_speed`. Metric: `touches` of the
-    episode, pursuers on prey.
+    motion and of actions. Metric: `touches` of the episode, pursuers on prey.
     """
 
     Config = SimpleTagConfig
@@ -69,7 +69,7 @@ class SimpleTag(ParticleWorld):
         self._agents = range(agents)
         self._obstacles = range(agents, agents + config.obstacles)
         speed = config.prey_speed * (PREY_SPEED_BY_STAGE[config.curriculum_stage] if config.curriculum else 1.0)
-        pursuer = {"size": 0.075, "thrust": 3.0, "max_speed": 1.0, "color": "red"}
+        pursuer = {"size": 0.075, "thrust": 3.0, "max_speed": 1.0, "pace": "pursuer_speed", "color": "red"}
         prey = {"size": 0.05, "thrust": 4.0, "max_speed": 1.3, "pace": "prey_speed", "color": "green"}
         plan = Plan(
             name="simple_tag",
@@ -86,7 +86,8 @@ class SimpleTag(ParticleWorld):
                 Role("agent", "agent", tuple(self._prey)),
             ],
             measured={"hunt": (self._pursuers, self._prey)},
-            parameters={"prey_speed": speed},
+            parameters={"prey_speed": Parameter(speed, 0.05, 10, "factor on thrust and speed limit of prey")},
+            optional={"pursuer_speed": Parameter(1, 0.05, 10, "factor on thrust and speed limit of pursuers")},
             metrics=("touches",),
             linear=config.num_agent_neighbors is None and config.num_landmark_neighbors is None,
         )

@@ -14,8 +14,10 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import DT, Body, Gaps, Physics, Variant
 from coterie.envs.particle.render import PALETTE, Disc, Message, Scene, draw
+from coterie.envs.particle.varied import EVERYWHERE, spread
 from coterie.envs.world import Outcome, State, View, World
 from coterie.types import Action, EnvSpec, RoleSpec
 
@@ -116,9 +118,9 @@ class Plan:
     """How a scenario is made: its bodies (movers first), roles group by group, and what it remembers and measures.
 
     memory: shapes of its own rows; hidden: by group, the rows that its members do not know, for the state of that
-    group; parameters: name to the value that every copy begins with, [B] entries of the state; events: parts after the
-    motion and step_noise uniform numbers [step_noise, B] to the parts that change; linear: observations are an affine
-    function of the rows, so that one product makes them all.
+    group; parameters: by name, [B] entries of every state; optional: entries where copies differ in them; places: the
+    scenario's own rows that are places, [2]; events: parts after the motion and uniform numbers [step_noise, B] to the
+    parts that change; linear: observations are an affine function of the rows, so that one product makes them all.
     """
 
     name: str
@@ -127,7 +129,9 @@ class Plan:
     measured: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict)
     memory: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    optional: Mapping[str, Parameter] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
     events: Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]] | None = None
     step_noise: int = 0
     metrics: tuple[str, ...] = ()
@@ -146,7 +150,8 @@ class ParticleWorld(World):
     ):
         self.plan = plan
         self.limit_ends = config.limit_ends
-        self.lasting = frozenset(plan.parameters)
+        self.parameters = {**plan.parameters, **plan.optional, **EVERYWHERE}
+        self.adjusted = lambda state: spread(self.arranged, self.physics.rows, state, plan.places)
         self._rescale = config.dynamic_rescaling
         self._continuous = config.actions == "continuous"
         self._roles = tuple(plan.roles)
@@ -187,7 +192,7 @@ class ParticleWorld(World):
     def restart(self, noise: Tensor) -> State:
         flat = self.physics.rows.join(self.start(Draws(noise.T.contiguous())))
         score = noise.new_zeros(self._count, len(noise))
-        parameters = {name: noise.new_full((len(noise),), value) for name, value in self.plan.parameters.items()}
+        parameters = {name: noise.new_full((len(noise),), p.value) for name, p in self.plan.parameters.items()}
         return {"rows": flat.T, "coast": self._coast(flat), "score": score.T, **parameters}
 
     def arranged(self, state: State, **parts: Tensor) -> State:
@@ -212,7 +217,7 @@ class ParticleWorld(World):
             flat = self.physics.rows.join(parts | self.plan.events(parts, noise.T))
         gaps = self.physics.measure(flat)
         pay = self.pay(Now(flat, gaps, state, self.physics))
-        coast = self.physics.coast(vel, gaps)
+        coast = self.physics.coast(vel, gaps, state.get("damping"))
         reward = pay.reward.T
         score = state["score"] + reward
         return (
@@ -369,11 +374,6 @@ class ParticleWorld(World):
             episode_limit=episode_limit,
         )
 
-
-def _flat(part: Tensor) -> Tensor:
-    """[.., B] as [rows, B]."""
-    return part.flatten(0, -2)
-
     def _names(self, moves: int, symbols: int) -> dict[str, Any]:
         """What choices or numbers of a role with so many moves and symbols are called."""
         signs = SIGNS[self.physics.variant]
@@ -384,6 +384,11 @@ def _flat(part: Tensor) -> Tensor:
             return {"number_names": (*steps, *says)}
         both = [f"{step}, {said}" for said in says for step in steps]
         return {"choice_names": (tuple(both or steps or says or ["stay"]),)}
+
+
+def _flat(part: Tensor) -> Tensor:
+    """[.., B] as [rows, B]."""
+    return part.flatten(0, -2)
 
 
 def _words(symbols: list[float]) -> str:

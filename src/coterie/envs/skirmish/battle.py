@@ -14,6 +14,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.envs.parameters import Parameter
 from coterie.envs.skirmish import Roster
 from coterie.envs.skirmish.combat import Combat, Layout, Orders
 from coterie.envs.skirmish.enemy import Enemy, Focus
@@ -77,7 +78,12 @@ class Skirmish(World):
         self._shelf = Shelf(lambda like: tables(self.force, like))
         self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
         self.restart_noise = 2 * self.force.size
-        self.lasting = frozenset({"enemy_damage"})
+        self.parameters = {
+            "enemy_damage": Parameter(config.enemy_damage, 0, 100, "factor on what the enemy's attacks take"),
+            "enemy_health": Parameter(1, 0.01, 1, "part of its health and shields that the enemy begins with"),
+            "distance": Parameter(FOE[0] - HOME[0], 4, 20, "lengths between the middles of the two sides at the start"),
+        }
+        self.adjusted = self._adjusted
         self.limit_ends = config.limit_ends
         role = RoleSpec(
             ROLE,
@@ -110,6 +116,16 @@ class Skirmish(World):
             "enemy_damage": noise.new_full((copies,), self.config.enemy_damage),
         }
 
+    def _adjusted(self, state: State) -> State:
+        n, units = self.force.n, state["units"].clone()
+        if "distance" in state:
+            nearer = (FOE[0] - HOME[0] - state["distance"]).unsqueeze(1) / 2
+            units[:, 0, :n] += nearer
+            units[:, 0, n:] -= nearer
+        if "enemy_health" in state:
+            units[:, self.layout.points, n:] *= state["enemy_health"].view(-1, 1, 1)
+        return {**state, "units": units}
+
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # A view of [F, U, B] memory except after loading; the same layout gives the same bits.
         before = state["units"].permute(1, 2, 0).contiguous()
@@ -123,7 +139,7 @@ class Skirmish(World):
         fights = lives if not self.force.healers else lives & kept.armed
         stands, resists = fights[:n].any(0), fights[n:].any(0)
         ended, won = ~(stands & resists), stands & ~resists
-        reward = self._reward(before, units, fell[n:], ended, won)
+        reward = self._reward(before, units, fell[n:], ended, won, state.get("enemy_health"))
         return {**state, "units": units.permute(2, 0, 1)}, Outcome(
             reward=before.new_zeros(before.shape[2], n),
             group_reward=reward.unsqueeze(1),
@@ -193,13 +209,16 @@ class Skirmish(World):
             code=code,
         )
 
-    def _reward(self, before: Tensor, units: Tensor, fell: Tensor, ended: Tensor, won: Tensor) -> Tensor:
-        """What the step pays the team [B]."""
+    def _reward(
+        self, before: Tensor, units: Tensor, fell: Tensor, ended: Tensor, won: Tensor, begun: Tensor | None
+    ) -> Tensor:
+        """What the step pays the team [B]; begun: [B], the part of its points that the enemy had at first."""
         if self.config.reward == "sparse":
             return won.to(units.dtype) - (ended & ~won & (units[2, self.force.n :] > 0).any(0)).to(units.dtype)
         points = self.layout.points
         taken = (before[points, self.force.n :] - units[points, self.force.n :]).sum((0, 1))
-        return (taken + KILL * fell.sum(0) + WIN * won) * self._scale
+        scale = self._scale if begun is None else BEST / (self.force.total * begun + KILL * self.force.m + WIN)
+        return (taken + KILL * fell.sum(0) + WIN * won) * scale
 
     def scene(self, state: State) -> Scene:
         """The picture of the single copy that `state` holds."""
