@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from coterie.cli_demos import demos, record
 from coterie.cli_list import app as list_app
 from coterie.cli_options import (
     AlgoName,
@@ -280,6 +281,10 @@ def check_env(
     else:
         sys.stdout.write(report.render(max(60, min(120, shutil.get_terminal_size().columns))))
     return 0 if report.ok else 1
+
+
+app.command("record")(record)
+app.command("demos")(demos)
 
 
 # -------------------------------------------------------------------------------------------------------------- running
