@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -106,3 +107,14 @@ def test_the_list_of_environments_names_those_whose_library_is_missing(
     assert "environment 'gym/BipedalWalker-v3': Box2D is not installed" in said
     assert "(and so do 4 more)" in said  # one line for all five of Box2D's
     assert "environment 'gym/CartPole-v1'" not in said
+
+
+def test_models_of_gymnasium_s_own_are_made_quietly_and_other_warnings_are_heard(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+):
+    make("gym/HalfCheetah-v5").close()
+    assert capfd.readouterr().err == ""
+    assert not list(tmp_path.iterdir())
+    old = "<mujoco><compiler settotalmass='1'/><worldbody><body><geom size='1'/></body></worldbody></mujoco>"
+    mujoco.MjModel.from_xml_string(old)
+    assert "settotalmass" in capfd.readouterr().err

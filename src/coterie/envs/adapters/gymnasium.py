@@ -11,6 +11,7 @@ import importlib
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ class Gymnasium(Adapter):
     def _one(self, config: BaseModel) -> gymnasium.Env:
         assert isinstance(config, GymConfig)
         params = {key: value for key, value in config.model_dump().items() if key not in GymConfig.model_fields}
-        with told(self.name, self._registered):
+        with told(self.name, self._registered), _quiet_models(self._registered):
             return gymnasium.make(self._id, max_episode_steps=config.episode_limit, disable_env_checker=True, **params)
 
 
@@ -243,6 +244,24 @@ def told(name: str, registered: GymSpec | None) -> Iterator[None]:
         raise UserError(f"environment '{name}': {said}") from error
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
         raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _quiet_models(registered: GymSpec) -> Iterator[None]:
+    """Within it MuJoCo does not say, on the standard error and in a file where the user stands, that a model of
+    gymnasium's own is written in an older way; what it warns of in steps is told as ever.
+    """
+    mujoco: Any = sys.modules.get("mujoco")
+    own = str(registered.entry_point).startswith("gymnasium.envs.mujoco")
+    if not own or not hasattr(mujoco, "set_mju_user_warning"):
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _package(registered: GymSpec | None, error: Exception) -> str:
