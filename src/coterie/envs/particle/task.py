@@ -361,12 +361,12 @@ class ParticleWorld(World):
                     agents=tuple(self.plan.bodies[i].name for i in role.bodies),
                     observation_space=spaces.Box(-np.inf, np.inf, (seen[role.name].shape[1],), np.float32),
                     action_space=action_space,
+                    **self._names(moves, role.symbols),
                 )
             )
         return EnvSpec(
             name=f"particle/{self.plan.name}",
             roles=tuple(roles),
-                    **self._names(moves, role.symbols),
             state_sizes={
                 name: rows.size if places is None else len(places) for name, places in self._state_rows.items()
             },

@@ -91,13 +91,13 @@ class Skirmish(World):
             tuple(f"ally_{i}" for i in range(self.force.n)),
             spaces.Box(-1, 1, (self._sight.size,), np.float32),
             spaces.Discrete(self.force.choices),
+            (self.force.called,),
         )
         self.spec = EnvSpec(
             name,
             (role,),
             {"global": self._sight.state_size} if with_state else {},
             mortal=True,
-            (self.force.called,),
             paid_by_group=True,
             metrics=("won", "enemies_dead", "allies_dead"),
             episode_limit=config.episode_limit,
