@@ -31,7 +31,7 @@ class Collector:
     """
 
     def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int):
-        self.env, self.policies = env, policies
+        self.env, self.policies = env, dict(policies)
         self._seed = seed
         self._collected = 0  # rows of every copy since the run's begin
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
@@ -81,6 +81,17 @@ class Collector:
             for name, policy in self.policies.items()
         }
         return windows, shown["acted"][:-1].sum()
+
+    def seat(self, policies: dict[str, Policy]) -> None:
+        """From the next window on these act for their teams, with empty memories."""
+        for name, policy in policies.items():
+            self.policies[name], self._carry[name] = policy, policy.start(self.env.copies)
+
+    def restart(self) -> None:
+        """New episodes begin in every copy; those that are under way count nowhere."""
+        self._row = self.env.reset()
+        self._carry = {name: policy.start(self.env.copies) for name, policy in self.policies.items()}
+        self.episodes = Episodes(self.env.spec, self.env.copies, self.env.device)
 
     def _earned(self, paid: list[Step], alive: Tensor, acted: Tensor) -> dict[str, Tensor]:
         """The steps' fields stacked to [T, B, ..]; what is the same for all agents is stacked once.
@@ -322,6 +333,14 @@ def act(
     return actions, records, carries
 
 
+def seen(team: TeamSpec, row: Row) -> Row:
+    """The part of a row that a team's policy reads."""
+    part = row.team(team)
+    if team.mortal:  # a dead agent's NaN would stay in its memory, which 0 x NaN does not clear
+        part = replace(part, obs=_cleaned(part.obs, part.alive, team))
+    return part
+
+
 def _stacked(trees: list[Tree]) -> Tree:
     """Trees of tensors [B, ..] as one tree of tensors [T, B, ..]; a tensor that never changes is not copied."""
 
@@ -332,14 +351,6 @@ def _stacked(trees: list[Tree]) -> Tree:
         return torch.stack(leaves)
 
     return tree_map(stack, trees[0], *trees[1:])
-
-def seen(team: TeamSpec, row: Row) -> Row:
-    """The part of a row that a team's policy reads."""
-    part = row.team(team)
-    if team.mortal:  # a dead agent's NaN would stay in its memory, which 0 x NaN does not clear
-        part = replace(part, obs=_cleaned(part.obs, part.alive, team))
-    return part
-
 
 
 def due(reward: Tensor, acted: Tensor, alive: Tensor | None = None) -> Tensor:

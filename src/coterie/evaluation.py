@@ -64,6 +64,10 @@ class Evaluator:
         self.env, self.policies = env, policies
         self._episodes, self._mode, self._seed = episodes, mode, seed
 
+    def seat(self, policies: dict[str, Policy]) -> None:
+        """From now on these act for their teams."""
+        self.policies = self.policies | policies
+
     def __call__(self, steps: int, told: Told | None = None) -> Evaluation:
         """The evaluation at `steps` of the run; told: as in `evaluate`."""
         seed = seed_of(self._seed, "eval", steps)

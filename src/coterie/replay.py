@@ -145,7 +145,11 @@ class Replay:
     # ------------------------------------------------------------------------------------------------ adding, drawing
 
     def add(self, window: Window) -> None:
-        """Stores a window of `horizon` rows and the one after; it follows on the window that was added before."""
+        """Stores a window of `horizon` rows and the one after.
+
+        It follows on the window that was added before, unless all copies begin new episodes with it: then it need not,
+        and where it does not the episodes before are cut.
+        """
         if (window.horizon, window.copies) != (self._horizon, self._copies):
             raise ValueError(
                 f"a window of {window.horizon} rows and {window.copies} copies in a replay of windows of "
@@ -155,7 +159,8 @@ class Replay:
         carry = window.carry if self._kind == "window" else {}
         rows, steps, carry = tree_map(lambda x: x.to(self._home), (rows, steps, carry))
         held = self._held or self._allocate(rows, steps, carry)
-        if self._resumed and not held.shows(self._head, rows):
+        anew = self._head > 0 and bool((rows["first"][0] | ~rows["alive"][0]).all())
+        if (self._resumed or anew) and not held.shows(self._head, rows):
             held.cut(self._head)
             self._head += 1
         self._resumed = False

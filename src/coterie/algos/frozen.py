@@ -9,9 +9,10 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
+from coterie.borrowed import Borrowed, mismatch
 from coterie.errors import UserError
-from coterie.policy import Policy
-from coterie.types import RoleSpec, TeamSpec, Window
+from coterie.policy import Mode, Policy
+from coterie.types import TeamSpec, Window
 
 
 class FrozenConfig(BaseModel):
@@ -27,11 +28,6 @@ class FrozenConfig(BaseModel):
     """Which of the run's checkpoints."""
     horizon: int = Field(128, ge=1, le=100_000)
     """Rows of a window; nothing is learned from them."""
-
-
-def _needs(role: RoleSpec) -> str:
-    """What a policy of the role depends on, in words."""
-    return f"{role.n} agents that observe {role.observation_space.shape} and act in {role.action_space}"
 
 
 class Frozen(Algorithm):
@@ -53,21 +49,17 @@ class Frozen(Algorithm):
             raise UserError(f"team '{self.team.name}' is frozen and has no policy: give teams.{self.team.name}.run=RUN")
         return self._policy
 
-    def adopt(self, policy: Policy) -> None:
-        """Takes a policy of a team with the same roles. UserError where spaces or numbers of agents differ."""
-        mine, other = ([role.name for role in team.roles] for team in (self.team, policy.team))
-        if mine != other:
+    def adopt(self, policy: Policy, mode: Mode) -> None:
+        """Acts with a policy of a team that has the same roles but for their names, picking actions by `mode`.
+        UserError where spaces or numbers of agents differ.
+        """
+        found = mismatch(self.team, policy.team)
+        if found is not None:
             raise UserError(
-                f"team '{self.team.name}' has the roles {mine}, team '{policy.team.name}' of the frozen run {other}: "
-                f"name the right one with teams.{self.team.name}.algo.team"
+                f"team '{self.team.name}': {found}: choose a run of this environment with these settings, or name the "
+                f"right one with teams.{self.team.name}.algo.team"
             )
-        for role, trained in zip(self.team.roles, policy.team.roles, strict=True):
-            if _needs(role) != _needs(trained):
-                raise UserError(
-                    f"team '{self.team.name}': role '{role.name}' has {_needs(role)}, and the frozen run was trained "
-                    f"with {_needs(trained)}: choose a run of this environment with these settings"
-                )
-        self._policy = policy
+        self._policy = Borrowed(self.team, policy, mode)
 
     def update(self, window: Window, progress: float) -> dict[str, float]:
         return {}

@@ -19,8 +19,8 @@ def encoded(spec: ActionSpec, action: Action) -> Tensor:
     parts = []
     if action.discrete is not None:
         for k, choices in enumerate(spec.choices):
-            blank = torch.zeros(*action.discrete.shape[:-1], choices, device=action.discrete.device)
-            parts.append(blank.scatter_(-1, action.discrete[..., k : k + 1], 1.0))
+            each = torch.arange(choices, device=action.discrete.device)
+            parts.append((action.discrete[..., k : k + 1] == each).float())
     if action.continuous is not None:
         parts.append(action.continuous)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

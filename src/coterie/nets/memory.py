@@ -8,6 +8,7 @@ costs several times what the arithmetic does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from itertools import repeat
 from typing import Literal
 
@@ -20,6 +21,9 @@ MemoryKind = Literal["none", "gru", "lstm"]
 Carry = dict[str, Tensor]
 """Memory between steps, by name: `h`, and `c` for an LSTM."""
 
+
+stacking: ContextVar[bool] = ContextVar("stacking", default=False)
+"""Set where networks run under `torch.vmap`, which PyTorch's fused cell has no rule for."""
 
 _STRETCH = 1 << 17
 """Numbers of memory that a stretch of a sequence has, so that what the backward pass lays by for it stays in cache."""
@@ -105,6 +109,26 @@ def _gru_shares(kept: Tensor, r: Tensor, z: Tensor, recalled: Tensor, new: Tenso
     return out
 
 
+def _lstm(
+    gates: Tensor, keep: Tensor, h: Tensor, c: Tensor, weight: Tensor, kept: list, opened: list
+) -> tuple[Tensor, Tensor]:
+    """h_1 .. h_T and the last c, see `_LstmSequence`; every step's (h', c') and (gates, tanh c) go to the lists."""
+    size, out = h.shape[-1], []
+    for x, k in zip(gates.unbind(0), keep.unbind(0), strict=True):
+        h_before, c_before = h * k, c * k
+        gate = h_before @ weight + x
+        ifo = gate[..., : 3 * size].sigmoid_()
+        new = tanh_(gate[..., 3 * size :])
+        i, f, o = ifo[..., :size], ifo[..., size : 2 * size], ifo[..., 2 * size :]
+        c = torch.addcmul(f * c_before, i, new)
+        bent = tanh_(c.clone())
+        h = o * bent
+        kept.append((h_before, c_before))
+        opened.append((gate, bent))
+        out.append(h)
+    return torch.stack(out), c
+
+
 class _LstmSequence(torch.autograd.Function):
     """h_1 .. h_T and the last c of an LSTM from the inputs' share of its gates.
 
@@ -116,23 +140,11 @@ class _LstmSequence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gates: Tensor, keep: Tensor, h: Tensor, c: Tensor, weight: Tensor):  # type: ignore[override]
-        size = h.shape[-1]
-        kept, opened, out = [], [], []
-        for x, k in zip(gates.unbind(0), keep.unbind(0), strict=True):
-            h_before, c_before = h * k, c * k
-            gate = h_before @ weight + x
-            ifo = gate[..., : 3 * size].sigmoid_()
-            new = tanh_(gate[..., 3 * size :])
-            i, f, o = ifo[..., :size], ifo[..., size : 2 * size], ifo[..., 2 * size :]
-            c = torch.addcmul(f * c_before, i, new)
-            bent = tanh_(c.clone())
-            h = o * bent
-            kept.append((h_before, c_before))
-            opened.append((gate, bent))
-            out.append(h)
+        kept, opened = [], []
+        out, c = _lstm(gates, keep, h, c, weight, kept, opened)
         ctx.save_for_backward(keep, weight)
         ctx.steps = (kept, opened)
-        return torch.stack(out), c
+        return out, c
 
     @staticmethod
     def backward(ctx, grad: Tensor, grad_c: Tensor):  # type: ignore[override]
@@ -196,7 +208,8 @@ class Memory(nn.Module):
         x: [T, .., M, in]; first: [T, .., M] bool, zeroes the memory before the step is read; carry: by name [.., M,
         size].
         """
-        if len(x) == 1 and self.kind == "gru" and self.weight.ndim == 2 and not torch.is_grad_enabled():
+        alone = self.weight.ndim == 2 and not stacking.get()
+        if len(x) == 1 and self.kind == "gru" and alone and not torch.is_grad_enabled():
             return self._step(x[0], first[0], carry["h"])
         if self.weight.ndim == 2:
             gates = torch.addmm(self.bias, x.flatten(0, -2), self.input_weight).unflatten(0, x.shape[:-1])
@@ -207,7 +220,11 @@ class Memory(nn.Module):
             given = (gates, keep, carry["h"], self.weight, self.recall_bias)
             out: Tensor = _GruSequence.apply(*given) if torch.is_grad_enabled() else _gru(*given)  # pyright: ignore[reportAssignmentType]
             return out, {"h": out[-1]}
-        out, c = _LstmSequence.apply(gates, keep, carry["h"], carry["c"], self.weight)  # pyright: ignore[reportGeneralTypeIssues]
+        given = (gates, keep, carry["h"], carry["c"], self.weight)
+        if torch.is_grad_enabled():
+            out, c = _LstmSequence.apply(*given)  # pyright: ignore[reportGeneralTypeIssues]
+        else:
+            out, c = _lstm(*given, [], [])
         return out, {"h": out[-1], "c": c}
 
     def _step(self, x: Tensor, first: Tensor, h: Tensor) -> tuple[Tensor, Carry]:
