@@ -41,6 +41,9 @@ class Parts:
     algorithms: dict[str, Algorithm]
     collector: Collector
     evaluator: Evaluator
+    roster: Roster
+    guides: tuple[Guide, ...]
+    judge: Callable[[Evaluation], float] | None = None
 
     def close(self) -> None:
         """Gives back what the environments hold."""
@@ -74,12 +77,71 @@ def build(config: RunConfig) -> Parts:
         collector = Collector(env, policies, seed_of(config.seed, "collect"))
         modes = eval_modes(config.eval.mode, learners)
         copies, purpose = min(config.eval.copies, config.eval.episodes), "eval"
-        if config.eval.every == 0:  # nobody will step them: one is there for its form, and no worker
+        if config.eval.every == 0 and not config.selfplay.on:  # nobody steps them: one is there for its form, no worker
             copies, purpose = 1, "idle"
         eval_env = stack.enter_context(closing(environment(config, copies, purpose, device)))
         evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
+        roster = Roster.of(learners)
+        guides = list(turns(config, roster))
+        if config.selfplay.on:
+            guides.append(self_play(config, learners, modes, roster, collector, evaluator))
         stack.pop_all()
-    return Parts(teams, learners, collector, evaluator)
+    return Parts(teams, learners, collector, evaluator, roster, tuple(guides))
+
+
+def turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
+    """Who learns when, if not everybody always."""
+    every = config.turns.every
+    if every is None and config.selfplay.on and len(roster.learners) > 1:
+        every = max(1, config.steps // 10)
+    if every is None:
+        return ()
+    from coterie.turns import Turns, order_of
+
+    return (Turns(roster, order_of(config.turns.order, roster), every, config.turns.repeat),)
+
+
+def self_play(
+    config: RunConfig,
+    learners: dict[str, Algorithm],
+    modes: dict[str, Mode],
+    roster: Roster,
+    collector: Collector,
+    evaluator: Evaluator,
+) -> Guide:
+    """Opponents from the past for the two teams that play. UserError if there are not two."""
+    from coterie.selfplay.guide import SelfPlay
+
+    equal = mirrored(config, {name: learner.policy.team for name, learner in learners.items()})
+    names = list(equal or roster.learners)
+    if len(names) != 2:
+        raise UserError(
+            f"selfplay.opponents={config.selfplay.opponents} needs two teams that learn, and {config.env.name} has "
+            f"{len(names)} here ({', '.join(names)}): choose an environment of two sides, or let the others act by "
+            "teams.NAME.algo=random, scripted or frozen"
+        )
+    policies = {name: learners[name].policy for name in names}
+    every = config.selfplay.every or max(1, config.steps // 20)
+    seed = seed_of(config.seed, "selfplay")
+    return SelfPlay(config.selfplay, every, policies, modes, equal is not None, roster, collector, evaluator, seed)
+
+
+def mirrored(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple[str, str] | None:
+    """The two teams of a self-play in which one policy plays both sides, the one that learns first; None in others.
+    UserError if that was asked for and cannot be.
+    """
+    sides = config.selfplay.sides
+    if not config.selfplay.on or sides == "turns":
+        return None
+    names = tuple(teams)
+    if sides == "auto" and not (len(names) == 2 and teams[names[0]].equal_sides and names[1] not in config.teams):
+        return None
+    why = f"there are {len(names)} teams" if len(names) != 2 else mismatch(teams[names[1]], teams[names[0]])
+    if why is None and names[1] in config.teams:
+        why = f"teams.{names[1]} is given settings of its own"
+    if why is not None:
+        raise UserError(f"selfplay.sides={sides}: one policy cannot play both sides: {why}; use selfplay.sides=turns")
+    return names
 
 
 _WORKED = ("train", "eval", "evaluate")
@@ -109,8 +171,10 @@ def known_teams(config: RunConfig, device: torch.device) -> dict[str, TeamSpec]:
         return teams_of(config, env.spec)
 
 
-def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.device) -> dict[str, Algorithm]:
-    """A learner a team. UserError for spaces that an algorithm does not support."""
+def algorithms(
+    config: RunConfig, teams: dict[str, TeamSpec], device: torch.device, rewarded: bool = True
+) -> dict[str, Algorithm]:
+    """A learner a team; rewarded: with its reward signals. UserError for spaces that an algorithm does not support."""
     built: dict[str, Algorithm] = {}
     classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in teams}
     for name in sorted(teams, key=lambda name: not classes[name].capabilities.learns):  # learners first
@@ -121,7 +185,15 @@ def algorithms(config: RunConfig, teams: dict[str, TeamSpec], device: torch.devi
         horizon = config.horizon
         if horizon is None and not cls.capabilities.learns and built:
             horizon = min(learner.horizon for learner in built.values())
-        learner = cls(team, choice.params, config.copies, horizon, seed, device)
+        rewards = config.rewards_of(name)
+        if rewards.plain:
+            learner = cls(team, choice.params, config.copies, horizon, seed, device)
+        else:
+            from coterie.rewards.rewarded import compose
+
+            learner = compose(
+                cls, choice.name, team, choice.params, rewards, config.copies, horizon, seed, device, rewarded
+            )
         if isinstance(learner, Frozen):
             learner.adopt(*frozen_policy(name, learner.config, device))
         elif isinstance(learner, Scripted):
@@ -153,7 +225,7 @@ def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[Run
     folder = RunDir.open(run)
     config = load_resolved(folder.config_path).config
     with unfilled():
-        learners = algorithms(config, known_teams(config, device), device)
+        learners = algorithms(config, known_teams(config, device), device, rewarded=False)
     found = find_checkpoint(folder, checkpoint)
     for name, learner in learners.items():
         learner.policy.load_state_dict(found.state["algorithms"][name]["policy"])

@@ -13,13 +13,13 @@ from coterie.types import Tree
 
 
 class ObservationScale:
-    """Shifts and scales vectors by their running mean and spread and clips them to [-10, 10]; pictures stay as they
-    are. Blocks of agents that share a network share statistics. Does nothing where `on` is False.
+    """Shifts and scales vectors by their running mean and spread and clips them to [-clip, clip]; pictures stay as
+    they are. Blocks of agents that share a network share statistics. Does nothing where `on` is False.
     """
 
-    def __init__(self, blocks: tuple[Block, ...], on: bool, device: torch.device):
+    def __init__(self, blocks: tuple[Block, ...], on: bool, device: torch.device, clip: float = 10.0):
         self._blocks = tuple(block for block in blocks if block.vector) if on else ()
-        self._device = device
+        self._device, self._clip = device, clip
         self._moments: dict[str, Moments] = {b.name: count_start(b.features, device) for b in self._blocks}
         self.read = nn.Module()
         """What the networks' observations are made with, as buffers `mean_<block>` and `scale_<block>`."""
@@ -39,7 +39,7 @@ class ObservationScale:
         for block in self._blocks:
             mean, scale = (self.read.get_buffer(f"{part}_{block.name}") for part in ("mean", "scale"))
             for role in block.roles:
-                out[role.name] = ((obs[role.name] - mean) / scale).clamp(-10, 10)
+                out[role.name] = ((obs[role.name] - mean) / scale).clamp(-self._clip, self._clip)
         return out
 
     def observe(self, obs: dict[str, Tree], weight: Tensor) -> None:
