@@ -35,7 +35,11 @@ def envs(json: Json = False) -> int:
 
     Example: coterie list envs
     """
-    rows = environment_rows()
+    from rich.console import Console
+
+    # Libraries are imported for what they say of themselves, which takes seconds where a disk is slow.
+    with Console(stderr=True).status("asking every environment what it is"):
+        rows = environment_rows()
     if json:
         print(jsonlib.dumps(rows))
         return 0
