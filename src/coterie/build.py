@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -13,15 +14,19 @@ from coterie import registry
 from coterie.algos.algorithm import Algorithm
 from coterie.algos.frozen import Frozen, FrozenConfig
 from coterie.algos.scripted import Scripted
+from coterie.borrowed import mismatch
 from coterie.checkpoint import Checkpoints, Found
 from coterie.collect import Collector
 from coterie.config import load_resolved
 from coterie.envs.make import make
+from coterie.envs.parts import Parted
 from coterie.envs.scripts import script_of
+from coterie.envs.sides import Sides
 from coterie.envs.vector import VectorEnv
 from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import UserError, nearest
 from coterie.evaluation import Evaluator
+from coterie.guide import Guide, Roster
 from coterie.policy import Mode, Policy
 from coterie.replay import unfilled
 from coterie.rundir import RunDir
@@ -29,6 +34,9 @@ from coterie.schema import RunConfig
 from coterie.seeds import seed_of
 from coterie.teams import assign
 from coterie.types import EnvSpec, TeamSpec
+
+if TYPE_CHECKING:
+    from coterie.selfplay.guide import SelfPlay
 
 AskedMode = Literal["auto", "greedy", "sample"]
 
@@ -43,7 +51,8 @@ class Parts:
     evaluator: Evaluator
     roster: Roster
     guides: tuple[Guide, ...]
-    judge: Callable[[Evaluation], float] | None = None
+    judge: Callable[[], float] | None = None
+    """What the best checkpoint is best at; without, the first learning team's mean return in evaluation."""
 
     def close(self) -> None:
         """Gives back what the environments hold."""
@@ -74,22 +83,26 @@ def build(config: RunConfig) -> Parts:
         teams = teams_of(config, env.spec)
         learners = algorithms(config, teams, device)
         policies = {name: learner.policy for name, learner in learners.items()}
-        collector = Collector(env, policies, seed_of(config.seed, "collect"))
         modes = eval_modes(config.eval.mode, learners)
         copies, purpose = min(config.eval.copies, config.eval.episodes), "eval"
         if config.eval.every == 0 and not config.selfplay.on:  # nobody steps them: one is there for its form, no worker
             copies, purpose = 1, "idle"
         eval_env = stack.enter_context(closing(environment(config, copies, purpose, device)))
+        if mirrored(config, teams) and config.selfplay.sides != "first":
+            env, eval_env = both_sides(config, env), both_sides(config, eval_env)
+        collector = Collector(env, policies, seed_of(config.seed, "collect"))
         evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
         roster = Roster.of(learners)
-        guides = list(turns(config, roster))
+        guides, judge = list(_turns(config, roster)), None
         if config.selfplay.on:
-            guides.append(self_play(config, learners, modes, roster, collector, evaluator))
+            play = _self_play(config, learners, modes, roster, collector, evaluator)
+            guides.append(play)
+            judge = play.strength
         stack.pop_all()
-    return Parts(teams, learners, collector, evaluator, roster, tuple(guides))
+    return Parts(teams, learners, collector, evaluator, roster, tuple(guides), judge)
 
 
-def turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
+def _turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
     """Who learns when, if not everybody always."""
     every = config.turns.every
     if every is None and config.selfplay.on and len(roster.learners) > 1:
@@ -101,14 +114,14 @@ def turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
     return (Turns(roster, order_of(config.turns.order, roster), every, config.turns.repeat),)
 
 
-def self_play(
+def _self_play(
     config: RunConfig,
     learners: dict[str, Algorithm],
     modes: dict[str, Mode],
     roster: Roster,
     collector: Collector,
     evaluator: Evaluator,
-) -> Guide:
+) -> SelfPlay:
     """Opponents from the past for the two teams that play. UserError if there are not two."""
     from coterie.selfplay.guide import SelfPlay
 
@@ -124,6 +137,21 @@ def self_play(
     every = config.selfplay.every or max(1, config.steps // 20)
     seed = seed_of(config.seed, "selfplay")
     return SelfPlay(config.selfplay, every, policies, modes, equal is not None, roster, collector, evaluator, seed)
+
+
+def both_sides(config: RunConfig, env: VectorEnv) -> VectorEnv:
+    """The environment with its sides exchanged in every other copy. UserError where something cannot be exchanged."""
+    first = "or give selfplay.sides=first"
+    if isinstance(env, Parted):
+        raise UserError(
+            f"workers.overlap=true steps copies in halves, whose sides are not exchanged: set it false, {first}"
+        )
+    if any(state not in env.spec.groups for state in env.spec.state_sizes):
+        raise UserError(
+            f"algo.critic reads the {env.spec.name} state of both sides, which cannot be exchanged: use "
+            f"algo.critic=joint, {first}"
+        )
+    return Sides(env)
 
 
 def mirrored(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple[str, str] | None:
@@ -176,8 +204,10 @@ def algorithms(
 ) -> dict[str, Algorithm]:
     """A learner a team; rewarded: with its reward signals. UserError for spaces that an algorithm does not support."""
     built: dict[str, Algorithm] = {}
-    classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in teams}
-    for name in sorted(teams, key=lambda name: not classes[name].capabilities.learns):  # learners first
+    pair = mirrored(config, teams)
+    own = [name for name in teams if pair is None or name != pair[1]]
+    classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in own}
+    for name in sorted(own, key=lambda name: not classes[name].capabilities.learns):  # learners first
         team, cls, choice = teams[name], classes[name], config.algo_of(name)
         cls.capabilities.require(choice.name, team, f"teams.{name}.algo" if len(teams) > 1 else "algo")
         seed = seed_of(config.seed, "team", name)
@@ -199,6 +229,11 @@ def algorithms(
         elif isinstance(learner, Scripted):
             learner.adopt(*script_of(team, config.env, learner.config.script))
         built[name] = learner
+    if pair is not None:
+        first, second = pair
+        shadow = Frozen(teams[second], FrozenConfig(), config.copies, built[first].horizon, 0, device)
+        shadow.adopt(built[first].policy, built[first].capabilities.eval_mode)
+        built[second] = shadow
     return {name: built[name] for name in teams}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +59,18 @@ class Trainer:
         metadata: dict[str, Any],
         roster: Roster | None = None,
         guides: Sequence[Guide] = (),
+        judge: Callable[[], float] | None = None,
     ):
+        """judge: what the best checkpoint is best at, asked after every evaluation; without one the first learning
+        team's mean return in it.
+        """
         self.algorithms, self.collector, self.evaluator, self.schedule = algorithms, collector, evaluator, schedule
         self._rows, self._logger, self._store, self._progress = rows, logger, store, progress
         self._metadata = metadata
         self.teams: dict[str, TeamSpec] = {name: a.policy.team for name, a in algorithms.items()}
         self._roster, self._guides = roster or Roster.of(algorithms), guides
         self._learners = {name: algorithms[name] for name in self._roster.learners}
-        self._judge = next(iter(self._learners))  # the team whose evaluation names the best checkpoint
+        self._judge, self._first = judge, next(iter(self._learners))
         self._chunk = min(a.horizon for a in self._learners.values())
         shortest = min(self._learners, key=lambda name: self._learners[name].horizon)
         for name, algorithm in self._learners.items():
@@ -176,11 +180,11 @@ class Trainer:
         return row
 
     def _evaluate(self) -> bool:
-        """Evaluates and logs; whether the judging team did better than ever before."""
+        """Evaluates and logs; whether what is judged was better than ever before."""
         evaluation = self.evaluator(self.steps, Waiting(self._progress.note, "evaluation", first_s=10.0))
         self._evaluated_at = self.steps
         self._log(evaluation.metrics())
-        result = evaluation.return_mean(self._judge)
+        result = evaluation.return_mean(self._first) if self._judge is None else self._judge()
         better = result > self.best
         self.best = max(self.best, result)
         return better

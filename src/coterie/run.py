@@ -143,6 +143,7 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
         trainer = Trainer(
             parts.algorithms, parts.collector, parts.evaluator, _schedule(config), rows, log.NullLogger(),
             Checkpoints(folder.checkpoints_path), display, {"env": config.env.name, "algo": config.algo.name},
+            parts.roster, parts.guides, parts.judge,
         )  # fmt: skip
         for name, algorithm in parts.algorithms.items():
             for line in algorithm.notes:

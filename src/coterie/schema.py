@@ -132,6 +132,52 @@ class WorkersConfig(Model):
     """Workers that are replaced before the run ends. Episodes of a worker that fails are dropped."""
 
 
+class SelfPlayConfig(Model):
+    """Opponents from the learners' own past."""
+
+    opponents: Literal["off", "latest", "uniform", "recency", "pfsp"] = "off"
+    """Whom episodes are played against: off is no self-play; latest, always the present policy; uniform, any snapshot;
+    recency, later ones more often, in proportion to their rank; pfsp, those more often that are hard to beat.
+    """
+    every: Count | None = Field(default=None, ge=1, le=10**15)
+    """Environment steps between two snapshots; by default a twentieth of the run."""
+    gate: float | None = Field(default=None, gt=0.5, le=1)
+    """A snapshot that is due is made only if the policy wins at least this share of its games against the pool, draws
+    counted half; null: always.
+    """
+    window: int = Field(default=10, ge=1, le=1000)
+    """Snapshots that opponents are drawn from, the newest ones."""
+    latest: float = Field(default=0.5, ge=0, le=1)
+    """Share of episodes against the present policy; the rest are against snapshots."""
+    power: float = Field(default=2.0, ge=0, le=100)
+    """Of pfsp: chances are in proportion to (1 - win rate)^power."""
+    memory: Count = Field(default=200, ge=1, le=10**9)
+    """Episodes against one opponent that its win rate is a mean of, later ones counting more."""
+    sides: Literal["auto", "both", "first", "turns"] = "auto"
+    """Who learns: both, one policy that plays the first side in every other copy and the second in the rest; first, one
+    policy that learns on the first side; turns, a policy a side, by turns (see `turns`); auto is both where the
+    environment says that its sides are equal, else turns.
+    """
+    games: Count = Field(default=128, ge=2, le=10**7)
+    """Episodes against the pool that rate a snapshot, rounded up to the same number in every evaluation copy."""
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any."""
+        return self.opponents != "off"
+
+
+class TurnsConfig(Model):
+    """Teams that learn one after the other while the rest act as they are."""
+
+    every: Count | None = Field(default=None, ge=1, le=10**15)
+    """Environment steps of a turn; null: all teams learn at once, in self-play a tenth of the run."""
+    order: tuple[str | tuple[str, ...], ...] = ()
+    """Who learns in each turn, a team or several; by default each team that learns, one after the other."""
+    repeat: bool = True
+    """After the last turn comes the first again; else the last one stays."""
+
+
 class CheckpointConfig(Model):
     """What is kept to go on from."""
 
@@ -165,6 +211,10 @@ class RunConfig(Model):
     """Teams that differ from the rest, by name; teams that are not named here take the top `algo` and `rewards`."""
     rewards: RewardsConfig = RewardsConfig()
     """What teams are rewarded for."""
+    selfplay: SelfPlayConfig = SelfPlayConfig()
+    """Self-play."""
+    turns: TurnsConfig = TurnsConfig()
+    """Teams that learn by turns."""
     steps: Count = Field(default=1_000_000, ge=1, le=10**15)
     """Environment steps in all, over all copies; the run ends at the first window at or past them."""
     copies: Count = Field(default=128, ge=1, le=10**7)

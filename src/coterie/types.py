@@ -146,6 +146,8 @@ class TeamSpec:
     state_sizes: dict[str, int]
     whole: bool
     """The team is all there is in the environment."""
+    equal_sides: bool = False
+    """It is one of two sides that could be exchanged."""
 
     @property
     def n(self) -> int:
@@ -163,7 +165,8 @@ class EnvSpec:
     state_sizes: features of each state shown in `Row.state`: `global`, and a group's own under its name; mortal:
     agents can be absent (`alive` False) or end before their episode does; paid_by_group: `group_reward` is ever other
     than zero; metrics: names of what a step reports beside rewards, read when an episode ends; episode_limit: steps
-    after which an episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs; facts:
+    after which an episode is cut, None without limit; exact_resume: `state_dict` holds all that going on needs;
+    equal_sides: there are two groups, and the game is the same if they are exchanged; facts:
     what a run's manifest should say of it beside its keys, such as the version of a game.
     """
 
@@ -175,6 +178,7 @@ class EnvSpec:
     metrics: tuple[str, ...] = ()
     episode_limit: int | None = None
     exact_resume: bool = True
+    equal_sides: bool = False
     facts: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -217,6 +221,7 @@ class EnvSpec:
             paid_by_group=self.paid_by_group,
             state_sizes=self.state_sizes,
             whole=len(chosen) == len(self.roles),
+            equal_sides=self.equal_sides,
         )
 
     def default_teams(self) -> tuple[TeamSpec, ...]:

@@ -63,6 +63,14 @@ class Game:
         """One payoff for all."""
         return self.payoff.shape[-1] == 1
 
+    @property
+    def equal_sides(self) -> bool:
+        """Two players could change places: each is paid what the other would be, and none sees who is who."""
+        if self.players != 2 or self.shared or self.last_action or len(self.stages) > 1:
+            return False
+        row, column = self.payoff.view(len(self.choices), len(self.choices), 2).unbind(-1)
+        return torch.equal(row, column.T)
+
 
 class MatrixWorld(World):
     """Rounds of a game in which all players choose at once. A final class says what is played."""
@@ -88,6 +96,7 @@ class MatrixWorld(World):
             paid_by_group=game.shared,
             metrics=(game.metric,),
             episode_limit=game.limit,
+            equal_sides=game.equal_sides,
         )
         self._tables: dict[torch.device, dict[str, Tensor]] = {}
 
