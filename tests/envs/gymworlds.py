@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,31 +43,47 @@ NESTED = spaces.Dict(
 
 
 @contextmanager
+def registering() -> Iterator[Callable[..., None]]:
+    """Gives `gymnasium.register`, and undoes what it did. What libraries register as they are imported stays: they do
+    it once in a process.
+    """
+    before: dict[str, Any] = {}
+
+    def register(name: str, *arguments: Any, **named: Any) -> None:
+        before.setdefault(name, gymnasium.registry.pop(name, None))
+        gymnasium.register(name, *arguments, **named)
+
+    try:
+        yield register
+    finally:
+        for name, spec in before.items():
+            del gymnasium.registry[name]
+            if spec is not None:
+                gymnasium.registry[name] = spec
+
+
+@contextmanager
 def registered() -> Iterator[None]:
     """`Picture-v0` and its kind can be made, for a while."""
-    before = dict(gymnasium.registry)
+    with registering() as register:
 
-    def add(name: str, sees: spaces.Space, does: spaces.Space, limit: int | None = 7, **kwargs: Any) -> None:
-        gymnasium.register(name, Own, max_episode_steps=limit, kwargs={"sees": sees, "does": does, **kwargs})
+        def add(name: str, sees: spaces.Space, does: spaces.Space, limit: int | None = 7, **kwargs: Any) -> None:
+            register(name, Own, max_episode_steps=limit, kwargs={"sees": sees, "does": does, **kwargs})
 
-    two = spaces.Discrete(2)
-    add("Picture-v0", PICTURE, two)
-    add("Grey-v0", GREY, two)
-    add("Nested-v0", NESTED, two)
-    add("Discrete-v0", spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
-    add("Multi-v0", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 4]))
-    add("Tuple-v0", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), hybrid())
-    add("Wide-v0", spaces.Box(-np.inf, np.inf, (2, 2), np.float64), uneven())
-    add("Both-v0", spaces.Box(-1, 1, (1,)), two, ends=7)
-    add("Endless-v0", spaces.Box(-1, 1, (1,)), two, limit=None, ends=5)
-    add("Text-v0", spaces.Text(3), two)
-    add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
-    gymnasium.register("Gone-v0", "no_such_library.worlds:World")
-    try:
+        two = spaces.Discrete(2)
+        add("Picture-v0", PICTURE, two)
+        add("Grey-v0", GREY, two)
+        add("Nested-v0", NESTED, two)
+        add("Discrete-v0", spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
+        add("Multi-v0", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 4]))
+        add("Tuple-v0", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (3,))]), hybrid())
+        add("Wide-v0", spaces.Box(-np.inf, np.inf, (2, 2), np.float64), uneven())
+        add("Both-v0", spaces.Box(-1, 1, (1,)), two, ends=7)
+        add("Endless-v0", spaces.Box(-1, 1, (1,)), two, limit=None, ends=5)
+        add("Text-v0", spaces.Text(3), two)
+        add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
+        register("Gone-v0", "no_such_library.worlds:World")
         yield
-    finally:
-        gymnasium.registry.clear()
-        gymnasium.registry.update(before)
 
 
 def uneven() -> spaces.Box:

@@ -307,6 +307,21 @@ def test_what_cannot_be_made_is_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_what_libraries_register_survives_these_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise tests that come later in the same process would miss environments, as those of presets did."""
+    (tmp_path / "gymlibrary.py").write_text(
+        "import gymnasium\ngymnasium.register('Library/Swing-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    earlier = gymnasium.registry["Picture-v0"]
+    with registered():
+        assert gymnasium.registry["Picture-v0"] is not earlier
+        make("gym/gymlibrary:Library/Swing-v0").close()
+    assert gymnasium.registry["Picture-v0"] is earlier
+    assert make("gym/gymlibrary:Library/Swing-v0").spec.n == 1
+    del gymnasium.registry["Library/Swing-v0"]
+
+
 def test_a_known_namespace_is_imported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "ale_py.py").write_text(
         "import gymnasium\n"

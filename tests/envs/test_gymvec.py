@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import vecworlds
+from gymworlds import registering
 from vecworlds import (
     ANY_SPACES,
     Broken,
@@ -43,19 +44,17 @@ MODES = ("NextStep", "SameStep", "Disabled")
 
 @pytest.fixture(autouse=True)
 def _own_ids() -> Iterator[None]:
-    before = set(gymnasium.registry)
-    for name, entry in {"Diary": Diary, "Counting": Counting, "Drawn": Drawn, "Broken": Broken}.items():
-        gymnasium.register(f"{name}-v0", vector_entry_point=entry)
-    gymnasium.register("Short-v0", vector_entry_point=Counting, max_episode_steps=6)
-    gymnasium.register("Deaf-v0", vector_entry_point=Diary, max_episode_steps=3, kwargs={"heeds": False})
-    gymnasium.register("Singles-v0", vector_entry_point=single_ones, kwargs={"env_id": "CartPole-v1"})
-    gymnasium.register("Choosing-v0", vector_entry_point=choosing)
-    gymnasium.register("Gone-v0", vector_entry_point="no_such_library:Env")
-    for name, (sees, does) in ANY_SPACES.items():
-        gymnasium.register(f"{name}-v0", vector_entry_point=any_spaces, kwargs={"sees": sees, "does": does})
-    yield
-    for name in set(gymnasium.registry) - before:
-        del gymnasium.registry[name]
+    with registering() as register:
+        for name, entry in {"Diary": Diary, "Counting": Counting, "Drawn": Drawn, "Broken": Broken}.items():
+            register(f"{name}-v0", vector_entry_point=entry)
+        register("Short-v0", vector_entry_point=Counting, max_episode_steps=6)
+        register("Deaf-v0", vector_entry_point=Diary, max_episode_steps=3, kwargs={"heeds": False})
+        register("Singles-v0", vector_entry_point=single_ones, kwargs={"env_id": "CartPole-v1"})
+        register("Choosing-v0", vector_entry_point=choosing)
+        register("Gone-v0", vector_entry_point="no_such_library:Env")
+        for name, (sees, does) in ANY_SPACES.items():
+            register(f"{name}-v0", vector_entry_point=any_spaces, kwargs={"sees": sees, "does": does})
+        yield
 
 
 # ------------------------------------------------------------------------------------------------- gymnasium's own loop
