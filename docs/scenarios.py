@@ -118,6 +118,28 @@ SCENARIOS: dict[str, Scenario] = {
         "five moves × ten symbols: choice = move + 5 × symbol",
         steps=5,
     ),
+    "simple_ball": Scenario(
+        "Two equal sides push a ball into each other's goal. The field has walls; a goal ends the game. A world of "
+        "this project's own, for self-play: both sides see the field as left does, so that one policy can play either.",
+        "Of a goal +1 for each player of the side that scored, -1 for each of the others; on the way `env.shaping` "
+        "times what the ball came nearer to the other side's goal, in lengths of half the field.",
+        dict.fromkeys(
+            ("left", "right"),
+            (
+                *_MOVER,
+                ("offset to the ball", 2),
+                ("velocity of the ball", 2),
+                ("offset to the goal to score in", 2),
+                ("offset to the own goal", 2),
+                ("offset to the mate", 2),
+                ("velocity of the mate", 2),
+                ("offsets to the opponents", 4),
+                ("velocities of the opponents", 4),
+            ),
+        ),
+        "five moves; for right, left and right are exchanged",
+        steps=12,
+    ),
     "simple_crypto": Scenario(
         "Nobody moves. Alice tells Bob one bit over a channel that Eve hears as well; Alice and Bob share a key.",
         "With e the squared error of what one believes the message to be (0 for silence): Alice and Bob e_eve - e_bob, "

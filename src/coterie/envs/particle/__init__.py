@@ -1,4 +1,5 @@
-"""The particle worlds, batched: the twelve scenarios of mpe2 1.1, and the original convention of five of them.
+"""The particle worlds, batched: the twelve scenarios of mpe2 1.1, the original convention of five of them, and
+simple_ball, a game of two equal sides that is this project's own.
 
 Names and order of the agents are mpe2's; a group is a side, called `team` where one side has several roles. Settings
 bear mpe2's names but for `agents` (N), `good`, `adversaries`, `obstacles`, `food`, `forests`, `collectors`, `deposits`,
@@ -19,6 +20,7 @@ SCENARIOS: dict[str, str] = {
     "collect_treasure": f"{_HERE}.treasure:CollectTreasure",
     "simple": f"{_HERE}.simple:Simple",
     "simple_adversary": f"{_HERE}.adversary:SimpleAdversary",
+    "simple_ball": f"{_HERE}.ball:SimpleBall",
     "simple_crypto": f"{_HERE}.crypto:SimpleCrypto",
     "simple_formation": f"{_HERE}.formation:SimpleFormation",
     "simple_line": f"{_HERE}.line:SimpleLine",
@@ -34,6 +36,7 @@ SCENARIOS: dict[str, str] = {
 _SCRIPTS = f"{_HERE}.scripts"
 
 SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "simple_ball": {"push_ball": (f"{_SCRIPTS}:ball_players", ("left", "right"))},
     "simple_speaker_listener": {"follow_speaker": (f"{_SCRIPTS}:speaker_and_listener", ("speaker", "listener"))},
     "simple_spread": {"spread_greedily": (f"{_SCRIPTS}:spreaders", ("agent",))},
     "simple_tag": {

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.envs.particle import chase
 from coterie.envs.particle.assignment import assign
+from coterie.envs.particle.ballplay import push_ball
 from coterie.envs.particle.physics import DAMPING, DT, Variant
 from coterie.envs.particle.task import SIGNS
 from coterie.schema import Choice
@@ -99,6 +100,12 @@ def prey(team: TeamSpec, env: Choice) -> Act:
     config: Any = env.params
     _require_sight(config, ("num_agent_neighbors", "num_landmark_neighbors"), None)
     return _mover(team, lambda obs: {"agent": _chosen(chase.flee(obs["agent"], config))})
+
+
+def ball_players(team: TeamSpec, env: Choice) -> Act:
+    """Either side of particle/simple_ball, or both, by `push_ball`."""
+    config: Any = env.params
+    return _mover(team, lambda obs: {side: _chosen(push_ball(seen, config.agents)) for side, seen in obs.items()})
 
 
 def _require_sight(config: Any, keys: tuple[str, ...], enough: int | None) -> None:

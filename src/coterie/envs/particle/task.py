@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import DT, Body, Gaps, Physics, Variant
@@ -46,12 +47,15 @@ class ParticleConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Role:
-    """Agents of one kind: `bodies` are their places among the bodies; `symbols`: how many they can say, 0 if mute."""
+    """Agents of one kind: `bodies` are their places among the bodies; `symbols`: how many they can say, 0 if mute;
+    `mirrored`: a move to the left takes them to the right.
+    """
 
     name: str
     group: str
     bodies: tuple[int, ...]
     symbols: int = 0
+    mirrored: bool = False
 
 
 class Draws:
@@ -120,7 +124,9 @@ class Plan:
     memory: shapes of its own rows; hidden: by group, the rows that its members do not know, for the state of that
     group; parameters: by name, [B] entries of every state; optional: entries where copies differ in them; places: the
     scenario's own rows that are places, [2]; events: parts after the motion and uniform numbers [step_noise, B] to the
-    parts that change; linear: observations are an affine function of the rows, so that one product makes them all.
+    parts that change; linear: observations are an affine function of the rows, so that one product makes them all;
+    walls: by mover, how far from the middle it gets along each axis, and the part of its speed that it keeps as it
+    turns round there; equal_sides: see EnvSpec. Movers that are nobody's come last.
     """
 
     name: str
@@ -136,6 +142,8 @@ class Plan:
     step_noise: int = 0
     metrics: tuple[str, ...] = ()
     linear: bool = True
+    walls: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    equal_sides: bool = False
 
 
 class ParticleWorld(World):
@@ -151,6 +159,8 @@ class ParticleWorld(World):
         self.plan = plan
         self.limit_ends = config.limit_ends
         self.parameters = {**plan.parameters, **plan.optional, **EVERYWHERE}
+        if plan.walls is not None:  # what stands in a field with walls stays where it is
+            del self.parameters["spread"]
         self.adjusted = lambda state: spread(self.arranged, self.physics.rows, state, plan.places)
         self._rescale = config.dynamic_rescaling
         self._continuous = config.actions == "continuous"
@@ -210,6 +220,8 @@ class ParticleWorld(World):
         flat, coast = state["rows"].T.contiguous(), state["coast"].permute(1, 2, 0).contiguous()
         thrust, comm = self._act(action, flat)
         moving, vel = self.physics.move(flat, coast, thrust, self.physics.scale(state))
+        if self.plan.walls is not None:
+            moving, vel = self._within(moving, vel)
         kept = flat[self.physics.rows.slices["rest"].start :]
         flat = torch.cat((_flat(moving), _flat(vel), *comm, kept))
         if self.plan.events is not None and noise is not None:
@@ -296,8 +308,16 @@ class ParticleWorld(World):
                 if speech is not None:
                     said.append(numbers[-role.symbols :])
         moved = thrust[0] if len(thrust) == 1 else torch.cat(thrust, dim=1) if thrust else like.new_zeros(2, 0, 1)
+        if thrust and moved.shape[1] < self.physics.movers:
+            moved = pad(moved, (0, 0, 0, self.physics.movers - moved.shape[1]))
         spoken = torch.cat(said, dim=1) if len(said) > 1 else said[0] if said else None
         return moved, [] if spoken is None else [_flat(spoken)]
+
+    def _within(self, moving: Tensor, vel: Tensor) -> tuple[Tensor, Tensor]:
+        """Places and velocities [2, M, B] with those who reached a wall turned round at it."""
+        far, bounce = self._table("walls", vel, lambda like: like.new_tensor(self.plan.walls).unsqueeze(-1))
+        inside = moving.clamp(-far, far)
+        return inside, torch.where((moving != inside) & (moving * vel > 0), -bounce * vel, vel)
 
     def _action_tables(self, role: Role, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """By choice: the change of velocity [2, A] and the symbol said [C, A]; a choice is move + 5 x symbol."""
@@ -308,7 +328,7 @@ class ParticleWorld(World):
         if body.moves:
             signs = SIGNS[self.physics.variant]
             move = torch.zeros(2, _MOVES, dtype=torch.float64)
-            move[0, 1:3] = torch.tensor(signs[:2])
+            move[0, 1:3] = torch.tensor(signs[:2]) * (-1 if role.mirrored else 1)
             move[1, 3:5] = torch.tensor(signs[2:])
             move = (move * (body.thrust * DT / body.mass)).repeat(1, 1 if continuous else symbols).to(like)
         if role.symbols and not continuous:
@@ -361,7 +381,7 @@ class ParticleWorld(World):
                     agents=tuple(self.plan.bodies[i].name for i in role.bodies),
                     observation_space=spaces.Box(-np.inf, np.inf, (seen[role.name].shape[1],), np.float32),
                     action_space=action_space,
-                    **self._names(moves, role.symbols),
+                    **self._names(moves, role),
                 )
             )
         return EnvSpec(
@@ -372,14 +392,16 @@ class ParticleWorld(World):
             },
             metrics=self.plan.metrics,
             episode_limit=episode_limit,
+            equal_sides=self.plan.equal_sides,
         )
 
-    def _names(self, moves: int, symbols: int) -> dict[str, Any]:
-        """What choices or numbers of a role with so many moves and symbols are called."""
+    def _names(self, moves: int, role: Role) -> dict[str, Any]:
+        """What choices or numbers of a role with so many moves are called."""
         signs = SIGNS[self.physics.variant]
+        signs = (-signs[0], -signs[1], *signs[2:]) if role.mirrored else signs
         sides = [("left", "right")[signs[0] > 0], ("left", "right")[signs[1] > 0]]
         steps = ["stay", *sides, ("down", "up")[signs[2] > 0], ("down", "up")[signs[3] > 0]][:moves]
-        says = [f"say {chr(ord('A') + i)}" for i in range(symbols)]
+        says = [f"say {chr(ord('A') + i)}" for i in range(role.symbols)]
         if self._continuous:
             return {"number_names": (*steps, *says)}
         both = [f"{step}, {said}" for said in says for step in steps]
