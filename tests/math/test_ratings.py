@@ -1,0 +1,63 @@
+"""Ratings from results, and whom to play next."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.math.ratings import elo, prioritised, recency, uniform, win_share
+
+
+def test_odds_of_ten_to_one_are_four_hundred_points():
+    score = torch.tensor([[0.0, 1000.0], [10000.0, 0.0]])
+    rating, error = elo(score, prior_std=1e6)
+    assert rating.tolist() == pytest.approx([0, 400], abs=1e-6)
+    # The information of a game with probability p is p (1 - p) in units of 400 / ln 10 points.
+    expected = 400 / math.log(10) / math.sqrt(11000 * (10 / 11) * (1 / 11))
+    assert error.tolist() == pytest.approx([0, expected], rel=1e-6)
+
+
+def test_draws_are_half_a_win_for_each():
+    drawn = torch.tensor([[0.0, 5.0], [5.0, 0.0]])
+    assert elo(drawn)[0].tolist() == pytest.approx([0, 0])
+
+
+def test_ratings_give_back_the_results_of_those_who_follow_them():
+    """Negative control: other results give other ratings."""
+    true = torch.tensor([0.0, 120.0, -60.0, 300.0], dtype=torch.float64)
+    score = 500 * win_share(true)
+    score.fill_diagonal_(0)
+    assert elo(score, prior_std=1e6)[0].tolist() == pytest.approx(true.tolist(), abs=1e-3)
+    score[1, 3], score[3, 1] = score[3, 1].clone(), score[1, 3].clone()
+    assert elo(score, prior_std=1e6)[0].tolist() != pytest.approx(true.tolist(), abs=30)
+
+
+def test_who_won_every_game_stays_finite_and_is_uncertain():
+    rating, error = elo(torch.tensor([[0.0, 0.0], [20.0, 0.0]]))
+    assert 400 < rating[1] < 2000
+    assert error[1] > 200
+    assert elo(torch.tensor([[0.0, 0.0], [200.0, 0.0]]))[0][1] > rating[1]
+
+
+def test_who_played_nobody_is_as_uncertain_as_before_any_game():
+    score = torch.zeros(3, 3)
+    score[0, 1] = score[1, 0] = 8
+    rating, error = elo(score, prior_std=700.0)
+    assert rating[2] == 0
+    assert error[2] == pytest.approx(700)
+    assert error[1] < 200
+
+
+def test_more_games_make_a_rating_surer():
+    few, many = (elo(torch.tensor([[0.0, n], [n, 0.0]]))[1][1] for n in (10.0, 1000.0))
+    assert many < few / 5
+
+
+def test_chances_have_their_literal_values():
+    assert uniform(4).tolist() == [0.25] * 4
+    assert recency(4).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert prioritised(torch.tensor([0.5, 0.9, 1.0]), 2.0).tolist() == pytest.approx([25 / 26, 1 / 26, 0.0])
+    assert prioritised(torch.tensor([0.5, 0.9, 1.0]), 1.0).tolist() == pytest.approx([5 / 6, 1 / 6, 0.0])
+    assert prioritised(torch.tensor([1.0, 1.0]), 2.0).tolist() == [0.5, 0.5]
