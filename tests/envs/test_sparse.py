@@ -1,0 +1,194 @@
+"""The sparse worlds: rooms, doors, plates and goals; random play never earns anything, and the scripts always do."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.envs.check import check
+from coterie.envs.make import make
+from coterie.envs.sparse.chain import chain
+from coterie.envs.world import WorldEnv
+from coterie.registry import load, scripts
+from coterie.schema import Choice
+from coterie.types import Action, Row
+
+CPU = torch.device("cpu")
+MOVES = {"stay": 0, "left": 1, "right": 2, "down": 3, "up": 4}
+
+
+def env_of(name: str, copies: int = 1, **params: Any) -> WorldEnv:
+    env = make(f"sparse/{name}", params, copies, 0, with_state=True)
+    assert isinstance(env, WorldEnv)
+    return env
+
+
+def placed(env: WorldEnv, **entries: Any) -> None:
+    """Puts the only copy into a known state."""
+    env.reset(0)
+    shown = env.state_dict()
+    for name, value in entries.items():
+        old = shown["state"][name]
+        shown["state"][name] = torch.as_tensor(value, dtype=old.dtype).expand_as(old).clone()
+    env.load_state_dict(shown)
+
+
+def step(env: WorldEnv, *moves: str) -> Any:
+    chosen = torch.tensor([[[MOVES[move]] for move in moves]])
+    return env.step({"agent": Action(chosen)})
+
+
+def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:
+    mask = row.action_mask["agent"].float()
+    drawn = torch.multinomial(mask.flatten(0, 1), 1, generator=generator)
+    return {"agent": Action(drawn.view(*mask.shape[:2], 1))}
+
+
+def shares(name: str, copies: int, script: str | None) -> dict[str, float]:
+    """Mean return and metrics of one episode of every copy."""
+    env = env_of(name, copies)
+    row = env.reset(0)
+    generator = torch.Generator().manual_seed(1)
+    act = None
+    if script is not None:
+        target, _ = scripts(f"sparse/{name}")[script]
+        act = load(target, script)(env.spec.default_teams()[0], Choice(name=name, params=env.world.config))  # pyright: ignore
+    total = {"return": 0.0, "rooms": 0.0, "done": 0.0}
+    over = torch.zeros(copies, dtype=torch.bool)
+    while not over.all():
+        result, row = env.step(at_random(row, generator) if act is None else act(row))
+        total["return"] += float((result.reward.sum(1) + result.group_reward.sum(1))[~over].sum())
+        ends = (result.episode_terminated | result.episode_truncated) & ~over
+        for key in ("rooms", "done"):
+            total[key] += float(result.metrics[key][ends].sum())
+        over |= ends
+    return {key: value / copies for key, value in total.items()}
+
+
+def test_doors_stand_at_the_top_and_at_the_bottom_in_turn():
+    rooms = chain(3, 4, CPU)
+    assert (rooms.width, rooms.height) == (14, 4)
+    assert [(s % 14, s // 14) for s in rooms.doors.tolist()] == [(4, 3), (9, 0)]
+    assert int(rooms.floor.sum()) == 3 * 16 + 2
+    assert (int(rooms.goal) % 14, int(rooms.goal) // 14) == (13, 3)
+    assert rooms.neighbour[rooms.square(0, 3, 0)].tolist() == [3, 2, 3, 3, 17]  # a wall at its right
+
+
+def test_the_shortest_way_leads_through_every_door():
+    rooms = chain(3, 4, CPU)
+    square, way = 0, []
+    while square != int(rooms.goal):
+        square = int(rooms.neighbour[square, rooms.toward[square, rooms.goal]])
+        way.append(square)
+    assert len(way) == 3 + 13 + 3 + 3  # thirteen to the right; up to the first door, down to the second, up to the goal
+    assert set(rooms.doors.tolist()) < set(way)
+
+
+def test_the_goal_pays_one_and_ends_the_episode():
+    env = env_of("rooms", rooms=2, size=3)
+    goal = int(chain(2, 3, CPU).goal)
+    placed(env, agents=[[goal - 1]], reached=[1])
+    result, row = step(env, "right")
+    assert result.reward.tolist() == [[1.0]]
+    assert result.episode_terminated.all()
+    assert {name: float(x) for name, x in result.metrics.items()} == {"rooms": 2.0, "done": 1.0}
+    assert not row.acted.any()
+    placed(env, agents=[[goal - 1]])
+    assert step(env, "left")[0].reward.sum() == 0
+
+
+def test_a_wall_stops_and_is_masked():
+    env = env_of("rooms", rooms=2, size=3)
+    placed(env, agents=[[2]])
+    _, row = step(env, "right")
+    assert env.state_dict()["state"]["agents"].tolist() == [[2]]
+    assert row.action_mask["agent"].tolist() == [[[True, True, False, False, True]]]
+
+
+def test_observations_are_column_and_row_one_hot_then_mates_then_doors():
+    env = env_of("plates", rooms=2, size=3)
+    placed(env, agents=[[8, 2]], open=[[True]])  # square (1, 1) and square (2, 0) of 7 x 3
+    seen = env.world.view(env.state_dict()["state"]).obs["agent"][0]
+    own, mate = [0, 1, 0, 0, 0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
+    assert seen.tolist() == [[*own, *mate, 1], [*mate, *own, 1]]
+
+
+def test_a_door_opens_when_both_plates_are_stood_on_and_stays_open():
+    env = env_of("plates", rooms=2, size=3)  # plates of the first room: (0, 2) = 14 and (2, 0) = 2
+    placed(env, agents=[[14, 1]])
+    _, row = step(env, "stay", "right")
+    assert env.state_dict()["state"]["open"].tolist() == [[True]]
+    step(env, "down", "up")
+    assert env.state_dict()["state"]["open"].tolist() == [[True]]
+    assert row.obs["agent"][0, :, -1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("agents", [[14, 0], [14, 14], [2, 2]])
+def test_one_plate_opens_no_door_whoever_stands_on_it(agents: list[int]):
+    env = env_of("plates", rooms=2, size=3)
+    placed(env, agents=[agents])
+    step(env, "stay", "stay")
+    assert env.state_dict()["state"]["open"].tolist() == [[False]]
+
+
+def test_a_closed_door_is_a_wall():
+    env = env_of("plates", rooms=2, size=3)  # the door is (3, 2) = 17
+    placed(env, agents=[[16, 0]])
+    assert env.world.view(env.state_dict()["state"]).action_mask["agent"][0, 0].tolist() == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    step(env, "right", "stay")
+    assert env.state_dict()["state"]["agents"].tolist() == [[16, 0]]
+    placed(env, agents=[[16, 0]], open=[[True]])
+    step(env, "right", "stay")
+    assert env.state_dict()["state"]["agents"].tolist() == [[17, 0]]
+
+
+def test_the_group_is_paid_when_both_are_in_the_last_room():
+    env = env_of("plates", rooms=2, size=3)
+    placed(env, agents=[[17, 4]], open=[[True]])
+    result, _ = step(env, "stay", "stay")
+    assert float(result.group_reward) == 0
+    result, _ = step(env, "right", "stay")
+    assert result.group_reward.tolist() == [[1.0]]
+    assert result.episode_terminated.all()
+
+
+@pytest.mark.parametrize(("name", "script", "rooms"), [("rooms", "straight_on", 5), ("plates", "plate_by_plate", 4)])
+def test_the_script_always_gets_there_and_random_play_never(name: str, script: str, rooms: int):
+    assert shares(name, 128, script) == {"return": 1.0, "rooms": rooms, "done": 1.0}
+    found = shares(name, 1024, None)
+    assert (found["return"], found["done"]) == (0.0, 0.0)
+    assert 1.05 < found["rooms"] < 1.4
+
+
+@pytest.fixture
+def steady_clock(monkeypatch: pytest.MonkeyPatch):
+    """The checker tells speed by a clock that ticks evenly, so that no test depends on the machine."""
+    monkeypatch.setattr("coterie.envs.trials.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
+
+
+@pytest.mark.parametrize("name", ["rooms", "plates"])
+def test_the_contract_is_kept(name: str, steady_clock: None):
+    report = check(lambda copies, seed: make(f"sparse/{name}", {"episode_limit": 9}, copies, seed, with_state=True), 40)
+    assert not report.findings, report
+    assert report.facts["resume"] == "to the bit"
+
+
+@pytest.mark.parametrize("name", ["rooms", "plates"])
+def test_pictures_show_where_agents_are(name: str):
+    env = env_of(name)
+    env.reset(0)
+    before = env.render(0, 240)
+    assert before.shape[1:] == (240, 3)
+    assert before.shape[0] % 2 == 0
+    step(env, *["right"] * env.spec.n)
+    step(env, *["up"] * env.spec.n)
+    assert (env.render(0, 240) != before).any()
