@@ -12,19 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body, Variant
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, others
-from coterie.envs.particle.task import (
-    Draws,
-    Looks,
-    Now,
-    ParticleConfig,
-    ParticleWorld,
-    Pay,
-    Plan,
-    Role,
-    chosen,
-    goal_looks,
-)
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld, chosen, goal_looks
 
 
 class SimpleAdversaryConfig(ParticleConfig):

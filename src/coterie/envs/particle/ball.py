@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 SIZE, THRUST, MAX_SPEED = 0.075, 4.0, 1.2
 """Of a player."""

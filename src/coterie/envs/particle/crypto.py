@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import same
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role, goal_looks
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld, goal_looks
 
 _SYMBOLS = 4
 _EVE, _BOB, _ALICE = range(3)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from coterie.envs.particle.formation import pay_placed, placed
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 _LENGTH = 1.25
 _TURN = math.radians(5)

@@ -12,19 +12,9 @@ import torch
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body, Variant
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, own, same
-from coterie.envs.particle.task import (
-    Draws,
-    Looks,
-    Now,
-    ParticleConfig,
-    ParticleWorld,
-    Pay,
-    Plan,
-    Role,
-    chosen,
-    goal_looks,
-)
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld, chosen, goal_looks
 
 _LANDMARK_COLORS = ((0.1, 0.9, 0.1), (0.1, 0.1, 0.9))
 

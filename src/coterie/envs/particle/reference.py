@@ -10,9 +10,10 @@ from torch import Tensor
 
 from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role, chosen
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld, chosen
 
 _SYMBOLS = 10
 _AGENTS, _LANDMARKS = range(2), range(2, 5)

@@ -7,8 +7,9 @@ from typing import final
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 
 class SimpleConfig(ParticleConfig):

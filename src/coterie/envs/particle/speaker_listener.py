@@ -11,9 +11,10 @@ from typing import final
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body, Variant
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, own, same
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role, chosen
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld, chosen
 
 _LISTENER, _SPEAKER, _LANDMARKS = 0, 1, range(2, 5)
 _COLORS = ("red", "green", "blue")

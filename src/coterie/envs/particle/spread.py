@@ -14,9 +14,10 @@ from torch import Tensor
 
 from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body, Variant
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 _STAGE = "0: collisions cost nothing; 1: they do"
 COVERED = 0.1

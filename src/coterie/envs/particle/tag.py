@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coterie.envs.parameters import Parameter
 from coterie.envs.particle.physics import Body, Variant
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 PREY_SPEED_BY_STAGE = (0.5, 0.75, 1.0)
 """Prey speed at each stage of the curriculum, as a part of full speed."""

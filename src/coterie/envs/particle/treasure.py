@@ -12,9 +12,10 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.render import PALETTE
 from coterie.envs.particle.sight import Around, joined, others, own
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 _COLLECTOR, _DEPOSIT, _TREASURE = 0.05, 0.075, 0.025
 _BOUND = 0.95

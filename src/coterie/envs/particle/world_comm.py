@@ -9,9 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.particle.physics import Body
+from coterie.envs.particle.plan import Draws, Now, Pay, Plan, Role
 from coterie.envs.particle.sight import Around, joined, others, own, same
 from coterie.envs.particle.tag import fence
-from coterie.envs.particle.task import Draws, Looks, Now, ParticleConfig, ParticleWorld, Pay, Plan, Role
+from coterie.envs.particle.task import Looks, ParticleConfig, ParticleWorld
 
 _SYMBOLS = 4
 _PURSUER, _PREY, _FOOD, _FOREST = 0.075, 0.045, 0.03, 0.3
