@@ -202,6 +202,31 @@ SEVERAL: Table = {
         "agent 'sheep_0': observation_space is Box",
         meadow(observation_space=lambda self, agent: spaces.Box(-20.0 - getattr(self, "now", 0), 20.0, (2,))),
     ),
+    "space_of_the_moment": (
+        "space-changes",
+        "at step 3, at first it was",
+        meadow(observation_space=lambda self, agent: spaces.Box(-20, 21 if getattr(self, "now", 0) == 3 else 20, (2,))),
+    ),
+    "all_is_over": (
+        "all-over",
+        "step() returned terminations of '__all__', which is True, and agent 'sheep_",
+        stepped(lambda self, o, r, t, *_: t.update(__all__=self.now == 9)),
+    ),
+    "all_is_cut": (
+        "all-over",
+        "step() returned truncations of '__all__', which is True",
+        stepped(lambda self, o, r, t, late, *_: late.update(dict.fromkeys(late, False), __all__=self.now >= 12)),
+    ),
+    "all_besides": (
+        "all-key",
+        "step() returned terminations of '__all__', which is not read",
+        stepped(lambda self, o, r, t, *_: t.update(__all__=all(t.values()))),
+    ),
+    "lists_observed": (
+        "observation-list",
+        "agent 'sheep_0': the observation is a list, expected an array",
+        meadow(seen=lambda self: {agent: list(map(float, seen)) for agent, seen in Meadow.seen(self).items()}),
+    ),
     "mask_too_long": ("mask-size", "agent 'sheep_0': the action mask has 4 entries, expected 3", masks([1, 1, 1, 1])),
     "mask_of_logits": ("mask-kind", "expected 0 and 1", masks([0.0, -np.inf, 0.0])),
     "mask_of_nothing": ("mask-nothing", "allows nothing in component 0", masks([0, 0, 0])),

@@ -156,6 +156,37 @@ class Growing(Drift):
         return super().step(action)
 
 
+class Breathing(Drift):
+    """Its space is another in the middle of every episode, and the first one where episodes begin and end."""
+
+    @property
+    def observation_space(self):
+        return spaces.Box(-3, 3, (2,)) if getattr(self, "now", 0) == 4 else Drift.observation_space
+
+
+class Tiring(Drift):
+    """What can be done shrinks, until the next episode."""
+
+    @property
+    def action_space(self):
+        return spaces.Box(-0.5, 0.5, (2,)) if getattr(self, "now", 0) > 2 else Drift.action_space
+
+
+class Flock:
+    """As RLlib has it: spaces are dicts by agent, and `__all__` says that all is over."""
+
+    possible_agents = agents = ("a", "b")
+    observation_spaces = dict.fromkeys(agents, spaces.Box(-1, 1, (2,)))
+    action_spaces = dict.fromkeys(agents, spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(2, np.float32) for agent in self.agents}, {}
+
+    def step(self, action_dict):
+        over = dict.fromkeys((*self.agents, "__all__"), False)
+        return self.reset()[0], dict.fromkeys(self.agents, 0.0), over, over, {}
+
+
 class Random(Drift):
     """Every one has a space of another size."""
 
@@ -194,7 +225,14 @@ SINGLE: Table = {
     "text_observed": ("space-kind", "the observation space Text", drift(observation_space=spaces.Text(3))),
     "endless_actions": ("space-kind", "infinite bounds", drift(action_space=spaces.Box(-np.inf, np.inf, (2,)))),
     "dict_of_actions": ("space-kind", "none of Discrete", drift(action_space=spaces.Dict(a=spaces.Discrete(2)))),
-    "space_widens": ("space-changes", "after 200 steps, at first it was Box(-10", Growing),
+    "space_widens": ("space-changes", "at step 1, at first it was Box(-10", Growing),
+    "space_of_the_moment": (
+        "space-changes",
+        "Box(-3.0, 3.0, (2,), float32) at step 4, at first it was Box(-10",
+        Breathing,
+    ),
+    "actions_of_the_moment": ("space-changes", "action_space is Box(-0.5", Tiring),
+    "spaces_by_agent": ("spaces-by-agent", "and no method `observation_space(agent)`", Flock),
     "space_by_instance": ("space-changes", "in another environment of the same factory", Random),
     "reset_without_seed": ("reset-call", "reset() takes no seed", NoSeed),
     "old_reset": (
@@ -216,6 +254,12 @@ SINGLE: Table = {
         drift(reward=lambda self: {}["pond"]),
     ),
     "observation_of_none": ("observation-kind", "is a NoneType, expected an array of [2]", seen(lambda x: None)),
+    "a_list": ("observation-list", "the observation is a list, expected an array", seen(lambda x: x.tolist())),
+    "a_list_of_choices": (
+        "observation-list",
+        "the observation['b'] is a list, expected an array",
+        seen(lambda x: {"b": [1, 2]}, spaces.Dict(b=spaces.MultiDiscrete([3, 3]))),
+    ),
     "wrong_shape": ("observation-shape", "has the shape [1, 2], expected [2]", seen(lambda x: x[None])),
     "shape_changes": (
         "observation-shape",

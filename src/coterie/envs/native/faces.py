@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import gymnasium
+from gymnasium import spaces
 
 from coterie.envs.adapters.cast import MASK
 from coterie.envs.adapters.gymlike import as_gym
@@ -228,13 +229,18 @@ class Unlike:
 
 
 def face_of(env: Any, book: Notebook) -> Face | Unlike:
-    """The face of an environment by its kind."""
+    """The face of an environment by its kind. Broken for one of RLlib's, which has its spaces in dicts."""
     env = as_gym(env)
     if isinstance(env, gymnasium.Env):
         return Single(env, book)
     if is_zoo(env):
         return Several(env, book)
     alike = callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))
+    by_agent = getattr(env, "observation_spaces", None)
+    if alike and isinstance(by_agent, Mapping | spaces.Dict):
+        said = "the environment has `observation_spaces` by agent, and no method `observation_space(agent)`"
+        book.note("spaces-by-agent", said)
+        raise Broken
     return Single(env, book) if alike and not hasattr(env, "get_avail_actions") else Unlike(env)
 
 

@@ -47,10 +47,10 @@ def misfits(space: spaces.Space, value: Any, name: str = "the observation") -> I
             return
         for i, (part, own) in enumerate(zip(space.spaces, value, strict=True)):
             yield from misfits(part, own, f"{name}[{i}]")
-    elif isinstance(space, spaces.Box):
-        yield from _numbers(space, value, name)
     else:
-        yield from _whole(space, value, name)
+        yield from _numbers(space, value, name) if isinstance(space, spaces.Box) else _whole(space, value, name)
+        if isinstance(value, list | tuple):
+            yield "observation-list", f"{name} is a {type(value).__name__}, expected an array"
 
 
 def _dict(space: spaces.Dict, value: Any, name: str) -> Iterator[Misfit]:

@@ -17,6 +17,8 @@ from coterie.envs.native.faces import Face, Parts
 from coterie.envs.native.fit import flag, misfits, number, same, useless
 from coterie.types import ActionSpec
 
+_ALL = "__all__"
+
 
 @dataclass
 class Past:
@@ -88,6 +90,7 @@ class Life:
         if not same(actions, given):
             self._note("action-modified", "step() wrote into the action that it was given")
         ends = self._ends(brought, before)
+        self._all(brought, [agent for agent in before if agent not in ends])
         self._rewards(brought, before)
         after = self._living() if self.face.reads_masks else [agent for agent in before if agent not in ends]
         if self.face.reads_masks:
@@ -107,6 +110,7 @@ class Life:
         self._look(
             brought, [agent for agent in {**dict.fromkeys(on), **ends} if agent in brought["observations"]], "step()"
         )
+        self.spaces_again(self.face, f"at step {self._at}", on)
         self._shown = brought
         self.past.seen.append(copy.deepcopy({name: brought[name] for name in ("observations", "rewards")}))
         return bool(on)
@@ -138,13 +142,19 @@ class Life:
             self._spaces[agent] = copy.deepcopy(found)
         return self._spaces[agent]
 
-    def spaces_again(self, face: Face, when: str) -> None:
-        """Notes where an environment's spaces are others than at first."""
-        for agent, first in self._spaces.items():
-            for name, one, now in zip(("observation_space", "action_space"), first, face.spaces(agent), strict=True):
+    def spaces_again(self, face: Face, when: str, agents: list[Any] | None = None) -> None:
+        """Notes where an environment's spaces are others than at first; agents: None for all that were looked at.
+
+        Broken where it goes on with others in the middle of an episode.
+        """
+        for agent in self._spaces if agents is None else agents:
+            found, first = face.spaces(agent), self.spaces(agent)
+            for name, one, now in zip(("observation_space", "action_space"), first, found, strict=True):
                 if one != now:
                     said = f"{self.face.who(agent)}{name} is {now} {when}, at first it was {one}"
                     self._note("space-changes", said, placed=False)
+                    if agents is not None:
+                        raise Broken
 
     def kept(self) -> None:
         """Notes observations that changed after they had been returned."""
@@ -235,6 +245,18 @@ class Life:
                 if over:
                     ends[agent] = True
         return ends
+
+    def _all(self, brought: Parts, on: list[Any]) -> None:
+        """RLlib's key for all agents. on: who has not ended. Broken where it says that they have."""
+        for name in ("terminations", "truncations"):
+            if _ALL not in brought[name]:
+                continue
+            said = f"step() returned {name} of '{_ALL}'"
+            if on and flag(brought[name][_ALL]):
+                self._note("all-over", f"{said}, which is {brought[name][_ALL]!r:.40}, and agent '{on[0]}' goes on")
+                raise Broken
+            if not on:
+                self._note("all-key", f"{said}, which is not read", name)
 
     def _living(self) -> list[Any]:
         living = self.face.living()

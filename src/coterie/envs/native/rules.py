@@ -26,6 +26,11 @@ NATIVE: dict[str, Rule] = {
         "Observe a Box, Discrete, MultiDiscrete or MultiBinary of `gymnasium.spaces`, or a Dict or Tuple of these; act "
         "by Discrete, MultiDiscrete, a Box of one axis with finite bounds, or a Tuple of these.",
     ),
+    "spaces-by-agent": Rule(
+        "error",
+        "Write PettingZoo's methods: `def observation_space(self, agent): return self.observation_spaces[agent]`, and "
+        "so for `action_space`; name everybody in `possible_agents`, and who lives in `agents`.",
+    ),
     "space-changes": Rule(
         "error", "Build spaces once in `__init__`, of the largest size that can be; pad what is observed up to it."
     ),
@@ -46,6 +51,10 @@ NATIVE: dict[str, Rule] = {
     "observation-kind": Rule(
         "error", "Return what the space describes: arrays for a Box, a whole number for Discrete."
     ),
+    "observation-list": Rule(
+        "warning",
+        "Return `np.array(observation, space.dtype)`: a list is read number by number in every step, which is slow.",
+    ),
     "observation-keys": Rule("error", "Return exactly the parts that the space names."),
     "observation-shape": Rule(
         "error", "Return the shape of the space, or declare in the space the shape that you return."
@@ -62,6 +71,12 @@ NATIVE: dict[str, Rule] = {
         "wrapper that stacks frames) sees it change.",
     ),
     "reward-kind": Rule("error", "Return one number: `float(reward)`; every agent has its own."),
+    "all-key": Rule("warning", "Leave '__all__' out: an episode is over once every agent has ended."),
+    "all-over": Rule(
+        "error",
+        "Say it of every agent by its name, `terminations = {agent: over for agent in self.agents}`, and empty "
+        "`self.agents`: '__all__' is RLlib's and is not read.",
+    ),
     "end-kind-of": Rule("error", "Return True or False: `bool(...)`, one an agent; a missing end is False, not None."),
     "picture": Rule("error", "Return a numpy array of uint8 [height, width, 3] where render_mode is 'rgb_array'."),
     # ----------------------------------------------------------------------------------------------------- agents
