@@ -36,6 +36,7 @@ from coterie.teams import assign
 from coterie.types import EnvSpec, TeamSpec
 
 if TYPE_CHECKING:
+    from coterie.curriculum.course import Course
     from coterie.selfplay.guide import SelfPlay
 
 AskedMode = Literal["auto", "greedy", "sample"]
@@ -88,6 +89,7 @@ def build(config: RunConfig) -> Parts:
         if config.eval.every == 0 and not config.selfplay.on:  # nobody steps them: one is there for its form, no worker
             copies, purpose = 1, "idle"
         eval_env = stack.enter_context(closing(environment(config, copies, purpose, device)))
+        plain, judged = env, eval_env
         if mirrored(config, teams) and config.selfplay.sides != "first":
             env, eval_env = both_sides(config, env), both_sides(config, eval_env)
         collector = Collector(env, policies, seed_of(config.seed, "collect"))
@@ -98,8 +100,41 @@ def build(config: RunConfig) -> Parts:
             play = _self_play(config, learners, modes, roster, collector, evaluator)
             guides.append(play)
             judge = play.strength
+        course = course_of(config)
+        if course is not None:
+            guides.append(_lessons(config, course, teams, (plain, judged), evaluator))
         stack.pop_all()
     return Parts(teams, learners, collector, evaluator, roster, tuple(guides), judge)
+
+
+def course_of(config: RunConfig) -> Course | None:
+    """The run's lessons and parameters that are drawn; None without."""
+    if not config.curriculum.lessons and not config.randomise:
+        return None
+    from coterie.curriculum.course import Course
+
+    return Course(config.curriculum, config.randomise)
+
+
+def _lessons(
+    config: RunConfig,
+    course: Course,
+    teams: dict[str, TeamSpec],
+    envs: tuple[VectorEnv, VectorEnv],
+    evaluator: Evaluator,
+) -> Guide:
+    """What leads from lesson to lesson. UserError for parameters that the environment has not, and metrics that the run
+    never logs.
+    """
+    from coterie.curriculum.guide import Lessons
+    from coterie.curriculum.metric import check
+
+    env, judged = envs
+    course.check(env)
+    for lesson in course.lessons:
+        if lesson.advance is not None:
+            check(lesson.name, lesson.advance.metric, list(teams), env.spec.metrics, config.eval.every != 0)
+    return Lessons(course, env, judged, evaluator, config.steps)
 
 
 def _turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
@@ -172,12 +207,19 @@ def mirrored(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple[str, str] |
     return names
 
 
+_RUNNING = ("train", "eval", "idle")
+"""Purposes of a run itself."""
 _WORKED = ("train", "eval", "evaluate")
 """Purposes that are worth the start of workers; one copy that is looked at or shown is not."""
 
 
-def environment(config: RunConfig, copies: int, purpose: str, device: torch.device) -> VectorEnv:
-    """Copies of the run's environment, showing its state if an algorithm reads it; its own rewards but in training."""
+def environment(
+    config: RunConfig, copies: int, purpose: str, device: torch.device, lesson: int | None = None
+) -> VectorEnv:
+    """Copies of the run's environment, showing its state if an algorithm reads it; its own rewards but in training.
+
+    lesson: which one it begins with, from 0; by default the first for a run, the last for what comes after it.
+    """
     choices = [config.algo, *(team.algo for team in config.teams.values())]
     with_state = any(getattr(choice.params, "needs_state", False) for choice in choices)
     seed = seed_of(config.seed, "env", purpose)
@@ -185,7 +227,18 @@ def environment(config: RunConfig, copies: int, purpose: str, device: torch.devi
     if purpose != "train" and isinstance(params, HostedConfig):
         params = params.unshaped()
     workers = config.workers if purpose in _WORKED else None
-    return make(config.env.name, params, copies, seed, device, with_state, workers)
+    env = make(config.env.name, params, copies, seed, device, with_state, workers)
+    course = course_of(config)
+    if course is None or purpose == "load":
+        return env
+    if lesson is None:
+        lesson = 0 if purpose in _RUNNING else course.last
+    try:
+        course.set(env, lesson if purpose == "train" else course.evaluated(lesson))
+    except BaseException:
+        env.close()
+        raise
+    return env
 
 
 def teams_of(config: RunConfig, spec: EnvSpec) -> dict[str, TeamSpec]:

@@ -112,7 +112,7 @@ def _compose(*layers: list[Setting]) -> Resolved:
     algo = _named("algo.name", layers, registry.DEFAULT_ALGO)
     env = _named("env.name", layers, registry.DEFAULT_ENV)
     _check_names(algo, env)
-    user = [setting for layer in layers for setting in _fitting(layer, {"algo": algo, "env": env})]
+    user = _whole([_fitting(layer, {"algo": algo, "env": env}) for layer in layers])
     family = settings.preset("family", env.partition("/")[0])  # for names that have no preset of their own
     leaves = {setting.key: setting for setting in (*family, *settings.preset("env", env))}
     leaves |= _algo_presets(algo, env)
@@ -147,6 +147,15 @@ def _check_names(algo: str, env: str) -> None:
     if algo != registry.base_name(algo) and algo not in settings.presets("algo"):
         variants = [name for name in settings.presets("algo") if registry.base_name(name) == registry.base_name(algo)]
         raise UserError(f"there is no preset '{algo}': {nearest(algo, variants)}")
+
+
+def _whole(layers: Iterable[list[Setting]]) -> list[Setting]:
+    """The layers on top of each other. What one says of a parameter replaces all that lower ones said of it."""
+    kept: list[Setting] = []
+    for layer in layers:
+        said = {".".join(s.key.split(".")[:2]) for s in layer if s.key.startswith("randomise.")}
+        kept = [s for s in kept if ".".join(s.key.split(".")[:2]) not in said] + layer
+    return kept
 
 
 def _fitting(layer: list[Setting], names: Mapping[str, str]) -> list[Setting]:

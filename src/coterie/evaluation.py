@@ -63,6 +63,8 @@ class Evaluator:
     def __init__(self, env: VectorEnv, policies: dict[str, Policy], episodes: int, mode: dict[str, Mode], seed: int):
         self.env, self.policies = env, policies
         self._episodes, self._mode, self._seed = episodes, mode, seed
+        self.task = 0
+        """Number of what is evaluated; results of different ones do not compare."""
 
     def seat(self, policies: dict[str, Policy]) -> None:
         """From now on these act for their teams."""

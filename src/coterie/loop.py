@@ -87,6 +87,7 @@ class Trainer:
         self.stop = False
         self._saved_at = -1
         self._evaluated_at = -1
+        self._task = evaluator.task
 
     def log_to(self, logger: Logger) -> None:
         """Rows go to `logger` from now on."""
@@ -185,6 +186,8 @@ class Trainer:
         self._evaluated_at = self.steps
         self._log(evaluation.metrics())
         result = evaluation.return_mean(self._first) if self._judge is None else self._judge()
+        if self._task != self.evaluator.task:  # what it was evaluated on before does not compare
+            self._task, self.best = self.evaluator.task, -float("inf")
         better = result > self.best
         self.best = max(self.best, result)
         return better
@@ -229,6 +232,7 @@ class Trainer:
             "steps": self.steps,
             "updates": self.updates,
             "best": self.best,
+            "task": self._task,
             "wall": self.wall,
             "saved_at": self._saved_at,
             "evaluated_at": self._evaluated_at,
@@ -264,6 +268,7 @@ class Trainer:
         self._unlogged = state["unlogged"]
         self.steps, self.updates = state["steps"], state["updates"]
         self.best, self.wall = state["best"], state["wall"]
+        self._task = state.get("task", self._task)
         self._saved_at, self._evaluated_at = state["saved_at"], state["evaluated_at"]
         self._rows.truncate(found.metadata["metrics_bytes"])
 

@@ -102,7 +102,8 @@ def _sentence(key: str, details: list[dict[str, Any]], field: FieldInfo | None) 
         meaning = f" ({field.description.strip()})" if field and field.description else ""
         return f"{key} is needed{meaning}: give {key}=VALUE"
     if first["type"] in {"value_error", "assertion_error"}:
-        return f"{key}={show(first['input'])}: {_plain(first)}" if field else f"{key}: {_plain(first)}"
+        given = show(first["input"])
+        return f"{key}={given}: {_plain(first)}" if field and len(given) <= 80 else f"{key}: {_plain(first)}"
     wanted = list(dict.fromkeys(_expected(detail, field) for detail in details))
     line = f"{key}={show(first['input'])}: expected {' or '.join(wanted)}"
     default = None if field is None or field.is_required() else field.get_default(call_default_factory=False)

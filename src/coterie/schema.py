@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
 
+from coterie.curriculum.config import CurriculumConfig, Samplers
 from coterie.rewards.config import RewardsConfig
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -215,6 +216,10 @@ class RunConfig(Model):
     """Self-play."""
     turns: TurnsConfig = TurnsConfig()
     """Teams that learn by turns."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Lessons."""
+    randomise: Samplers = Field(default_factory=dict)
+    """Parameters of the environment that every episode of every copy draws anew, by name; lessons go before them."""
     steps: Count = Field(default=1_000_000, ge=1, le=10**15)
     """Environment steps in all, over all copies; the run ends at the first window at or past them."""
     copies: Count = Field(default=128, ge=1, le=10**7)

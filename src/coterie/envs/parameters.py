@@ -31,10 +31,13 @@ class Varying(VectorEnv):
     """An environment whose parameters may differ between copies, and from an episode to the next."""
 
     @abstractmethod
+    def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
+        """UserError for a parameter that the environment does not have, and for values that it cannot take."""
+
+    @abstractmethod
     def vary(self, samplers: Mapping[str, Sampler]) -> None:
         """Episodes that begin from now on draw these parameters, every copy its own; those of earlier calls that are
-        not named stay as they were said. UserError for a parameter that the environment does not have, and for values
-        that it cannot take.
+        not named stay as they were said. UserError as in `check_parameters`.
 
         What is drawn is a function of the seed of `reset` and of the copy; it is part of `state_dict`.
         """

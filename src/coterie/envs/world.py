@@ -143,6 +143,9 @@ class WorldEnv(Varying):
         step = self._step(outcome, closing if restarts else None)
         return step, self._row(fresh=closing if restarts else self._no_copy)
 
+    def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
+        fitted(self.spec.name, samplers, self.world.parameters)
+
     def vary(self, samplers: Mapping[str, Sampler]) -> None:
         known = self.world.parameters
         self._samplers = dict(sorted((self._samplers | fitted(self.spec.name, samplers, known)).items()))
