@@ -27,6 +27,7 @@ from coterie.cli_options import (
     print_report,
     run_or_settings,
 )
+from coterie.cli_play import play, view
 from coterie.errors import UserError, nearest
 
 app = typer.Typer(
@@ -166,49 +167,8 @@ def evaluate(
     return print_report(report, json)
 
 
-@app.command()
-def play(
-    what: RunOrOverrides = None,
-    algo: AlgoName = None,
-    env: EnvName = None,
-    video: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Record to this .mp4 or .gif instead of showing."),
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, max=1000, help="How many episodes.")] = 1,
-    mode: Mode = "auto",
-    checkpoint: Checkpoint = "best",
-    seed: Seed = None,
-    size: Annotated[int, typer.Option(min=64, max=4096, help="Pixels of the longer side.")] = 480,
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default=False, help="Have the game write its own replay there instead."),
-    ] = None,
-) -> int:
-    """Shows or records episodes of a run, or of an algorithm that needs no training.
-
-    Examples:
-
-    coterie play RUN --video out.mp4
-
-    coterie play --algo random --env particle/simple_tag --video random.gif
-
-    coterie play RUN --replay replays --episodes 5
-    """
-    if video is not None and replay is not None:
-        raise UserError("--video records pictures and --replay the game's own file: leave one out")
-    if video is not None and video.suffix.lower() not in {".mp4", ".gif"}:
-        raise UserError(f"--video {video}: expected a file that ends in .mp4 or .gif")
-    path, settings = run_or_settings("play", what, algo, env)
-    from coterie import run as running
-
-    resolved = None
-    if path is None:
-        from coterie.config import resolve
-
-        resolved = resolve(settings)
-    running.play(path, resolved, video, episodes, mode, checkpoint, seed, size, replay)
-    return 0
+app.command()(play)
+app.command()(view)
 
 
 @app.command()

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from coterie import levels, log
+from coterie.algos.algorithm import Algorithm
 from coterie.build import (
     AskedMode,
     Parts,
@@ -336,13 +337,7 @@ def play(
     """Records episodes to a file, or has the environment's library write its own replay to the folder `replay`, or
     shows them in a window; returns what was written.
     """
-    if run is not None:
-        config, learners = load_learners(run, checkpoint, _resolve_device(run))
-    else:
-        assert resolved is not None
-        config = resolved.config
-        device = pick_device(config.device)
-        learners = algorithms(config, known_teams(config, device), device)
+    config, learners = learners_of(run, resolved, checkpoint)
     settle(config.threads)
     modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
@@ -360,6 +355,18 @@ def play(
     written = write_video(video, pictures)
     print(f"wrote {written}", file=sys.stderr)
     return written
+
+
+def learners_of(
+    run: Path | None, resolved: Resolved | None, checkpoint: str = "best"
+) -> tuple[RunConfig, dict[str, Algorithm]]:
+    """The learners of a run's checkpoint, or without a run those of settings, and their configuration."""
+    if run is not None:
+        return load_learners(run, checkpoint, _resolve_device(run))
+    assert resolved is not None
+    config = resolved.config
+    device = pick_device(config.device)
+    return config, algorithms(config, known_teams(config, device), device)
 
 
 def _resolve_device(run: Path) -> torch.device:

@@ -1,0 +1,121 @@
+// A game that somebody plays: pictures and numbers come through a web socket, keys and buttons go back.
+import { Card, isTaken, make, returned, speedSlider, told } from "./cards.js";
+
+const at = (id) => document.getElementById(id);
+const canvas = at("picture");
+const brush = canvas.getContext("2d");
+const socket = new WebSocket(`ws://${location.host}/socket`);
+socket.binaryType = "arraybuffer";
+
+let cards = [];
+let seats = [];
+let paused = true;
+const held = new Map();
+
+const send = (command) => {
+  if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(command));
+};
+const hand = {
+  press: (agent, component, choice) => send({ do: "press", agent, component, choice }),
+  release: (agent, component, choice) => send({ do: "release", agent, component, choice }),
+  turn: (agent, number, value) => send({ do: "turn", agent, number, value }),
+  letGo: (agent, number) => send({ do: "let_go", agent, number }),
+};
+const showSpeed = speedSlider(at("speed"), at("fps"), (fps) => send({ do: "speed", fps }));
+
+function hello({ header, seats: own }) {
+  document.title = `${header.title} · Coterie`;
+  at("title").textContent = header.title;
+  canvas.width = header.width;
+  canvas.height = header.height;
+  seats = own;
+  const played = new Map(own.map((seat) => [seat.agent, seat]));
+  cards = header.agents.map((agent, i) => new Card(agent, i, played.has(i) ? hand : null, played.get(i)?.keys ?? {}));
+  const order = [...cards.keys()].sort((a, b) => Number(played.has(b)) - Number(played.has(a)) || a - b);
+  at("cards").replaceChildren(...order.map((i) => cards[i].element));
+  for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = false;
+}
+
+let latest = 0;
+async function scene({ row }, picture) {
+  const number = ++latest;
+  note("");
+  const image = await createImageBitmap(new Blob([picture], { type: "image/webp" }));
+  if (number < latest) return;
+  brush.drawImage(image, 0, 0);
+  canvas.setAttribute("aria-label", `the game, ${told(row)}`);
+  canvas.dataset.row = row.row;
+  canvas.dataset.episode = row.episode;
+  at("where").textContent = told(row);
+  at("returns").textContent = `return: ${returned(row)}`;
+  row.agents.forEach((agent, i) => cards[i].show(agent, agent.did));
+}
+
+function state(words) {
+  paused = words.paused;
+  at("pause").firstElementChild.textContent = paused ? "Play" : "Pause";
+  at("pause").setAttribute("aria-pressed", String(!paused));
+  showSpeed(words.fps);
+  for (const seat of words.seats) cards[seat.agent].want(seat);
+  const waiting = words.waiting.length ? `${words.waiting.join(" and ")} to choose` : "";
+  at("link").textContent = waiting || (paused ? "paused" : "playing");
+}
+
+function note(text) {
+  at("note").textContent = text;
+  at("note").classList.toggle("shown", Boolean(text));
+}
+
+socket.addEventListener("message", async (event) => {
+  const view = new DataView(event.data);
+  const length = view.getUint32(0);
+  const words = JSON.parse(new TextDecoder().decode(new Uint8Array(event.data, 4, length)));
+  if (words.kind === "hello") hello(words);
+  else if (words.kind === "scene") scene(words, new Uint8Array(event.data, 4 + length));
+  else if (words.kind === "state") state(words);
+  else note(words.text);
+});
+socket.addEventListener("close", () => {
+  at("link").textContent = "not connected";
+  note("The game has ended: start coterie play again, and load this page anew.");
+  for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = true;
+});
+
+const act = {
+  pause: () => send({ do: "pause", on: !paused }),
+  step: () => send({ do: "step" }),
+  new: () => send({ do: "new" }),
+};
+for (const id of Object.keys(act)) {
+  at(id).addEventListener("click", (event) => {
+    act[id]();
+    if (event.detail) at(id).blur();
+  });
+}
+
+const COMMON = { Space: act.pause, Period: act.step, KeyN: act.new };
+
+function letGo(code) {
+  const means = held.get(code);
+  held.delete(code);
+  if (means?.number !== undefined) hand.letGo(means.agent, means.number);
+  else if (means) hand.release(means.agent, means.component, means.choice);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (isTaken(event)) return;
+  const seat = seats.find((one) => event.code in one.keys);
+  if (!seat && !(event.code in COMMON)) return;
+  event.preventDefault();
+  if (event.repeat) return;
+  if (!seat) {
+    COMMON[event.code]();
+    return;
+  }
+  const means = { agent: seat.agent, ...seat.keys[event.code] };
+  held.set(event.code, means);
+  if (means.number !== undefined) hand.turn(means.agent, means.number, means.value);
+  else hand.press(means.agent, means.component, means.choice);
+});
+document.addEventListener("keyup", (event) => letGo(event.code));
+window.addEventListener("blur", () => [...held.keys()].forEach(letGo));
