@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.fittable import Demonstrated, Fittable, Manner
 from coterie.math.distributions import draw_noise, evaluate, floored, log_choices, sample
-from coterie.nets.joint import JointAction, action_size, beside, by_role
+from coterie.math.imitation import agrees
+from coterie.nets.joint import JointAction, action_size, beside, by_role, last_actions
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
 from coterie.nets.team import Block, Shape, Share, TeamNet, blocks, join, join_choices
@@ -16,7 +18,7 @@ from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, Row, TeamSpec, Tree
 
 
-class ActorPolicy(Inspectable):
+class ActorPolicy(Inspectable, Fittable):
     """A stochastic actor over observations: categorical choices, Gaussian numbers, or both at once.
 
     state_std: the Gaussians' spread is an output of the network, not a parameter; init_std: their standard deviation at
@@ -170,6 +172,23 @@ class ActorPolicy(Inspectable):
             # What is floored is normalised already, and log_softmax leaves it so.
             found[block.name] = log_choices(spec, floored(spec, params, mask, self.epsilon), mask)
         return join_choices(found, self.blocks, torch.finfo(torch.float32).min)
+
+    def misfit(self, batch: Demonstrated, manner: Manner) -> tuple[Tensor, Tensor]:
+        last = None
+        if self.last_action:
+            last = last_actions(self.joint.vectors(batch.action), batch.first, self.joint.vectors(batch.before))
+        carry = self.net.start(batch.live.shape[1], self.device)
+        out, _ = self.net(self.scale(batch.obs), batch.first if carry else None, carry, self._extra(last))
+        losses, same = {}, {}
+        for block in self.blocks:
+            spec, mask, done = block.roles[0].action, block.mask(batch.action_mask), block.action(batch.action)
+            params, log_std = self._params(block, out[block.name])
+            if log_std is not None and not manner.fit_spread:
+                log_std = log_std.detach()
+            losses[block.name] = -evaluate(spec, params, log_std, mask, done)[0]
+            with torch.no_grad():
+                same[block.name] = agrees(sample(spec, params, log_std, mask, None)[0], done)
+        return join(losses, self.blocks, -1), join(same, self.blocks, -1)
 
     def unroll(self, obs: dict[str, Tree], first: Tensor, carry: Carry, last: dict[str, Tensor] | None = None) -> Carry:
         """The memory of the network after the rows of normalised obs [L, M, n, D]."""

@@ -7,17 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.fittable import Demonstrated, Fittable, Manner
 from coterie.math.distributions import mask_logits
 from coterie.math.exploration import epsilon_greedy
+from coterie.math.imitation import agrees, shortfall
 from coterie.nets.joint import action_size, beside, by_role, encoded, last_actions
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
-from coterie.nets.team import Block, Shape, Share, TeamNet
+from coterie.nets.team import Block, Shape, Share, TeamNet, join
 from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, Row, TeamSpec, Tree
 
 
-class ValuePolicy(Inspectable):
+class ValuePolicy(Inspectable, Fittable):
     """Epsilon-greedy over Q of every choice; several discrete components are worth the sum of their Q.
 
     last_action: networks read what their agent did in the row before; epsilon: probability of a uniformly drawn action,
@@ -99,6 +101,20 @@ class ValuePolicy(Inspectable):
         return Action(torch.where(noise[..., :1] < self.epsilon, drawn, best))
 
     # ----------------------------------------------------------------------------------------------------- learning
+
+    def misfit(self, batch: Demonstrated, manner: Manner) -> tuple[Tensor, Tensor]:
+        carry = self.net.start(batch.live.shape[1], self.device)
+        if self.last_action:
+            carry["last"] = self.remembered(batch.before)
+        q, _ = self.net(*self.inputs(batch.obs, batch.action, batch.first, carry))
+        losses, same = {}, {}
+        for block in self.blocks:
+            mask, done = block.mask(batch.action_mask), block.action(batch.action)
+            assert done.discrete is not None
+            losses[block.name] = shortfall(q[block.name], done.discrete, mask, block.choices, manner.margin)
+            with torch.no_grad():
+                same[block.name] = agrees(self._choose(block, q[block.name], mask, None), done)
+        return join(losses, self.blocks, -1), join(same, self.blocks, -1)
 
     def remembered(self, action: dict[str, Action]) -> Tensor:
         """Actions [.., n, K] by role as the memory holds the last ones [.., N, A]."""

@@ -24,6 +24,7 @@ from coterie.algos import onpolicy
 from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
 from coterie.algos.onpolicy import OnPolicyConfig, Units
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.student import Fitting, Student
 from coterie.algos.target import Target
 from coterie.errors import NonFiniteError, UserError
 from coterie.math.counterfactual import by_component, counterfactual_advantage
@@ -121,7 +122,7 @@ class COMAConfig(OnPolicyConfig):
         return "state" in self.critic
 
 
-class COMA(Algorithm):
+class COMA(Algorithm, Student):
     """See the module."""
 
     Config: ClassVar = COMAConfig
@@ -374,6 +375,9 @@ class COMA(Algorithm):
         """Which sequences each part learns from; None: from all."""
         dealt = onpolicy.deal(sequences, self.config.minibatches, self.config.batch, self._draws)
         return [part if part is None else part.to(self.device) for part in dealt]
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._actor_step.beside("policy"))
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,7 @@ from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, requir
 from coterie.algos.deterministic import DeterministicPolicy, NoiseKind
 from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, sequence_error
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.student import Fitting, Student
 from coterie.algos.target import Target
 from coterie.errors import NonFiniteError
 from coterie.math.losses import masked_mean
@@ -149,7 +150,7 @@ class Batch:
     weight: Tensor
 
 
-class DDPG(Algorithm):
+class DDPG(Algorithm, Student):
     """See the module."""
 
     Config: ClassVar = DDPGConfig
@@ -432,6 +433,9 @@ class DDPG(Algorithm):
         joint = "joint" in config.critic
         apart = not (config.share != "none" if config.share_critic is None else config.share_critic)
         return TeamActionCritic(team, 1, joint, size, shape, apart, config.team_reward, draw).to(self.device)
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._policy_optimiser.beside("policy"), (self._target_net,))
 
     def state_dict(self) -> dict[str, Any]:
         return {

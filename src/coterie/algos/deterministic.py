@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coterie.fittable import Demonstrated, Fittable, Manner
 from coterie.math import exploration
+from coterie.math.imitation import agrees, deterministic_error
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
-from coterie.nets.team import Block, Shape, Share, TeamNet, blocks
+from coterie.nets.team import Block, Shape, Share, TeamNet, blocks, join
 from coterie.policy import Inspectable, Mode, Thought
 from coterie.types import Action, ActionSpec, Row, TeamSpec, Tree
 
@@ -21,7 +23,7 @@ _DRIFT = "drift"
 """Name in the policy's memory of the Ornstein-Uhlenbeck noise: [B, N, most numbers of an agent]."""
 
 
-class DeterministicPolicy(Inspectable):
+class DeterministicPolicy(Inspectable, Fittable):
     """Numbers are tanh of the network's outputs; choices are drawn from the softmax of its logits.
 
     mode: `greedy` takes the numbers and the likeliest choices; `sample` draws the choices; `explore` also adds noise to
@@ -143,6 +145,20 @@ class DeterministicPolicy(Inspectable):
         return exploration.ornstein_uhlenbeck(state, noise, self._theta)
 
     # ----------------------------------------------------------------------------------------------------- learning
+
+    def misfit(self, batch: Demonstrated, manner: Manner) -> tuple[Tensor, Tensor]:
+        carry = self.net.start(batch.live.shape[1], self.device)
+        out, _ = self.net(self.scale(batch.obs), batch.first if carry else None, carry)
+        losses, same = {}, {}
+        for block in self.blocks:
+            spec, mask, done = block.roles[0].action, block.mask(batch.action_mask), block.action(batch.action)
+            params = out[block.name]
+            losses[block.name] = deterministic_error(spec, params, mask, done)
+            with torch.no_grad():
+                picks = _picks(spec, params[..., : spec.mask_size], mask, None) if spec.choices else None
+                numbers = torch.tanh(params[..., spec.mask_size :]) if spec.continuous else None
+                same[block.name] = agrees(Action(picks, numbers), done)
+        return join(losses, self.blocks, -1), join(same, self.blocks, -1)
 
     def vectors(
         self,

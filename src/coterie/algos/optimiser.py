@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -29,6 +30,19 @@ class Optimiser:
             self._flat[name] = flat
         groups = [{"params": [flat], "name": name} for name, flat in self._flat.items()]
         self._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its modules."""
+        return tuple(self._flat)
+
+    def beside(self, name: str) -> Optimiser:
+        """Another one for one of the modules, with moments of its own and without weight decay."""
+        other = copy.copy(self)
+        other._flat = {name: self._flat[name]}
+        groups = [{"params": [self._flat[name]], "name": name}]
+        other._adam = torch.optim.Adam(groups, lr=0.0, eps=self._adam.defaults["eps"], fused=True)
+        return other
 
     def step(self, loss: Tensor, lr: dict[str, float]) -> Tensor:
         """One step down the gradient of `loss`; returns the gradient norms before the clip, a module each."""

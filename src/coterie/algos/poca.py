@@ -26,6 +26,7 @@ from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, Judgin
 from coterie.algos.onpolicy import ClippedConfig, Units
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.streams import Stream, Streams
+from coterie.algos.student import Fitting, Student
 from coterie.math.losses import clipped_value_error, masked_mean, standardise
 from coterie.math.returns import lambda_return
 from coterie.math.running import Moments, ema_scale, ema_start
@@ -134,7 +135,7 @@ class Batch:
     begins: Tensor | None
 
 
-class POCA(Algorithm, Judging):
+class POCA(Algorithm, Judging, Student):
     """See the module."""
 
     Config: ClassVar = POCAConfig
@@ -323,6 +324,9 @@ class POCA(Algorithm, Judging):
         self._value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
 
     # ------------------------------------------------------------------------------------------------------ its state
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._optimiser.beside("policy"))
 
     def state_dict(self) -> dict[str, Any]:
         return {

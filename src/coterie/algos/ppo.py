@@ -24,6 +24,7 @@ from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, Judgin
 from coterie.algos.onpolicy import ClippedConfig
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.streams import Stream, Streams
+from coterie.algos.student import Fitting, Student
 from coterie.errors import UserError
 from coterie.math.losses import clipped_value_error, masked_mean, standardise, value_error
 from coterie.math.returns import gae
@@ -93,7 +94,7 @@ class Batch:
     begins: Tensor | None
 
 
-class PPO(Algorithm, Judging):
+class PPO(Algorithm, Judging, Student):
     """See the module."""
 
     Config: ClassVar = PPOConfig
@@ -398,6 +399,9 @@ class PPO(Algorithm, Judging):
     def _critic_carry(self, copies: int) -> Carry:
         carry = self.policy.start(copies)
         return {name: x[:, :1] for name, x in carry.items()} if self._central else carry
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._optimiser.beside("policy"))
 
     def state_dict(self) -> dict[str, Any]:
         return {

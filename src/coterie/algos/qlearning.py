@@ -22,6 +22,7 @@ from coterie.algos import onpolicy
 from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
 from coterie.algos.offpolicy import OffPolicyConfig, Target, build_replay, cut, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
+from coterie.algos.student import Fitting, Student
 from coterie.errors import UserError
 from coterie.math.losses import masked_mean, value_error
 from coterie.math.returns import lambda_return, n_step_return
@@ -115,7 +116,7 @@ class Batch:
     """Q*'s own loss [] in weighted QMIX; 0 else."""
 
 
-class QLearning(Algorithm):
+class QLearning(Algorithm, Student):
     """See the module."""
 
     Config: ClassVar = QLearningConfig
@@ -321,6 +322,9 @@ class QLearning(Algorithm):
         view = self._view(draw)
         mixer = Unrestricted(self.team.n, view.features, 4 * self.config.mixer_hidden, draw)
         return TeamValue(self._build_policy(draw).net, mixer, view, JointAction(self.team, self.device))
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._optimiser.beside("value"), (self.target,))
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -27,6 +27,7 @@ from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, requir
 from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
+from coterie.algos.student import Fitting, Student
 from coterie.algos.target import Target
 from coterie.math.losses import masked_mean
 from coterie.math.returns import n_step_return
@@ -101,7 +102,7 @@ class SACConfig(OffPolicyConfig):
         return "state" in self.critic
 
 
-class SAC(Algorithm):
+class SAC(Algorithm, Student):
     """See the module."""
 
     Config: ClassVar = SACConfig
@@ -268,6 +269,9 @@ class SAC(Algorithm):
         return live & late[:, None, None]
 
     # ------------------------------------------------------------------------------------------------------- its state
+
+    def fitting(self) -> Fitting:
+        return Fitting(self._policy_optimiser.beside("policy"))
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.fittable import Demonstrated, Fittable, Manner
+from coterie.math.choices import taken
 from coterie.math.distributions import draw_noise
+from coterie.math.imitation import agrees, squashed_log_prob
 from coterie.math.squashed import bounded_log_std, choice_spread, most_entropy, squash
 from coterie.nets.memory import Carry
 from coterie.nets.scaling import ObservationScale
@@ -35,7 +38,7 @@ class Draw:
     action: dict[str, Action]
 
 
-class SquashedPolicy(Inspectable):
+class SquashedPolicy(Inspectable, Fittable):
     """A stochastic actor whose numbers are tanh of Gaussians with a spread that depends on what is seen.
 
     Greedy takes the likeliest choice and tanh of the mean. While `warming`, exploring draws uniformly instead.
@@ -141,6 +144,25 @@ class SquashedPolicy(Inspectable):
             join(mosts, self.blocks, -1),
             actions,
         )
+
+    def misfit(self, batch: Demonstrated, manner: Manner) -> tuple[Tensor, Tensor]:
+        carry = self.start(batch.live.shape[1])
+        out, _ = self.net(self.scale(batch.obs), batch.first if carry else None, carry)
+        losses, same = {}, {}
+        for block in self.blocks:
+            spec, mask, done = block.roles[0].action, block.mask(batch.action_mask), block.action(batch.action)
+            params, log_prob = out[block.name], 0.0
+            if done.discrete is not None:
+                _, choices = choice_spread(spec.choices, params[..., : spec.mask_size], mask)
+                log_prob = log_prob + taken(choices, done.discrete, spec.choices)
+            if done.continuous is not None:
+                mean, log_std = _gaussian(block, params)
+                log_std = log_std if manner.fit_spread else log_std.detach()
+                log_prob = log_prob + squashed_log_prob(mean, log_std, done.continuous)
+            losses[block.name] = -torch.as_tensor(log_prob)
+            with torch.no_grad():
+                same[block.name] = agrees(_action(block, params, None, mask), done)
+        return join(losses, self.blocks, -1), join(same, self.blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.net.state_dict(), "moments": self.scale.state_dict()}

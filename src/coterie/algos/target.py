@@ -32,6 +32,10 @@ class Target:
         elif self._calls % self._every == 0:
             self._mix(1.0)
 
+    def arrive(self) -> None:
+        """Becomes equal to the online network at once."""
+        self._mix(1.0)
+
     @torch.no_grad()
     def _mix(self, share: float) -> None:
         online = [p.detach() for p in self._online]
