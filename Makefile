@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup train test check format bench docs clean football football-engine vmas unity unity-test
+.PHONY: setup train test check format bench docs clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -72,6 +72,18 @@ unity: .venv-unity/.installed  ## makes the interpreter that speaks to Unity
 
 unity-test: unity  ## tests Unity's adapter by its real protocol, on a stand-in
 	$(BIN)/pytest -n0 tests/unity/live_unity.py
+
+# A real browser, headless: Chromium and its driver are the system's, what drives them is PyPI's.
+browser-test: setup  ## tests the pages in a headless Chromium
+	@for tool in chromium chromedriver; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then \
+		echo "the tests of the pages need$$missing; on Debian:"; \
+		echo "  apt-get install chromium chromium-driver"; \
+		exit 1; \
+	fi
+	@$(BIN)/python -c 'import selenium' 2>/dev/null || \
+		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/pytest -n0 tests/browser
 
 clean:
 	rm -rf .venv .vmas .venv-unity
