@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from coterie.cli_demos import demos, record
+from coterie.cli_league import exploit, league
 from coterie.cli_list import app as list_app
 from coterie.cli_options import (
     AlgoName,
@@ -167,6 +168,8 @@ def evaluate(
     return print_report(report, json)
 
 
+app.command()(league)
+app.command()(exploit)
 app.command()(play)
 app.command()(view)
 

@@ -52,6 +52,11 @@ def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
     return _compose(_file_layer(config_file), settings.from_tree(plain, "argument"))
 
 
+def based_on(tree: Mapping[str, Any], overrides: Sequence[str]) -> Resolved:
+    """The configuration of a new run with the settings of another, `RunConfig.tree` of it, under those given here."""
+    return _compose(settings.from_tree(dict(tree), "the run"), _command_layer(overrides))
+
+
 def load_resolved(path: Path) -> Resolved:
     """The configuration that a run saved as `config.yaml`, whatever presets say today. UserError if it is none."""
     found = settings.from_file(path, saved=True)

@@ -64,18 +64,18 @@ class SelfPlay(Guide):
         owners = {second: first} if equal else {first: first, second: second}
         self._owner = owners  # whose snapshots a team acts as when it does not learn
         self._pools = {name: Pool(policies[name], config.window) for name in dict.fromkeys(owners.values())}
-        self._opponents = {team: self._build(team) for team in owners}
-        self._judges = {team: self._build(team) for team in owners}
+        self._opponents = {team: self._build(team, config.opponents == "latest") for team in owners}
+        self._judges = {team: self._build(team, False) for team in owners}
         self.ladder = Ladder()
         self._rates: dict[str, dict[int, list[float]]] = {name: {} for name in self._pools}
         self._recent = [0.0, 0.0]  # won and played since the last row
         self._last = 0  # steps at the last snapshot
         self._learner = ""
 
-    def _build(self, team: str) -> Opponents:
+    def _build(self, team: str, live_only: bool) -> Opponents:
         owner = self._owner[team]
         spec = self._collector.policies[team].team
-        return Opponents(self._pools[owner], Borrowed(spec, self._policies[owner], self._modes[owner]))
+        return Opponents(self._pools[owner], Borrowed(spec, self._policies[owner], self._modes[owner]), live_only)
 
     # ------------------------------------------------------------------------------------------------------- a run
 

@@ -27,9 +27,11 @@ class Opponents(Policy):
     chances: of the pool's slots [slots], to be set between windows.
     """
 
-    def __init__(self, pool: Pool, policy: Borrowed):
-        """policy: acts for the team with the networks that the pool holds snapshots of."""
-        self.team, self._pool, self._policy = policy.team, pool, policy
+    def __init__(self, pool: Pool, policy: Borrowed, live_only: bool = False):
+        """policy: acts for the team with the networks that the pool holds snapshots of; live_only: nobody but slot 0
+        is ever played.
+        """
+        self.team, self._pool, self._policy, self._live_only = policy.team, pool, policy, live_only
         self._acting = Acting(policy)
         self.chances = torch.ones(1, device=pool.device)
 
@@ -54,7 +56,8 @@ class Opponents(Policy):
         memory = {name: x for name, x in carry.items() if name not in (_SLOT, _CLOSED)}
         with torch.no_grad():
             part = (row.obs, row.action_mask, row.alive, row.first, row.acted, memory, noise["act"])
-            action, memory = self._in_groups(slot, part) if len(self._pool.numbers) > 1 else self._alone(part)
+            alone = self._live_only or len(self._pool.numbers) == 1
+            action, memory = self._alone(part) if alone else self._in_groups(slot, part)
         label = torch.tensor(self._pool.numbers, device=slot.device)[slot]
         note = {"label": label.unsqueeze(1).expand(-1, self.team.n)}
         return _actions(action), memory | {_SLOT: slot, _CLOSED: ~row.acted}, note
