@@ -19,14 +19,19 @@ import torch
 
 import coterie
 from coterie.__main__ import main
+from coterie.collect import Collector
+from coterie.envs.hosting.halves import Halves
 from coterie.envs.hosting.hosted import Alone, HostedEnv
 from coterie.envs.hosting.opening import opened
 from coterie.envs.make import make
 from coterie.envs.paths import difference, random_actions
+from coterie.envs.vector import VectorEnv
 from coterie.envs.workers import cluster
 from coterie.errors import UserError, WorkersFailedError
+from coterie.policy import RandomPolicy
 from coterie.schema import WorkersConfig
 from coterie.types import Action, Row, Step
+from tinyruns import assert_same
 
 HERE = Path(__file__).parent
 COUNTING, OBEDIENT, WIDE = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient", "Wide"))
@@ -97,7 +102,37 @@ def test_workers_on_ray_give_the_same_bits_as_none(name: str, copies: int, worke
         env.close()
 
 
-def commanded(env: HostedEnv, *actions: int) -> tuple[Step, Row]:
+def test_halves_on_ray_are_acted_on_in_turn_and_give_the_same_bits():
+    found, states = [], []
+    for workers in (None, WorkersConfig(count=1, kind="ray", overlap=True)):
+        env = make("gym/CartPole-v1", {}, 5, 3, workers=workers)
+        assert isinstance(env, Halves) == (workers is not None)
+        (team,) = env.spec.default_teams()
+        collector = Collector(env, {team.name: RandomPolicy(team, env.device)}, 0)
+        found.append([collector.advance(rows)[0]["agent"] for rows in (20, 1, 20)])
+        states.append(env.state_dict())
+        env.close()
+    assert all(difference(one, other) is None for one, other in zip(*found, strict=True))
+    assert_same(*states)
+
+
+def test_a_worker_of_one_half_on_ray_that_fails_costs_its_own_copies_alone(caplog: Any):
+    env = make(OBEDIENT, {}, 4, 3, workers=WorkersConfig(count=1, kind="ray", overlap=True, timeout=5.0, restarts=1))
+    env.reset()
+    commanded(env, 0, 0, 0, 0)
+    step, row = commanded(env, 0, 0, 0, EXITS)
+    assert step.lost is not None
+    assert step.lost.tolist() == [False, False, True, True]
+    assert row.obs["agent"][:, 0, 2].tolist() == [2.0, 2.0, 0.0, 0.0]
+    assert "copies 2 to 3" in caplog.text
+    assert "process ended" in caplog.text
+    step, row = commanded(env, 0, 0, 0, 0)
+    assert step.lost is None
+    assert row.obs["agent"][:, 0, 2].tolist() == [3.0, 3.0, 1.0, 1.0]
+    env.close()
+
+
+def commanded(env: VectorEnv, *actions: int) -> tuple[Step, Row]:
     """A step of copies that do as they are told."""
     return env.step({"agent": Action(torch.tensor(actions).reshape(-1, 1, 1), None)})
 
