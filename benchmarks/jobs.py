@@ -61,6 +61,7 @@ _ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
 _SHORT = ("eval.episodes=100", "eval.copies=20")
 _MATCHES = ("eval.episodes=64", "eval.copies=8")
 _RAFFIN = "Raffin 2020 (RL Zoo)"
+_CURIOUS = {"": (), "icm": ("rewards.icm={}",), "rnd": ("rewards.rnd={}",)}
 _FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
 JOBS = (
@@ -228,6 +229,15 @@ JOBS = (
         )
         for task, steps, every in (("empty_goal", "100k", "20k"), ("3_vs_1_with_keeper", "200k", "40k"))
         for algo in ("mappo", "coma")
+    ),
+    *(
+        Job(
+            f"{task}-{algo}{'-' if signal else ''}{signal}",
+            (f"algo={algo}", f"env=sparse/{task}", f"steps={steps}", "eval.every=20k", *_CURIOUS[signal]),
+            *("team", "sum", task, None, "", (0.5, 0.95)),
+        )
+        for task, algo, steps in (("rooms", "ppo", "300k"), ("plates", "mappo", "500k"))
+        for signal in _CURIOUS
     ),
 )
 

@@ -219,7 +219,7 @@ def test_pictures_several_sensors_and_all_actions_are_read(name: str, world: Any
         reward = one.reward(window)
         metrics = one.update(window)
     assert reward.isfinite().all()
-    assert (reward > 0).any()
+    assert float(reward.max()) > 0
     assert all(abs(value) < float("inf") for value in metrics.values())
 
 
