@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
 
-from coterie.curriculum.config import CurriculumConfig, Samplers
+from coterie.curriculum.config import AdvanceConfig, CurriculumConfig, Samplers
+from coterie.imitation.config import ImitationConfig
 from coterie.rewards.config import RewardsConfig
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -91,6 +92,8 @@ class TeamConfig(Model):
     """The team's own algorithm, complete; where it is the top one, keys that were not given are the top one's."""
     rewards: RewardsConfig = RewardsConfig()
     """What the team is rewarded for; keys that were not given are the top section's, if the team learns."""
+    imitation: ImitationConfig = ImitationConfig()
+    """What the team's policy is fitted to; keys that were not given are the top section's, if the team learns."""
     roles: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Environment roles that form the team; by default the roles of the group that bears the team's name."""
 
@@ -172,7 +175,13 @@ class TurnsConfig(Model):
     """Teams that learn one after the other while the rest act as they are."""
 
     every: Count | None = Field(default=None, ge=1, le=10**15)
-    """Environment steps of a turn; null: all teams learn at once, in self-play a tenth of the run."""
+    """Environment steps of a turn, at most where `until` is given; null without `until`: all teams learn at once, in
+    self-play by turns of a tenth of the run.
+    """
+    until: AdvanceConfig | None = None
+    """What ends a turn: a logged metric past a threshold, e.g. {metric: "eval/{team}/return_mean", above: 20}, where
+    {team} is the first team of the turn.
+    """
     order: tuple[str | tuple[str, ...], ...] = ()
     """Who learns in each turn, a team or several; by default each team that learns, one after the other."""
     repeat: bool = True
@@ -212,6 +221,8 @@ class RunConfig(Model):
     """Teams that differ from the rest, by name; teams that are not named here take the top `algo` and `rewards`."""
     rewards: RewardsConfig = RewardsConfig()
     """What teams are rewarded for."""
+    imitation: ImitationConfig = ImitationConfig()
+    """Demonstrations that policies are fitted to."""
     selfplay: SelfPlayConfig = SelfPlayConfig()
     """Self-play."""
     turns: TurnsConfig = TurnsConfig()
@@ -252,6 +263,10 @@ class RunConfig(Model):
     def rewards_of(self, team: str) -> RewardsConfig:
         """What `team` is rewarded for."""
         return self.teams[team].rewards if team in self.teams else self.rewards
+
+    def imitation_of(self, team: str) -> ImitationConfig:
+        """What `team`'s policy is fitted to."""
+        return self.teams[team].imitation if team in self.teams else self.imitation
 
     def tree(self) -> dict[str, Any]:
         """The configuration as plain dicts, lists and scalars, in the order of the fields."""

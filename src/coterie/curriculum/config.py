@@ -68,6 +68,10 @@ class AdvanceConfig(_Strict):
             raise ValueError(f"smoothing={self.smoothing:g} and window={self.window} at once: keep one")
         return self
 
+    def of(self, team: str) -> AdvanceConfig:
+        """With the team's name where the metric says {team}."""
+        return self.model_copy(update={"metric": self.metric.replace("{team}", team)})
+
     @model_serializer
     def _short(self) -> dict[str, Any]:
         values = ((name, getattr(self, name)) for name in type(self).model_fields)

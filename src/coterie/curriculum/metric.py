@@ -1,4 +1,4 @@
-"""Whether a run logs the metric that a lesson waits for, before the run begins."""
+"""Whether a run logs the metric that a lesson or a turn waits for, before the run begins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ALWAYS = ("progress", "steps")
 _RETURNS = ("return_mean", "return_std")
 
 
-def check(lesson: str, name: str, teams: Sequence[str], reported: Collection[str], evaluates: bool) -> None:
+def check(who: str, name: str, teams: Sequence[str], reported: Collection[str], evaluates: bool) -> None:
     """UserError for a metric that this run will never log.
 
-    lesson: whose; teams: all of the run; reported: the environment's own metrics; evaluates: evaluations are made.
+    who: waits for it, e.g. "curriculum.lessons: lesson 'far'"; teams: all of the run; reported: the environment's own metrics; evaluates: evaluations are made.
     """
 
     def fault(why: str) -> UserError:
-        return UserError(f"curriculum.lessons: lesson '{lesson}' waits for the metric '{name}', which {why}")
+        return UserError(f"{who} waits for the metric '{name}', which {why}")
 
     if name in ALWAYS:
         return
