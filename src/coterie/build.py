@@ -95,7 +95,8 @@ def build(config: RunConfig) -> Parts:
         collector = Collector(env, policies, seed_of(config.seed, "collect"))
         evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
         roster = Roster.of(learners)
-        guides, judge = list(_turns(config, roster)), None
+        guides = [*_imitation(config, learners, env.spec, roster, device), *_turns(config, roster, env.spec, teams)]
+        judge = None
         if config.selfplay.on:
             play = _self_play(config, learners, modes, roster, collector, evaluator)
             guides.append(play)
@@ -133,20 +134,50 @@ def _lessons(
     course.check(env)
     for lesson in course.lessons:
         if lesson.advance is not None:
-            check(lesson.name, lesson.advance.metric, list(teams), env.spec.metrics, config.eval.every != 0)
+            who = f"curriculum.lessons: lesson '{lesson.name}'"
+            check(who, lesson.advance.metric, list(teams), env.spec.metrics, config.eval.every != 0)
     return Lessons(course, env, judged, evaluator, config.steps)
 
 
-def _turns(config: RunConfig, roster: Roster) -> tuple[Guide, ...]:
+def _imitation(
+    config: RunConfig, learners: dict[str, Algorithm], spec: EnvSpec, roster: Roster, device: torch.device
+) -> tuple[Guide, ...]:
+    """What fits policies to demonstrations, if any. UserError for who cannot be fitted, and others' demonstrations."""
+    pair = mirrored(config, {name: learner.policy.team for name, learner in learners.items()})
+    asked = [name for name in learners if config.imitation_of(name).demos and not (pair and name == pair[1])]
+    if not asked:
+        return ()
+    from coterie.imitation.cloning import Cloning, Pupil, demos_for, require_student
+
+    pupils = {}
+    for name in asked:
+        choice, own = config.algo_of(name), config.imitation_of(name)
+        learner = require_student(name, choice.name, learners[name])
+        key = f"teams.{name}.imitation.demos" if name in config.teams else "imitation.demos"
+        demos = demos_for(own, key, config.env.name, spec, learner.policy.team)
+        lr = getattr(choice.params, "lr")  # noqa: B009 (every learner's settings have it)
+        pupils[name] = Pupil(learner, own, lr, demos, seed_of(config.seed, "imitation", name), device)
+    return (Cloning(pupils, config.steps, roster, len(learners) > 1),)
+
+
+def _turns(config: RunConfig, roster: Roster, spec: EnvSpec, teams: dict[str, TeamSpec]) -> tuple[Guide, ...]:
     """Who learns when, if not everybody always."""
-    every = config.turns.every
-    if every is None and config.selfplay.on and len(roster.learners) > 1:
+    given, every = config.turns, config.turns.every
+    if every is None and given.until is None and config.selfplay.on and len(roster.learners) > 1:
         every = max(1, config.steps // 10)
-    if every is None:
+    if every is None and given.until is None:
+        if given.order:
+            raise UserError("turns.order says who learns when, and nothing ends a turn: give turns.every=STEPS")
         return ()
     from coterie.turns import Turns, order_of
 
-    return (Turns(roster, order_of(config.turns.order, roster), every, config.turns.repeat),)
+    order = order_of(given.order, roster)
+    if given.until is not None:
+        from coterie.curriculum.metric import check
+
+        for turn in order:
+            check("turns.until", given.until.of(turn[0]).metric, list(teams), spec.metrics, config.eval.every != 0)
+    return (Turns(roster, order, every, given.until, given.repeat, config.steps),)
 
 
 def _self_play(
