@@ -146,6 +146,10 @@ def _imitation(
     pair = mirrored(config, {name: learner.policy.team for name, learner in learners.items()})
     asked = [name for name in learners if config.imitation_of(name).demos and not (pair and name == pair[1])]
     if not asked:
+        if config.imitation.demos:
+            raise UserError(
+                f"imitation.demos={config.imitation.demos} is given, and no team learns from it: leave it out"
+            )
         return ()
     from coterie.imitation.cloning import Cloning, Pupil, demos_for, require_student
 

@@ -172,11 +172,13 @@ def demos_for(config: ImitationConfig, key: str, env: str, spec: EnvSpec, team: 
     return demos
 
 
-def require_student(team: str, algo: str, learner: Algorithm) -> None:
-    """UserError if the team's algorithm has no policy that can be fitted."""
+def require_student(team: str, algo: str, learner: Algorithm) -> Algorithm:
+    """The team's learner, beneath its reward signals. UserError if its policy cannot be fitted to demonstrations."""
+    learner = getattr(learner, "learner", learner)
     if not (isinstance(learner, Student) and isinstance(learner.policy, Fittable)):
         what = "learns nothing" if not learner.capabilities.learns else "cannot be fitted to demonstrations"
         raise UserError(
             f"team '{team}' is given imitation.demos, and algo={algo} {what}: leave out imitation.demos and "
-            f"teams.{team}.imitation.demos, or choose an algorithm that imitates (coterie list algos)"
+            f"teams.{team}.imitation.demos, or choose an algorithm that learns (coterie list algos)"
         )
+    return learner
