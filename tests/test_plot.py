@@ -86,6 +86,14 @@ def test_kinds_are_named_by_what_differs(tmp_path):
     }
 
 
+def test_a_section_that_is_off_elsewhere_is_one_word(tmp_path):
+    icm = {"strength": 0.02, "lr": 1e-3, "share": "role", "beta": 0.2}
+    runs = [make(tmp_path / str(i), config={"rewards": {"icm": x, "rnd": None}}) for i, x in enumerate((None, icm))]
+    assert list(gather(load(*runs))) == ["mappo", "mappo +icm"]
+    other = make(tmp_path / "other", config={"rewards": {"icm": icm | {"lr": 0.1}, "rnd": None}})
+    assert list(gather(load(runs[1], other))) == ["mappo rewards.icm.lr=0.001", "mappo rewards.icm.lr=0.1"]
+
+
 def test_kinds_that_differ_in_more_than_a_label_holds_stay_apart(tmp_path):
     runs = [make(tmp_path / str(i), config={"a": 1, "b": 1, "c": 1, "d": i, "e": {}}) for i in range(2)]
     more = make(tmp_path / "m", config={"a": 2, "b": 2, "c": 2, "d": 2})

@@ -156,12 +156,20 @@ def gather(runs: Sequence[Run]) -> dict[str, list[Run]]:
         rivals = [run for run in firsts if (run.env, run.algo) == (first.env, first.algo)]
         differing = [key for key in keys if len({str(run.settings.get(key)) for run in rivals}) > 1]
         known = [key for key in differing if first.settings.get(key) is not None]
-        words = [f"{key.removeprefix('algo.')}={first.settings[key]}" for key in known[:3]]
-        label = " ".join([first.algo or "run", *words])
+        words = dict.fromkeys(_word(key, first, rivals) for key in known)
+        label = " ".join([first.algo or "run", *list(words)[:3]])
         while any(run.env == first.env for run in gathered.get(label, ())):
             label += "'"
         gathered.setdefault(label, []).extend(members)
     return gathered
+
+
+def _word(key: str, run: Run, rivals: Sequence[Run]) -> str:
+    """In what a run differs from its rivals: a setting, or the section that is off (null) in one of them."""
+    for at in (at for at, letter in enumerate(key) if letter == "."):
+        if any(other.settings.get(key[:at], "") is None for other in rivals):
+            return f"+{key[:at].rpartition('.')[2]}"
+    return f"{key.removeprefix('algo.')}={run.settings[key]}"
 
 
 # ------------------------------------------------------------------------------------------------------ what is drawn
