@@ -17,6 +17,8 @@ import coterie
 from coterie.config import resolve
 from coterie.envs.hosting.hosted import Alone, HostedEnv
 from coterie.envs.hosting.instance import Layout
+from coterie.envs.hosting.varied import Kind
+from coterie.envs.samplers import sampler
 from coterie.envs.unity.behaviours import behaviours
 from coterie.envs.unity.framing import packed, unpacked
 from coterie.envs.unity.lives import Life, group_rewards
@@ -66,6 +68,9 @@ class Script:
     def reset(self) -> Frame:
         self.told.append("reset")
         return self.frames.pop(0)
+
+    def set_parameters(self, values: dict[str, float]) -> None:
+        self.told.append(values)
 
     def step(self, actions: dict[str, np.ndarray]) -> Frame:
         self.told.append(actions["discrete 0"][:, 0].tolist() if actions else [])
@@ -181,6 +186,28 @@ def test_at_its_limit_the_episode_is_cut_and_unity_reset():
     _, row = do(env, 0)
     assert seen(row) == pytest.approx([0.3])
     assert script.told == ["reset", [0], [0], "reset"]
+
+
+def test_lessons_hand_the_scene_its_parameters_before_it_is_reset():
+    script = Script(frame((One(7, 0.0),), new=True), frame((One(7, 1.0),)), frame((One(8, 0.0),), new=True))
+    env = scripted(script, 1, limit=1)
+    host: Any = env._host
+    host.kind = Kind("unity/script", {})
+    env.vary({"gravity": sampler(9.5), "wind": sampler({"integers": [3, 3]})})
+    env.reset()
+    do(env, 0)
+    assert script.told == [{"gravity": 9.5, "wind": 3.0}, "reset", [0]]
+    env.vary({"wind": sampler(4)})
+    do(env, 0)
+    assert script.told[3:] == [{"gravity": 9.5, "wind": 4.0}, "reset"]
+
+
+def test_unity_takes_any_number_and_no_word(build: str):
+    kind = Kind(f"unity/{build}", {})
+    layout: Any = None
+    kind.check(layout, {"anything": sampler({"uniform": [0, 1]})})
+    with pytest.raises(UserError, match=r"the parameter 'level' of unity/.* is a word: it takes numbers"):
+        kind.check(layout, {"level": sampler("hard")})
 
 
 def test_who_asks_more_often_repeats_its_action_and_rewards_add_up():

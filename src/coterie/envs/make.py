@@ -14,6 +14,7 @@ from coterie.envs.adapters.batched import BatchAdapter
 from coterie.envs.hosting.halves import Halves
 from coterie.envs.hosting.hosted import Alone, Host, HostedEnv
 from coterie.envs.hosting.opening import opened
+from coterie.envs.hosting.varied import Kind
 from coterie.envs.vector import VectorEnv
 from coterie.envs.world import World, WorldEnv
 from coterie.errors import UserError
@@ -85,7 +86,7 @@ def _host(name: str, config: BaseModel, copies: int, first: int, workers: Worker
     params = config.model_dump()
     if not workers.count:
         layout, instance = opened(name, params)
-        return Alone(instance, layout, copies, first)
+        return Alone(instance, layout, copies, first, Kind(name, params))
     if workers.kind == "ray":
         from coterie.envs.workers.cluster import on_ray
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from pydantic import BaseModel
 
@@ -17,6 +18,8 @@ class Adapter(ABC):
     """
 
     Config: type[HostedConfig]
+    any_parameters: ClassVar[bool] = False
+    """Copies can be told parameters of any name before an episode (`set_parameters`)."""
 
     @abstractmethod
     def layout(self, config: BaseModel) -> Layout:

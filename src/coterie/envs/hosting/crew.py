@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from coterie.envs.adapters.spaces import Actuator
 from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.instance import Instance
+from coterie.envs.hosting.varied import Kind, Varied
+from coterie.envs.samplers import Sampler
 from coterie.seeds import seed_of
 
 
@@ -22,8 +24,9 @@ class Crew:
     def __init__(self, make: Callable[[], Instance], board: Board, start: int, count: int, first: int | None = None):
         self._spec, self._first = board.layout.spec, start if first is None else first
         self.instances = [make() for _ in range(count)]
-        for k, instance in enumerate(self.instances):
-            instance.attach(board.place(start + k))
+        self._layout, self._places = board.layout, [board.place(start + k) for k in range(count)]
+        for instance, place in zip(self.instances, self._places, strict=True):
+            instance.attach(place)
         self._roles = [
             (role.n, Actuator(role.action_space), _own(board.discrete, role.name, start, count),
              _own(board.continuous, role.name, start, count))
@@ -42,6 +45,14 @@ class Crew:
             own = None if seed is None else seed_of(seed, "env", self._spec.name, self._first + k) >> 32
             self.instances[k].reset(own)  # 31 bits, which every library takes
             self._closing[k] = False
+
+    def vary(self, kind: Kind, samplers: Mapping[str, Sampler]) -> None:
+        """Episodes that begin from now on draw these parameters. UserError for what the environment has not."""
+        for k, instance in enumerate(self.instances):
+            if not isinstance(instance, Varied):
+                seed = seed_of(0, "parameters", self._first + k)
+                instance = self.instances[k] = Varied(instance, kind, self._layout, self._places[k], seed)
+            instance.vary(samplers)
 
     def step(self) -> None:
         """A step of every copy; where the row shown closes an episode, the next one begins and nothing is earned."""

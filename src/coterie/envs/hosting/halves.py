@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 import torch
 
 from coterie.envs.hosting.hosted import HostedEnv
+from coterie.envs.parameters import Varying
 from coterie.envs.parts import Parted, beside, split, steps_beside
+from coterie.envs.samplers import Sampler
 from coterie.types import Action, Row, Step
 
 
 @final
-class Halves(Parted):
+class Halves(Parted, Varying):
     """Two environments of hosts of their own as one; the copies of the second are numbered on from the first's."""
 
     def __init__(self, first: HostedEnv, second: HostedEnv):
@@ -24,6 +27,13 @@ class Halves(Parted):
     @property
     def parts(self) -> tuple[HostedEnv, HostedEnv]:
         return self._halves
+
+    def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
+        self._halves[0].check_parameters(samplers)
+
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        for half in self._halves:
+            half.vary(samplers)
 
     def reset(self, seed: int | None = None) -> Row:
         return beside([half.reset(seed) for half in self._halves])

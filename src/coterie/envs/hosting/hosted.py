@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -15,7 +15,9 @@ from torch import Tensor
 from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Instance, Layout
-from coterie.envs.vector import VectorEnv
+from coterie.envs.hosting.varied import Kind
+from coterie.envs.parameters import Varying
+from coterie.envs.samplers import Sampler
 from coterie.errors import EnvironmentFailedError, UserError
 from coterie.types import Action, Row, Step, Tree
 
@@ -26,6 +28,12 @@ class Host(ABC):
     """
 
     board: Board
+    kind: Kind | None
+    """Which environment it is, where its parameters may vary."""
+
+    @abstractmethod
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        """Episodes that begin from now on draw these parameters. UserError for what the environment has not."""
 
     @abstractmethod
     def reset(self, seed: int | None) -> None:
@@ -58,14 +66,21 @@ class Host(ABC):
 
 @final
 class Alone(Host):
-    """Steps all copies in this process; first: the number of the first of them in the whole environment.
+    """Steps all copies in this process; first: the number of the first of them in the whole environment; kind: as in
+    Host.
 
     What a copy raises in a step or a reset is told as EnvironmentFailedError, a UserError as it is.
     """
 
-    def __init__(self, make: Callable[[], Instance], layout: Layout, copies: int, first: int = 0):
-        self.board = Board(layout, copies)
+    def __init__(
+        self, make: Callable[[], Instance], layout: Layout, copies: int, first: int = 0, kind: Kind | None = None
+    ):
+        self.board, self.kind = Board(layout, copies), kind
         self._crew = Crew(make, self.board, 0, copies, first)
+
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        assert self.kind is not None
+        self._crew.vary(self.kind, samplers)
 
     def reset(self, seed: int | None) -> None:
         with self._told("reset"):
@@ -101,7 +116,7 @@ class Alone(Host):
 
 
 @final
-class HostedEnv(VectorEnv):
+class HostedEnv(Varying):
     """The copies of a host, each with a seed of its own; rows and steps are copied off its board."""
 
     def __init__(self, host: Host, seed: int, device: torch.device | str):
@@ -117,6 +132,16 @@ class HostedEnv(VectorEnv):
         self._closed = np.zeros(self.copies, np.bool_)  # the row before was a closing one
         self._everyone = np.ones((self.copies, n), np.bool_)
         self._here = self.device.type == "cpu"
+
+    def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
+        if self._host.kind is None:
+            raise UserError(f"{self.spec.name} was not made by its name, so that its parameters cannot vary")
+        self._host.kind.check(self._host.board.layout, samplers)
+
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        if self._host.kind is None:
+            self.check_parameters(samplers)
+        self._host.vary(samplers)
 
     def reset(self, seed: int | None = None) -> Row:
         seed, self._seed = self._seed if seed is None else seed, None

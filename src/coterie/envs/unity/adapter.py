@@ -80,6 +80,7 @@ class Unity(Adapter):
     """A build by its path, or by any name with `env.file`; `unity/editor`."""
 
     Config = UnityConfig
+    any_parameters = True
 
     def __init__(self, name: str):
         self.name, self._own = f"unity/{name}", name

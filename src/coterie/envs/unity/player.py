@@ -86,6 +86,11 @@ class Player:
         self._tell({"order": "seed", "seed": seed})
         self._answer("could not be begun")
 
+    def set_parameters(self, values: Mapping[str, float]) -> None:
+        """Hands the scene these environment parameters, after `begin`; it reads them in the next `reset` or `step`."""
+        self._tell({"order": "parameters", "values": dict(values)})
+        self._answer("did not take its parameters")
+
     def reset(self) -> Frame:
         """Resets everything in Unity."""
         self._tell({"order": "reset"})

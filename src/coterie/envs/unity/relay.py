@@ -199,9 +199,8 @@ class Relay:
         listening = line(wire, ports if said["file"] else [EDITOR], said["timeout"])
         engine = engine_configuration_channel.EngineConfigurationChannel()
         engine.set_configuration_parameters(time_scale=said["time_scale"], target_frame_rate=-1, capture_frame_rate=60)
-        parameters = environment_parameters_channel.EnvironmentParametersChannel()
-        for name, value in said["parameters"].items():
-            parameters.set_float_parameter(name, value)
+        self._parameters = environment_parameters_channel.EnvironmentParametersChannel()
+        self.parameters(said["parameters"])
         self._stats = stats_side_channel.StatsSideChannel()
 
         class Unity(UnityEnvironment):
@@ -219,10 +218,15 @@ class Relay:
             no_graphics=said["no_graphics"],
             timeout_wait=said["timeout"],
             additional_args=list(said["args"]),
-            side_channels=[engine, parameters, self._stats],
+            side_channels=[engine, self._parameters, self._stats],
             num_areas=said["areas"],
         )
         self._known: dict[str, list[bool]] = {}
+
+    def parameters(self, values: dict[str, float]) -> None:
+        """Numbers that go to the scene with the next reset or step."""
+        for name, value in values.items():
+            self._parameters.set_float_parameter(name, value)
 
     def reset(self) -> tuple[dict, dict[str, np.ndarray]]:
         self.unity.reset()
@@ -343,6 +347,9 @@ def main() -> None:
                 wire.answer({"begun": True})
             elif order == "close" or relay is None:
                 break
+            elif order == "parameters":
+                relay.parameters(said["values"])
+                wire.answer({"taken": True})
             else:
                 wire.answer(*(relay.reset() if order == "reset" else relay.step(arrays)))
         except SystemExit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -43,6 +43,7 @@ class Scene(Instance):
         self._fixed, self._used = begun is not None, begun is not None
         self._reseed, self._shared, self._grouped = reseed, shared, grouped
         self._limit: float = math.inf if limit is None else limit
+        self._parameters: dict[str, float] = {}
         self._lives = Lives(behaviours)
         self._seated: dict[int, Life] = {}
         self._elapsed, self._goes_on, self._closed = 0, False, False
@@ -62,6 +63,12 @@ class Scene(Instance):
             self._player.ready()  # those of all copies have been starting side by side
 
     # ------------------------------------------------------------------------------------------------------ episodes
+
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Environment parameters of the scene from the next reset on."""
+        self._parameters = {name: float(value) for name, value in values.items()}
+        if self._used:
+            self._player.set_parameters(self._parameters)
 
     def reset(self, seed: int | None) -> None:
         self._elapsed = 0
@@ -93,6 +100,8 @@ class Scene(Instance):
                 self._player = self._start()
                 self._player.ready()
             self._player.begin(0 if seed is None else seed)
+            if self._parameters:
+                self._player.set_parameters(self._parameters)
         self._used = True
         self._lives.clear()
         self._take(self._player.reset())

@@ -25,7 +25,9 @@ import numpy as np
 from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.hosted import Host
 from coterie.envs.hosting.opening import opened
-from coterie.envs.workers.serve import FAILED, LOAD, RENDER, RESET, STATE, STEP, Post, serve
+from coterie.envs.hosting.varied import Kind
+from coterie.envs.samplers import Sampler
+from coterie.envs.workers.serve import FAILED, LOAD, RENDER, RESET, STATE, STEP, VARY, Post, serve
 from coterie.envs.workers.wire import pack, unpack
 from coterie.envs.workers.worker import Failure, Worker
 from coterie.errors import UserError, WorkersFailedError
@@ -136,7 +138,8 @@ class Processes(Host):
         self._timeout, self._restarts, self.failures = timeout, restarts, 0
         self._context = _context()
         layout, _ = opened(name, params)
-        self._name = layout.spec.name
+        self._name, self.kind = layout.spec.name, Kind(name, dict(params))
+        self._samplers: dict[str, Any] | None = None  # as workers were told, once they were
         # Has no name: it goes when the last process does that has it, however these end.
         self._memory = self._context.RawArray("b", Board.size(layout, copies))  # pyright: ignore[reportAttributeAccessIssue]
         self.board = Board(layout, copies, memoryview(self._memory))
@@ -165,6 +168,12 @@ class Processes(Host):
     def pids(self) -> list[int | None]:
         """Process numbers of the workers, in the order of their copies."""
         return [worker.pid for worker in self._workers]
+
+    def vary(self, samplers: Mapping[str, Sampler]) -> None:
+        told = {name: sampler.model_dump(mode="json") for name, sampler in samplers.items()}
+        self._samplers = (self._samplers or {}) | told
+        for worker in self._workers:
+            self._ask(worker, VARY + pack(told))
 
     def reset(self, seed: int | None) -> None:
         self._finish()
@@ -224,6 +233,9 @@ class Processes(Host):
     def _begin(self, worker: Worker) -> None:
         """Waits for a worker that takes over, and begins new episodes in its copies."""
         worker.answer(time.monotonic() + _START, _START)
+        if self._samplers is not None:
+            worker.tell(VARY + pack(self._samplers))
+            worker.answer(time.monotonic() + self._timeout, self._timeout)
         worker.tell(RESET + pack(seed_of(self._seed, "restart", self.failures)))
         worker.answer(time.monotonic() + self._timeout, self._timeout)
 

@@ -20,10 +20,12 @@ from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Layout
 from coterie.envs.hosting.opening import opened
+from coterie.envs.hosting.varied import Kind
+from coterie.envs.samplers import sampler
 from coterie.envs.workers.wire import pack, unpack
 from coterie.errors import one_line
 
-STEP, RESET, STATE, LOAD, RENDER = b"s", b"r", b"g", b"l", b"p"
+STEP, RESET, STATE, LOAD, RENDER, VARY = b"s", b"r", b"g", b"l", b"p", b"v"
 DONE, FAILED = b".", b"!"
 
 
@@ -79,6 +81,7 @@ class Service:
         layout, make = opened(post.name, post.params)
         self.board = board = Board(layout, post.copies, memoryview(memory))
         self.crew = Crew(make, board, post.start, post.count, post.first)
+        self._kind = Kind(post.name, post.params)
         own = slice(post.start, post.start + post.count)
         self._numbers = _numbers(board, layout, own)
         self.answers: dict[bytes, Callable[[bytes], bytes]] = {
@@ -87,6 +90,7 @@ class Service:
             STATE: lambda _: DONE + pack(self.crew.state_dict()),
             LOAD: self._load,
             RENDER: self._render,
+            VARY: self._vary,
         }
 
     def _step(self, _: bytes) -> bytes:
@@ -99,6 +103,10 @@ class Service:
 
     def _load(self, said: bytes) -> bytes:
         self.crew.load_state_dict(unpack(said))
+        return DONE
+
+    def _vary(self, said: bytes) -> bytes:
+        self.crew.vary(self._kind, {name: sampler(given) for name, given in unpack(said).items()})
         return DONE
 
     def _render(self, said: bytes) -> bytes:
