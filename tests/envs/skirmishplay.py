@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from coterie.envs.make import make
+from coterie.envs.scripts import script_of
 from coterie.envs.skirmish.battle import Skirmish
 from coterie.envs.skirmish.force import PARK, SPREAD
 from coterie.envs.world import State, WorldEnv
+from coterie.schema import Choice
 from coterie.types import Action, Row, Step
 
 ORDERS = {"noop": 0, "stop": 1, "north": 2, "south": 3, "east": 4, "west": 5}
@@ -63,6 +65,23 @@ def step(env: WorldEnv, *orders: str | int) -> tuple[Step, Row]:
 def row_of(env: WorldEnv, name: str) -> list[float]:
     """A row of the first copy, a number a unit."""
     return env.state_dict()["state"]["units"][0, world_of(env).layout.place[name]].tolist()
+
+
+def by_script(name: str) -> Callable[[Skirmish, State], dict[str, Action]]:
+    """A player that acts by a script of the maps, which sees no more than the units."""
+    made: dict[str, Callable[[Row], dict[str, Action]]] = {}
+
+    def play(world: Skirmish, state: State) -> dict[str, Action]:
+        map_name = world.spec.name
+        if map_name not in made:
+            (team,) = world.spec.default_teams()
+            made[map_name], _, _ = script_of(team, Choice(name=f"skirmish/{map_name}", params=world.config), name)
+        view = world.view(state)
+        assert view.alive is not None
+        acted = torch.ones(len(view.alive), dtype=torch.bool)
+        return made[map_name](Row(view.obs, view.action_mask, view.state, view.alive, view.alive, acted))
+
+    return play
 
 
 def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:

@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from skirmishplay import GONE, act, at_random, env_of, episodes, placed, row_of, step, world_of
+from skirmishplay import GONE, act, at_random, by_script, env_of, episodes, placed, row_of, step, world_of
 
 from coterie import registry
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
-from coterie.envs.skirmish import ROSTERS, SCENARIOS
+from coterie.envs.skirmish import ROSTERS
 from coterie.envs.skirmish.battle import Skirmish
 from coterie.envs.skirmish.render import Fighter, Scene, draw
-from coterie.envs.skirmish.scripts import attack_nearest, attack_weakest, hit_and_run
+from coterie.envs.skirmish.scripts import hit_and_run
 from coterie.envs.skirmish.units import UNITS
 from coterie.errors import UserError
 
+NEAREST, WEAKEST = by_script("attack_nearest"), by_script("attack_weakest")
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "skirmish.md"
 SIZES = {
     "3m": (30, 48, 9, 60),
@@ -64,7 +65,7 @@ def test_sizes_and_limits_are_those_of_smac(name: str):
     assert shown == ((obs,), state, (choices,), limit)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", ROSTERS)
 def test_every_map_can_be_played(name: str):
     env = env_of(name, 2)
     row, generator = env.reset(), torch.Generator().manual_seed(0)
@@ -163,7 +164,7 @@ def test_the_state_holds_everybody_and_the_last_actions():
 
 
 def test_a_won_battle_pays_twenty_in_all():
-    returns, metrics = episodes("3m", 8, attack_weakest, enemy_damage=0)
+    returns, metrics = episodes("3m", 8, WEAKEST, enemy_damage=0)
     assert (metrics["won"] == 1).all()
     assert (metrics["enemies_dead"] == 3).all()
     assert (metrics["allies_dead"] == 0).all()
@@ -199,7 +200,7 @@ def test_the_shaped_reward_counts_points_kills_and_the_win():
 
 
 def test_the_sparse_reward_is_one_for_a_win_and_minus_one_for_a_loss():
-    won, _ = episodes("3m", 4, attack_weakest, enemy_damage=0, reward="sparse")
+    won, _ = episodes("3m", 4, WEAKEST, enemy_damage=0, reward="sparse")
     lost, metrics = episodes("3m", 4, reward="sparse", enemy_damage=100)
     assert won.tolist() == [1] * 4
     assert lost.tolist() == [-1] * 4
@@ -242,21 +243,21 @@ def test_the_limit_cuts_a_battle_or_ends_it_as_it_is_told(ends: bool):
 
 def test_rules_win_battles_that_random_play_loses():
     won = {"random": episodes("3m", 256)[1]["won"].mean()}
-    for player in (attack_nearest, attack_weakest, hit_and_run):
-        won[player.__name__] = episodes("3m", 256, player)[1]["won"].mean()
+    for name, player in (("nearest", NEAREST), ("weakest", WEAKEST), ("hit_and_run", hit_and_run)):
+        won[name] = episodes("3m", 256, player)[1]["won"].mean()
     assert won["random"] == 0
-    assert 0.1 < won["attack_nearest"] < 0.4
-    assert 0.35 < won["attack_weakest"] < 0.7
+    assert 0.1 < won["nearest"] < 0.4
+    assert 0.35 < won["weakest"] < 0.7
     assert 0.5 < won["hit_and_run"] < 0.9
 
 
 def test_stalkers_beat_zealots_by_running_and_not_by_standing():
     assert episodes("3s_vs_5z", 64, hit_and_run)[1]["won"].mean() > 0.85
-    assert episodes("3s_vs_5z", 64, attack_weakest)[1]["won"].mean() < 0.05
+    assert episodes("3s_vs_5z", 64, WEAKEST)[1]["won"].mean() < 0.05
 
 
 def test_an_enemy_that_takes_the_weakest_is_harder():
-    easy, hard = (episodes("3m", 256, attack_weakest, enemy_focus=focus)[1]["won"] for focus in ("nearest", "weakest"))
+    easy, hard = (episodes("3m", 256, WEAKEST, enemy_focus=focus)[1]["won"] for focus in ("nearest", "weakest"))
     assert hard.mean() < easy.mean() - 0.1
 
 

@@ -1,4 +1,4 @@
-"""Small battles between a team and a scripted enemy, after the StarCraft Multi-Agent Challenge.
+"""Small battles between a team and a scripted enemy, or between two teams, after the StarCraft Multi-Agent Challenge.
 
 Who fights whom, the units' figures, what is seen, done and paid are those of SMAC (Samvelyan et al. 2019); the battles
 are fought by a batched simulation of this project's own, much simpler than the game, so that win rates are not
@@ -53,5 +53,21 @@ ROSTERS: dict[str, Roster] = {
 }
 """By the name of the map, as in SMAC."""
 
-SCENARIOS: dict[str, str] = {name: f"{_HERE}.maps:{name}" for name in ROSTERS}
+DUELS: dict[str, Roster] = {
+    f"{name}_duel": roster for name, roster in ROSTERS.items() if roster.allies == roster.enemies and not roster.walled
+}
+"""Maps on which both sides have the same units, by the name of the battle between two teams there."""
+
+SCENARIOS: dict[str, str] = {name: f"{_HERE}.maps:{name}" for name in (*ROSTERS, *DUELS)}
 """Map to `module:maker`; the maker bears its configuration as `Config`."""
+
+_PLAYS = {name: ("left", "right") if name in DUELS else ("ally",) for name in SCENARIOS}
+
+SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    name: {
+        "attack_nearest": (f"{_HERE}.scripts:attackers_of_the_nearest", roles),
+        "attack_weakest": (f"{_HERE}.scripts:attackers_of_the_weakest", roles),
+    }
+    for name, roles in _PLAYS.items()
+}
+"""Map to its scripts: name to `module:make` and the roles that it plays. See `coterie.envs.scripts`."""

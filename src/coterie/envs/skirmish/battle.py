@@ -19,26 +19,16 @@ from coterie.envs.skirmish import Roster
 from coterie.envs.skirmish.combat import Combat, Layout, Orders
 from coterie.envs.skirmish.enemy import Enemy, Focus
 from coterie.envs.skirmish.force import FIRST_TARGET, HEAL, NOOP, Force, Shelf, tables
-from coterie.envs.skirmish.render import Fighter, Scene, draw
+from coterie.envs.skirmish.muster import FOE, HOME, begun, fighters, formation
+from coterie.envs.skirmish.render import Scene, draw
 from coterie.envs.skirmish.sight import Sight
-from coterie.envs.skirmish.terrain import SIZE, Wall
-from coterie.envs.skirmish.units import ENERGY_START, STEP
+from coterie.envs.skirmish.terrain import Wall
 from coterie.envs.world import Outcome, State, View, World
 from coterie.types import Action, EnvSpec, RoleSpec
 
 ROLE = "ally"
-HOME = (9.0, SIZE / 2)
-"""Where the team begins, and where the enemy walks to."""
-FOE = (23.0, SIZE / 2)
-"""Where the enemy begins."""
-GRID = 1.5
-"""Lengths between units at the start."""
-SCATTER = 1.0
-"""Side of the square in which each of them begins."""
-
 KILL, WIN, BEST = 10.0, 200.0, 20.0
 """Points for a fallen enemy and for a won battle, and what all points together are scaled to."""
-_ROUNDING = 1e-3  # ticks
 
 
 class SkirmishConfig(BaseModel):
@@ -102,18 +92,14 @@ class Skirmish(World):
             metrics=("won", "enemies_dead", "allies_dead"),
             episode_limit=config.episode_limit,
         )
-        self._begin = self._formation()
+        self._begin = formation(self.force, self.layout)
 
     # ------------------------------------------------------------------------------------------ the contract
 
     def restart(self, noise: Tensor) -> State:
-        copies, size = len(noise), self.force.size
-        begin = self._begin.to(noise)
-        units = begin.expand(-1, -1, copies).clone()
-        units[:2] += (noise.T.reshape(2, size, copies) - 0.5) * SCATTER
         return {
-            "units": units.permute(2, 0, 1),
-            "enemy_damage": noise.new_full((copies,), self.config.enemy_damage),
+            "units": begun(self._begin, noise).permute(2, 0, 1),
+            "enemy_damage": noise.new_full((len(noise),), self.config.enemy_damage),
         }
 
     def _adjusted(self, state: State) -> State:
@@ -164,29 +150,6 @@ class Skirmish(World):
 
     # ------------------------------------------------------------------------------------------- workings
 
-    def _formation(self) -> Tensor:
-        """The rows [F, U, 1] of a new episode, everybody in the middle of its square."""
-        force, place = self.force, self.layout.place
-        rows = torch.zeros(len(place), force.size, 1)
-        sides = ((range(force.n), HOME, 1.0), (range(force.n, force.size), FOE, -1.0))
-        for members, (x, y), ahead in sides:
-            tall = int(np.ceil(np.sqrt(2 * len(members))))
-            deep = int(np.ceil(len(members) / tall))
-            # Those that walk up to their target stand in front.
-            by_range = sorted(members, key=lambda i: force.units[i].range)
-            for k, i in enumerate(by_range):
-                row, column = k % tall, k // tall
-                in_column = min(tall, len(members) - column * tall)
-                rows[0, i] = x + ahead * GRID * ((deep - 1) / 2 - column)
-                rows[1, i] = y + GRID * (row - (in_column - 1) / 2)
-        rows[2, :, 0] = torch.tensor([unit.health for unit in force.units])
-        if self.layout.shields:
-            rows[place["shield"], :, 0] = torch.tensor([unit.shield for unit in force.units])
-        if self.layout.heals:
-            rows[place["energy"], list(force.healers)] = ENERGY_START
-        rows[place["order"]] = -1  # nobody has had any
-        return rows
-
     def _orders(self, units: Tensor, chosen: Tensor, enemy_damage: Tensor) -> Orders:
         """What everybody does: the allies' choices [n, B], and the enemy's own."""
         force, kept, copies = self.force, self._shelf.beside(units), units.shape[2]
@@ -222,31 +185,12 @@ class Skirmish(World):
 
     def scene(self, state: State) -> Scene:
         """The picture of the single copy that `state` holds."""
-        force, place = self.force, self.layout.place
-        rows = state["units"][0]
-        values, told = rows.T.tolist(), rows[place["order"]].tolist()
-        fighters = []
-        for i, unit in enumerate(force.units):
-            x, y, health = values[i][:3]
-            target = self._target(i, int(told[i]))
-            # Whoever attacked in the last step is still on most of its period.
-            idle = not unit.heals and values[i][place["cooldown"]] < unit.period - STEP - _ROUNDING
-            fighters.append(
-                Fighter(
-                    unit.name,
-                    force.side(i),
-                    x,
-                    y,
-                    unit.radius,
-                    health / unit.health,
-                    values[i][place["shield"]] / unit.shield if unit.shield else None,
-                    None if idle else target,
-                )
-            )
-        alive = [f.health > 0 for f in fighters]
+        force = self.force
+        shown = fighters(force, self.layout, state["units"][0], self._target)
+        alive = [f.health > 0 for f in shown]
         score = {"allies": float(sum(alive[: force.n])), "enemies": float(sum(alive[force.n :]))}
         wall = None if self._wall is None else (self._wall.x, self._wall.gap)
-        return Scene(self._name, tuple(fighters), wall, score)
+        return Scene(self._name, shown, wall, score)
 
     def _target(self, i: int, code: int) -> int | None:
         """The unit that unit i goes for with the order of that number, None for nobody."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import final
+from typing import Any, final
 
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
-from coterie.envs.skirmish import ROSTERS
+from coterie.envs.skirmish import DUELS, ROSTERS
 from coterie.envs.skirmish.battle import Skirmish, SkirmishConfig
+from coterie.envs.skirmish.duel import Duel, DuelConfig
 
 
 @final
@@ -16,17 +17,20 @@ class Battle:
     """Makes the worlds of one map. `Config`: its settings, with the map's own step limit."""
 
     def __init__(self, name: str):
-        self.name, self.roster = name, ROSTERS[name]
-        told = SkirmishConfig.model_fields["episode_limit"].description
-        self.Config: type[SkirmishConfig] = create_model(
+        duel = name in DUELS
+        self.name, self.roster = name, (DUELS if duel else ROSTERS)[name]
+        self._world: type[Skirmish] | type[Duel] = Duel if duel else Skirmish
+        base: type[BaseModel] = DuelConfig if duel else SkirmishConfig
+        told = base.model_fields["episode_limit"].description
+        self.Config: type[Any] = create_model(
             f"Skirmish_{name}",
-            __base__=SkirmishConfig,
+            __base__=base,
             __doc__=f"Settings of skirmish/{name}.",
             episode_limit=(int | None, Field(self.roster.limit, ge=1, description=told)),
         )
 
-    def __call__(self, config: SkirmishConfig, with_state: bool = False) -> Skirmish:
-        return Skirmish(self.name, self.roster, config, with_state)
+    def __call__(self, config: Any, with_state: bool = False) -> Skirmish | Duel:
+        return self._world(self.name, self.roster, config, with_state)
 
 
 @cache
@@ -36,6 +40,6 @@ def _battle(name: str) -> Battle:
 
 def __getattr__(name: str) -> Battle:
     """The maker of a map; several of their names are none that Python could assign to."""
-    if name not in ROSTERS:
+    if name not in ROSTERS and name not in DUELS:
         raise AttributeError(f"there is no map {name!r}")
     return _battle(name)
