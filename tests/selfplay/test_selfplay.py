@@ -1,0 +1,214 @@
+"""Self-play as a whole: who learns, who is met, what the ladder says, and games whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+
+from coterie.build import load_learners
+from coterie.envs.matrix.game import Bimatrix, MatrixConfig, bimatrix_game
+from coterie.errors import UserError
+from coterie.metrics import undeclared
+from coterie.types import Row
+from tinyruns import rows_of, state_of, train
+
+CPU = torch.device("cpu")
+RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1")
+
+
+@pytest.fixture(autouse=True)
+def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+
+
+def names_of(out: Path) -> set[str]:
+    return {name for row in rows_of(out) for name in row}
+
+
+def test_one_policy_learns_and_plays_both_sides(tmp_path: Path):
+    out = tmp_path / "run"
+    train(out, *RPS, "selfplay.opponents=uniform", "selfplay.every=40", "selfplay.games=8")
+    names = names_of(out)
+    assert {"selfplay/elo", "selfplay/elo_error", "selfplay/win_rate", "selfplay/pool", "loss/row/policy"} <= names
+    assert not any(name.startswith("loss/column") for name in names)
+    assert undeclared(sorted(names)) == []
+    _, learners = load_learners(out, "last", CPU)
+    mine, its = (learners[name].policy.state_dict() for name in ("row", "column"))
+    assert all(torch.equal(x, its["module"][name]) for name, x in mine["module"].items())
+
+
+def test_teams_of_unequal_sides_learn_by_turns(tmp_path: Path):
+    """Negative control: without self-play both learn at once."""
+    tag = ("env=particle/simple_tag", "algo=ippo", "steps=240", "env.episode_limit=10")
+    out = tmp_path / "turns"
+    train(out, *tag, "selfplay.opponents=uniform", "selfplay.every=60", "selfplay.games=4", "turns.every=120")
+    learning = [{name.split("/")[1] for name in row if name.startswith("loss/")} for row in rows_of(out)]
+    learning = [teams for teams in learning if teams]
+    assert {"adversary"} in learning
+    assert {"agent"} in learning
+    assert {"adversary", "agent"} not in learning
+    assert {"selfplay/adversary/elo", "selfplay/agent/elo"} <= names_of(out)
+    train(tmp_path / "both", *tag)
+    at_once = [{name.split("/")[1] for name in row if name.startswith("loss/")} for row in rows_of(tmp_path / "both")]
+    assert {"adversary", "agent"} in at_once
+
+
+def test_a_team_whose_turn_is_over_does_not_change(tmp_path: Path):
+    """Negative control: the one that learns does."""
+    settings = ("env=particle/simple_tag", "algo=ippo", "turns.order=[adversary]", "turns.every=1000", "seed=3")
+    train(tmp_path / "run", *settings, "steps=160", "checkpoint.every=40", "checkpoint.keep=true")
+    _, first = load_learners(tmp_path / "run", "0", CPU)
+    _, last = load_learners(tmp_path / "run", "last", CPU)
+
+    def moved(team: str) -> bool:
+        before, after = (one[team].policy.state_dict()["module"] for one in (first, last))
+        return any(not torch.equal(x, after[name]) for name, x in before.items())
+
+    assert moved("adversary")
+    assert not moved("agent")
+
+
+def test_teams_that_learn_differently_play_each_other(tmp_path: Path):
+    """Values from a replay against a policy gradient, by turns, with snapshots of both."""
+    out = tmp_path / "run"
+    train(
+        out, "env=particle/simple_tag", "algo=ippo", "teams.agent.algo=iql", "teams.agent.algo.replay=400",
+        "teams.agent.algo.batch=4", "selfplay.opponents=pfsp", "selfplay.every=60", "selfplay.games=4",
+        "turns.every=120", "steps=480", "env.episode_limit=10", "horizon=10",
+    )  # fmt: skip
+    players = state_of(out)["guides"]["selfplay"]["ladder"]["players"]
+    assert {team for team, _, _ in players} == {"adversary", "agent"}
+
+
+def test_a_gate_keeps_snapshots_out_that_win_too_little(tmp_path: Path):
+    """Negative control: without a gate they are made."""
+    made = []
+    for gate in ("0.99", "null"):
+        out = tmp_path / gate
+        train(out, *RPS, "selfplay.opponents=uniform", "selfplay.every=40", "selfplay.games=8", f"selfplay.gate={gate}")
+        made.append(len(state_of(out)["guides"]["selfplay"]["ladder"]["players"]))
+    assert made[0] == 1
+    assert made[1] >= 3
+
+
+# ----------------------------------------------------------------------------------------------- games of known answers
+
+
+def strategies(out: Path) -> torch.Tensor:
+    """What the row's policy of every kept checkpoint but the first plays in a one-shot game: [checkpoints, A]."""
+    found = []
+    for path in sorted((out / "checkpoints").glob("0*"))[1:]:
+        _, learners = load_learners(out, str(int(path.name)), CPU)
+        policy: Any = learners["row"].policy
+        one, yes = torch.ones(1, 1, 1), torch.ones(1, 1, dtype=torch.bool)
+        row = Row({"row": one}, {}, {}, yes, yes, yes[0])
+        with torch.no_grad():
+            found.append(policy.inspect(row, {}, "sample")["row"].probability[0, 0])
+    return torch.stack(found)
+
+
+def exploitability(strategy: torch.Tensor) -> float:
+    """What a best response to a mixture of rock, paper and scissors [3] earns a round; 0 in equilibrium."""
+    payoff = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+    return float((payoff @ strategy).max())
+
+
+def test_the_average_of_self_play_in_rock_paper_scissors_is_the_equilibrium(tmp_path: Path):
+    """Against opponents from the whole past the average strategy comes near the equilibrium; what is played at one
+    moment, the negative control, does not.
+    """
+    out = tmp_path / "run"
+    train(
+        out, *RPS, "selfplay.opponents=uniform", "selfplay.latest=0", "selfplay.window=1000", "selfplay.every=2k",
+        "selfplay.games=4", "copies=64", "steps=80k", "algo.lr=1e-3", "algo.entropy_coef=0.1", "algo.minibatches=1",
+        "checkpoint.every=2k", "checkpoint.keep=true", "eval.every=0",
+    )  # fmt: skip
+    played = strategies(out)
+    average, worst = exploitability(played.mean(0)), max(exploitability(one) for one in played)
+    assert average < 0.22
+    assert worst > 0.3
+    assert worst > 1.5 * average
+
+
+class RaceConfig(MatrixConfig):
+    """Settings of the race."""
+
+
+@final
+class Race(Bimatrix):
+    """Whoever chose the higher number wins: the best strategy is known, and every better one beats every worse one."""
+
+    Config = RaceConfig
+    equilibria = (((0.0, 0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 0.0, 1.0)),)
+
+    def __init__(self, config: RaceConfig, with_state: bool = False):
+        self.config = config
+        number = torch.arange(5)
+        won = (number[:, None] > number).float() - (number[:, None] < number).float()
+        super().__init__(bimatrix_game("race", won, won.T, tuple("abcde"), config), with_state)
+
+
+def ladder_of(out: Path) -> Sequence[float]:
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [row["selfplay/elo"] for row in rows if "selfplay/elo" in row]
+
+
+def test_ratings_rise_where_there_is_something_to_learn_and_not_where_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In the race every later policy is stronger. Negative control: a game in which all choices are equal."""
+    from coterie import registry
+
+    common = (
+        "algo=ippo", "env.episode_limit=1", "selfplay.opponents=uniform", "selfplay.every=2k", "selfplay.games=256",
+        "copies=64", "horizon=10", "steps=20k", "eval.every=0", "algo.hidden=[8]", "eval.copies=64",
+        "algo.epochs=2",
+    )  # fmt: skip
+    monkeypatch.setattr(
+        registry, "environment", lambda name, own=registry.environment: Race if "pennies" in name else own(name)
+    )
+    train(tmp_path / "race", "env=matrix/matching_pennies", *common, "algo.lr=2e-3")
+    rising = ladder_of(tmp_path / "race")
+    assert rising[-1] > 250
+    assert rising[-1] > rising[len(rising) // 2] > rising[0]
+    train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6")
+    assert abs(ladder_of(tmp_path / "level")[-1]) < 100
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("env=particle/simple_spread", "selfplay.opponents=uniform"), "needs two teams that learn, and .* has 1 here"),
+        (
+            ("env=particle/simple_tag", "selfplay.opponents=uniform", "teams.agent.algo=random"),
+            "needs two teams that learn, and .* has 1 here",
+        ),
+        (
+            ("env=particle/simple_tag", "selfplay.opponents=uniform", "selfplay.sides=both"),
+            r"selfplay.sides=both: one policy cannot play both sides: role 'agent' has .* use selfplay.sides=turns$",
+        ),
+        (
+            (*RPS, "selfplay.opponents=uniform", "selfplay.sides=first", "teams.column.algo=mappo"),
+            "teams.column is given settings of its own",
+        ),
+        (("env=particle/simple_tag", "turns.order=[wolf]", "turns.every=10"), "names 'wolf', which is no team"),
+        (("env=particle/simple_tag", "turns.order=[agent]"), "nothing ends a turn: give turns.every=STEPS"),
+        (
+            ("env=particle/simple_tag", "turns.until.metric=eval/wolf/return_mean", "turns.until.above=1"),
+            "turns.until waits for the metric 'eval/wolf/return_mean', which",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(settings: tuple[str, ...], message: str, tmp_path: Path):
+    with pytest.raises(UserError, match=message) as refusal:
+        train(tmp_path / "run", *settings)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
