@@ -92,10 +92,15 @@ class Game:
     def step(self) -> tuple[Moment, str]:
         """The next row, and what was not done as it was wished. Nobody may be waited for."""
         with torch.inference_mode():
-            row = self._row
+            row, refused = self._row, ""
+            if self.over:  # a closing row asks for no action
+                _, self._row = advance(self.env, self._actions)
+                for seat in self.seats:
+                    seat.stepped()
+                self._restart()
+                return self._moment(None, {}), refused
             noise = {name: p.noise(1, 1, self._noises[name])[0] for name, p in self.cast.policies.items()}
             actions, _, self._carry = act(self.cast.policies, row, self._carry, noise, self.cast.modes)
-            refused = ""
             for seat in self.seats:
                 if self.alive(seat):
                     choice, said = seat.decide(self.mask(seat))
@@ -104,13 +109,10 @@ class Game:
                     refused = said or refused
                 seat.stepped()
             self._remember(actions)
-            fresh = self.over
+            self._actions = actions
             step, self._row = advance(self.env, actions)
-            if fresh:
-                self._restart()
-            else:
-                self._count(step, row)
-            return self._moment(None if fresh else step, actions), refused
+            self._count(step, row)
+            return self._moment(step, actions), refused
 
     def _remember(self, actions: dict[str, Action]) -> None:
         """Policies that read what was done in the row before read what was done indeed."""

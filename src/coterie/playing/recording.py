@@ -11,6 +11,7 @@ Numbers are rounded to six digits; what is not finite is null. Nothing in it is 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -198,7 +199,10 @@ class Recorder:
 
     def discard(self) -> None:
         """Leaves nothing behind."""
-        self._file.close()
+        with contextlib.suppress(OSError, ValueError):  # closing writes once more, to what goes anyway
+            self._archive.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._beside.unlink(missing_ok=True)
 
     def __enter__(self) -> Recorder:
@@ -219,23 +223,21 @@ class Recording:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            self._archive = zipfile.ZipFile(path)
-            header, rows = (self._member(name, _MOST_TEXT) for name in ("header.json", "rows.jsonl"))
-            self.header = Header.model_validate_json(header)
-            self.rows = [RowRecord.model_validate_json(line) for line in rows.decode().splitlines()]
-            self._check()
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({error.strerror or error}): name a file of recorded episodes"
-            ) from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UserError(f"{path}: {where}: {first['msg']}; {_MEND}") from error
-        except (zipfile.BadZipFile, ValueError, KeyError) as error:
-            said = " ".join(str(error).strip("'\"").split())
-            raise UserError(f"{path}: {said}; {_MEND}") from error
+        with contextlib.ExitStack() as stack:
+            try:
+                self._archive = stack.enter_context(zipfile.ZipFile(path))
+                header, rows = (self._member(name, _MOST_TEXT) for name in ("header.json", "rows.jsonl"))
+                self.header = Header.model_validate_json(header)
+                self.rows = [RowRecord.model_validate_json(line) for line in rows.decode().splitlines()]
+                self._check()
+            except OSError as error:
+                said = f"cannot be read ({error.strerror or error})"
+                raise UserError(f"{path}: {said}: name a file of recorded episodes") from error
+            except (ValidationError, zipfile.BadZipFile, ValueError, KeyError) as error:
+                raise UserError(
+                    f"{path}: {_words(error)}; expected a file that `coterie play --record FILE` wrote"
+                ) from error
+            stack.pop_all()
 
     def frame(self, row: int) -> bytes:
         """The picture of a row, WebP. IndexError beyond the last."""
@@ -270,7 +272,12 @@ class Recording:
                 raise ValueError(f"there is no picture {frame_name(i)}")
 
 
-_MEND = "expected a file that `coterie play --record FILE` wrote"
+def _words(error: Exception) -> str:
+    """What is wrong with a file, on one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return ".".join(str(part) for part in first["loc"]) + ": " + first["msg"]
+    return " ".join(str(error).strip("'\"").split())
 
 
 def frame_name(row: int) -> str:

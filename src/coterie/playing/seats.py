@@ -44,7 +44,8 @@ def named(asked: Sequence[str], spec: EnvSpec, teams: dict[str, TeamSpec]) -> li
             )
         agent = whole.get(name, team.agents[0] if team is not None else name)
         if agent not in spec.agents:
-            raise UserError(f"--human {name}: there is no such agent; {nearest(name, whole)}")
+            known = [*whole, *(team.name for team in teams.values() if team.n == 1)]
+            raise UserError(f"--human {name}: there is no such agent; {nearest(name, known)}")
         if any(seat.name == agent for seat in seats):
             raise UserError(f"--human {name}: agent '{agent}' is named twice; leave one out")
         seats.append(_seat(agent, spec))

@@ -23,7 +23,7 @@ class Panel {
     this.curve.setAttribute("role", "img");
     this.cards = header.agents.map((agent, i) => new Card(agent, i));
     const left = make("div", "", "",
-      make("h2", "", header.title), make("p", "muted", header.file),
+      make("h2", "", header.title), make("p", "file muted", header.file),
       make("figure", "", "", this.canvas), make("p", "line", "", this.where, this.returns));
     left.append(this.curve);
     const cards = make("section", "cards", "", ...this.cards.map((card) => card.element));
