@@ -10,7 +10,7 @@ import torch
 
 from coterie.envs.check import check
 from coterie.envs.make import make
-from coterie.envs.sparse.chain import chain
+from coterie.envs.sparse.chain import Chain, chain, corner
 from coterie.envs.world import WorldEnv
 from coterie.registry import load, scripts
 from coterie.schema import Choice
@@ -68,28 +68,42 @@ def shares(name: str, copies: int, script: str | None) -> dict[str, float]:
     return {key: value / copies for key, value in total.items()}
 
 
-def test_doors_stand_at_the_top_and_at_the_bottom_in_turn():
-    rooms = chain(3, 4, CPU)
-    assert (rooms.width, rooms.height) == (14, 4)
-    assert [(s % 14, s // 14) for s in rooms.doors.tolist()] == [(4, 3), (9, 0)]
-    assert int(rooms.floor.sum()) == 3 * 16 + 2
-    assert (int(rooms.goal) % 14, int(rooms.goal) // 14) == (13, 3)
-    assert rooms.neighbour[rooms.square(0, 3, 0)].tolist() == [3, 2, 3, 3, 17]  # a wall at its right
+def at(rooms: Chain, squares: torch.Tensor) -> list[tuple[int, int]]:
+    """(x, y) of squares."""
+    return [(square % rooms.width, square // rooms.width) for square in squares.flatten().tolist()]
+
+
+def test_rooms_are_walked_to_the_right_then_up_then_to_the_left():
+    rooms = chain(6, 4, 3, CPU)
+    assert (rooms.width, rooms.height) == (14, 9)
+    assert [corner(k, 4, 3) for k in range(6)] == [(0, 0), (5, 0), (10, 0), (10, 5), (5, 5), (0, 5)]
+    assert at(rooms, rooms.doors) == [(4, 3), (9, 0), (13, 4), (9, 5), (4, 8)]
+    assert rooms.room[rooms.doors].tolist() == [0, 1, 2, 3, 4]
+    assert int(rooms.floor.sum()) == 6 * 16 + 5
+    assert at(rooms, rooms.goal) == [(0, 5)]  # the door of the last room is at (4, 8)
+    assert at(rooms, rooms.plates)[:4] == [(0, 3), (3, 0), (5, 3), (8, 0)]
+
+
+def test_a_wall_stands_between_rooms_and_where_no_room_is():
+    rooms = chain(5, 4, 3, CPU)
+    assert rooms.neighbour[rooms.square(0, 3, 0)].tolist() == [3, 2, 3, 3, 17]
+    assert rooms.neighbour[rooms.square(0, 0, 3)].tolist() == [42, 42, 43, 28, 42]  # no door above
+    assert not rooms.floor[5 * 14 : 5 * 14 + 4].any()  # the sixth room is none
 
 
 def test_the_shortest_way_leads_through_every_door():
-    rooms = chain(3, 4, CPU)
+    rooms = chain(6, 4, 3, CPU)
     square, way = 0, []
     while square != int(rooms.goal):
         square = int(rooms.neighbour[square, rooms.toward[square, rooms.goal]])
         way.append(square)
-    assert len(way) == 3 + 13 + 3 + 3  # thirteen to the right; up to the first door, down to the second, up to the goal
-    assert set(rooms.doors.tolist()) < set(way)
+    assert len(way) == (3 + 4) + (5 + 3) + (4 + 4) + (4 + 1) + (5 + 3) + (4 + 3)  # from each door to the next
+    assert [square for square in way if square in rooms.doors.tolist()] == rooms.doors.tolist()
 
 
 def test_the_goal_pays_one_and_ends_the_episode():
     env = env_of("rooms", rooms=2, size=3)
-    goal = int(chain(2, 3, CPU).goal)
+    goal = int(chain(2, 3, 2, CPU).goal)
     placed(env, agents=[[goal - 1]], reached=[1])
     result, row = step(env, "right")
     assert result.reward.tolist() == [[1.0]]
@@ -161,7 +175,7 @@ def test_the_group_is_paid_when_both_are_in_the_last_room():
     assert result.episode_terminated.all()
 
 
-@pytest.mark.parametrize(("name", "script", "rooms"), [("rooms", "straight_on", 5), ("plates", "plate_by_plate", 4)])
+@pytest.mark.parametrize(("name", "script", "rooms"), [("rooms", "straight_on", 6), ("plates", "plate_by_plate", 4)])
 def test_the_script_always_gets_there_and_random_play_never(name: str, script: str, rooms: int):
     assert shares(name, 128, script) == {"return": 1.0, "rooms": rooms, "done": 1.0}
     found = shares(name, 1024, None)

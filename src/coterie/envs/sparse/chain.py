@@ -1,7 +1,8 @@
 """A chain of rooms as tables: squares, where every move leads, and the shortest ways.
 
-Rooms of `size` x `size` squares stand side by side from left to right, a wall one square thick between neighbours. Each
-wall has one door, the first at the top, the next at the bottom, and so on, so that the way winds.
+Rooms of `size` x `size` squares stand in lines of `columns`, a wall one square thick between neighbours. The first line
+is walked from left to right, the next one, above it, from right to left, and so on. Each room has one door to the next,
+near the top and near the bottom in turn (to a line above: near the right and near the left), so that the way winds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NAMES = ("stay", "left", "right", "down", "up")
 
 @dataclass(frozen=True)
 class Chain:
-    """`rooms` rooms of `size` x `size`; square (x, y) has the number y * width + x, y grows upwards.
+    """`rooms` rooms of `size` x `size` in lines of `columns`; square (x, y) has the number y * width + x, y upwards.
 
     floor: [C] bool, no wall; neighbour: [C, 5] int64, where every move leads, the square itself at a wall; doors:
     [rooms - 1] int64, the square of each door; toward: [C, C] int64, the first move of a shortest way from the first
@@ -30,6 +31,7 @@ class Chain:
 
     rooms: int
     size: int
+    columns: int
     floor: Tensor
     neighbour: Tensor
     doors: Tensor
@@ -40,40 +42,57 @@ class Chain:
 
     @property
     def width(self) -> int:
-        return self.rooms * (self.size + 1) - 1
+        return min(self.rooms, self.columns) * (self.size + 1) - 1
 
     @property
     def height(self) -> int:
-        return self.size
+        return -(-self.rooms // self.columns) * (self.size + 1) - 1
 
     def square(self, room: int, x: int, y: int) -> int:
         """The square at (x, y) of a room."""
-        return y * self.width + room * (self.size + 1) + x
+        left, low = corner(room, self.size, self.columns)
+        return (low + y) * self.width + left + x
+
+
+def corner(room: int, size: int, columns: int) -> tuple[int, int]:
+    """(x, y) of a room's lower left square."""
+    line, along = divmod(room, columns)
+    return (along if line % 2 == 0 else columns - 1 - along) * (size + 1), line * (size + 1)
+
+
+def _door(room: int, size: int, columns: int) -> tuple[int, int]:
+    """(x, y) of the door from a room to the next."""
+    (left, low), (beyond, above) = corner(room, size, columns), corner(room + 1, size, columns)
+    aside = size - 1 if room % 2 == 0 else 0
+    if above > low:
+        return left + aside, above - 1
+    return (beyond - 1 if beyond > left else left - 1), low + aside
 
 
 @functools.cache
-def chain(rooms: int, size: int, device: torch.device) -> Chain:
+def chain(rooms: int, size: int, columns: int, device: torch.device) -> Chain:
     """The rooms with their tables on a device."""
-    width = rooms * (size + 1) - 1
-    squares = torch.arange(width * size)
+    width, height = min(rooms, columns) * (size + 1) - 1, -(-rooms // columns) * (size + 1) - 1
+    squares = torch.arange(width * height)
     x, y = squares % width, squares // width
-    doors = torch.tensor(
-        [(size - 1 if k % 2 == 0 else 0) * width + k * (size + 1) + size for k in range(rooms - 1)], dtype=torch.int64
-    )
-    floor = (x % (size + 1) != size).index_fill(0, doors, True)
+    line, along = y // (size + 1), x // (size + 1)
+    room = line * columns + torch.where(line % 2 == 0, along, columns - 1 - along)
+    doors = torch.tensor([(dy * width + dx) for dx, dy in (_door(k, size, columns) for k in range(rooms - 1))])
+    floor = (x % (size + 1) != size) & (y % (size + 1) != size) & (room < rooms)
+    floor[doors], room[doors] = True, torch.arange(rooms - 1)
     steps = []
     for dx, dy in MOVES:
-        to = (y + dy).clamp(0, size - 1) * width + (x + dx).clamp(0, width - 1)
+        to = (y + dy).clamp(0, height - 1) * width + (x + dx).clamp(0, width - 1)
         steps.append(torch.where(floor[to], to, squares))
     neighbour = torch.stack(steps, 1)
     distance = _distances(neighbour, floor)
     toward = distance[neighbour].argmin(1)  # [C, 5, C]: how far each move leaves one; the first of the best
-    room = torch.div(x, size + 1, rounding_mode="floor")
-    left = torch.arange(rooms - 1) * (size + 1)
-    plates = torch.stack((left + (size - 1) * width, left + size - 1), 1)  # from the upper left to the lower right
-    goal = torch.tensor((0 if rooms % 2 == 0 else size - 1) * width + width - 1)
-    tables = (floor, neighbour, doors, toward, room, plates, goal)
-    return Chain(rooms, size, *(table.to(device) for table in tables))
+    plates = []
+    for left, low in (corner(k, size, columns) for k in range(rooms - 1)):  # upper left and lower right
+        plates.append([(low + size - 1) * width + left, low * width + left + size - 1])
+    inside = torch.where(room == rooms - 1, distance[doors[-1]], -1).masked_fill(~floor, -1)
+    tables = (floor, neighbour, doors, toward, room, torch.tensor(plates), inside.argmax())
+    return Chain(rooms, size, columns, *(table.to(device) for table in tables))
 
 
 def _distances(neighbour: Tensor, floor: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ class PlatesConfig(ChainConfig):
 
     rooms: int = Field(default=4, ge=2, le=32)
     """Rooms from the start to the goal."""
+    columns: int = Field(default=4, ge=1, le=32)
+    """Rooms in a line; the next line is walked the other way."""
     size: int = Field(default=4, ge=3, le=16)
     """Squares along each side of a room."""
 

@@ -30,22 +30,23 @@ def draw(
     score: dict[str, float],
     size: int,
 ) -> np.ndarray:
-    """The picture of agents on squares: uint8 [height, size, 3], as high as the rooms want, an even number.
+    """The picture of agents on squares: uint8 [height, size, 3], as high as the rooms want, but at most `size`.
 
     plates, goals: squares; opened: of every door.
     """
     header = header_of(Scene(title, (), score=score), size) if size >= _NAMED_FROM else None
     top = header.height if header else 0
     k = 3 if size <= 640 else 2
-    side = size / (rooms.width + 2 * _MARGIN)
-    height = top + 2 * round((rooms.height + 2 * _MARGIN) * side / 2)
-    height += height % 2
+    side = min(size / (rooms.width + 2 * _MARGIN), (size - top) / (rooms.height + 2 * _MARGIN))
+    height = top + round((rooms.height + 2 * _MARGIN) * side)
+    height = min(height + height % 2, size)
+    beside = (size - rooms.width * side) / 2
     canvas = Image.new("RGB", (size * k, height * k), WALL)
     pen, large, floor = Pen(canvas, side * k), side * k, (height - _MARGIN * side) * k
 
     def at(square: int) -> Pen:
         x, y = square % rooms.width, square // rooms.width
-        return pen.at((_MARGIN + x + 0.5) * large, floor - (y + 0.5) * large)
+        return pen.at((beside + (x + 0.5) * side) * k, floor - (y + 0.5) * large)
 
     for square in rooms.floor.nonzero().squeeze(-1).tolist():
         at(square).box(-0.5, -0.5, 0.5, 0.5, FLOOR[(square % rooms.width + square // rooms.width) % 2])

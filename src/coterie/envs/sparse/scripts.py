@@ -41,7 +41,7 @@ def plate_by_plate(team: TeamSpec, env: Any) -> Act:
 def _places(row: Row, env: Any) -> tuple[Chain, Tensor]:
     """The rooms, and the squares of the agents [B, N]."""
     seen = row.obs["agent"]
-    rooms = chain(env.params.rooms, env.params.size, seen.device)
+    rooms = chain(env.params.rooms, env.params.size, env.params.columns, seen.device)
     column = seen[..., : rooms.width].argmax(-1)
     return rooms, seen[..., rooms.width : rooms.width + rooms.height].argmax(-1) * rooms.width + column
 

@@ -24,8 +24,10 @@ class ChainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rooms: int = Field(default=5, ge=2, le=32)
+    rooms: int = Field(default=6, ge=2, le=32)
     """Rooms from the start to the goal."""
+    columns: int = Field(default=3, ge=1, le=32)
+    """Rooms in a line; the next line is walked the other way."""
     size: int = Field(default=5, ge=3, le=16)
     """Squares along each side of a room."""
     episode_limit: int | None = Field(default=100, ge=1)
@@ -44,9 +46,9 @@ class ChainWorld(World):
     ):
         self._n, self._closable, self._with_state = agents, closable, with_state
         self.config = config
-        self._rooms, self._size = config.rooms, config.size
-        self._wide = config.rooms * (config.size + 1) - 1 + config.size
-        width = agents * self._wide + (config.rooms - 1 if closable else 0)
+        self._rooms, self._size, self._columns = config.rooms, config.size, config.columns
+        rooms = chain(config.rooms, config.size, config.columns, torch.device("cpu"))
+        width = agents * (rooms.width + rooms.height) + (config.rooms - 1 if closable else 0)
         self._mates = torch.tensor([[j for j in range(agents) if j != i] for i in range(agents)], dtype=torch.int64)
         role = RoleSpec(
             ROLE,
@@ -67,7 +69,7 @@ class ChainWorld(World):
 
     def map(self, like: Tensor) -> Chain:
         """The rooms, their tables on the device of `like`."""
-        return chain(self._rooms, self._size, like.device)
+        return chain(self._rooms, self._size, self._columns, like.device)
 
     def moves(self, state: State) -> Tensor:
         """Where each move leads every agent [B, N, 5]; the square itself at a wall or a closed door."""
