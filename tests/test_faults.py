@@ -20,10 +20,7 @@ from coterie.process import interruptible
 from coterie.types import Window
 from tinyruns import Process, all_finite, assert_same, rows_of, state_of, stop_at, tiny, train
 
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+pytestmark = pytest.mark.usefixtures("without_curves")
 
 
 @pytest.fixture

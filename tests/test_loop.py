@@ -15,10 +15,7 @@ from coterie.types import tree_leaves
 from tinyruns import rows_of, state_of, stop_at, train
 from worlds import Counter
 
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+pytestmark = pytest.mark.usefixtures("without_curves")
 
 
 def test_joined_windows_are_the_window_that_was_cut() -> None:

@@ -13,6 +13,8 @@ import pytest
 from coterie import run
 from tinyruns import Process, assert_same, is_run, rows_of, state_of, stop_at, tiny, train
 
+pytestmark = pytest.mark.usefixtures("without_curves")
+
 SPREAD = ("env=particle/simple_spread",)
 TAG = ("env=particle/simple_tag",)
 GRU = ("algo.memory=gru", "algo.memory_size=6")
@@ -40,11 +42,6 @@ CASES = {
 
 
 ALL_AT_ONCE = (*CASES["two teams, horizons of their own"], "log.every=3", "checkpoint.every=1", "steps=400")
-
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
 
 
 @pytest.mark.parametrize("case", CASES)

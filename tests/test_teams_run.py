@@ -12,12 +12,9 @@ from coterie.errors import UserError
 from coterie.metrics import undeclared
 from tinyruns import assert_same, rows_of, state_of, tiny, train
 
+pytestmark = pytest.mark.usefixtures("without_curves")
+
 TAG = ("env=particle/simple_tag", "algo=mappo", "steps=160")
-
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
 
 
 @pytest.fixture

@@ -58,6 +58,17 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(Trainer, "_advance", asked)
 
 
+def assert_resumes_to_the_bit(folder: Path, monkeypatch: pytest.MonkeyPatch, stop: int, *settings: str) -> None:
+    """A tiny run that is stopped at `stop` steps and resumed ends as one that was not; both go into `folder`."""
+    train(folder / "whole", *settings)
+    with monkeypatch.context() as patch:
+        stop_at(patch, stop)
+        train(folder / "halves", *settings)
+    assert state_of(folder / "halves")["steps"] < state_of(folder / "whole")["steps"]
+    assert main(["resume", str(folder / "halves")]) == 0
+    assert_same(state_of(folder / "halves"), state_of(folder / "whole"))
+
+
 def state_of(out: Path) -> dict[str, Any]:
     """What the last checkpoint of a run holds."""
     found = Checkpoints(out / "checkpoints").latest()

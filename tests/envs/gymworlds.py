@@ -9,7 +9,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
+
+from coterie.envs.paths import random_actions
+from coterie.envs.vector import VectorEnv
+from coterie.types import Row, Step
 
 SEEN: list[Any] = []
 """Native actions that an `Own` was given."""
@@ -84,6 +89,16 @@ def registered() -> Iterator[None]:
         add("Unbounded-v0", spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
         register("Gone-v0", "no_such_library.worlds:World")
         yield
+
+
+def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Step, Row]]:
+    """Random actions with what they bring; the environment has been reset or loaded."""
+    generator = torch.Generator().manual_seed(seed)
+    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
+    for _ in range(steps):
+        action = random_actions(env.spec, row, generator)
+        step, row = env.step(action)
+        yield action, step, row
 
 
 def uneven() -> spaces.Box:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymworlds import PICTURE, SEEN, registered
+from gymworlds import PICTURE, SEEN, played, registered
 
 import coterie
 from coterie import checkpoint, registry
@@ -21,13 +21,13 @@ from coterie.config import load_resolved, resolve
 from coterie.envs.adapters import SCENARIOS
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
-from coterie.envs.paths import difference, random_actions
+from coterie.envs.paths import difference
 from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
 from coterie.origins import to_yaml
 from coterie.seeds import seed_of
-from coterie.types import Action, Row, Step
-from tinyruns import assert_same, state_of, stop_at, train
+from coterie.types import Action
+from tinyruns import assert_resumes_to_the_bit, train
 
 ALL = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
 CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"][:5])
@@ -38,16 +38,6 @@ def _own_ids() -> Iterator[None]:
     SEEN.clear()
     with registered():
         yield
-
-
-def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Step, Row]]:
-    """Random actions with what they bring; the environment has been reset or loaded."""
-    generator = torch.Generator().manual_seed(seed)
-    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
-    for _ in range(steps):
-        action = random_actions(env.spec, row, generator)
-        step, row = env.step(action)
-        yield action, step, row
 
 
 # ------------------------------------------------------------------------------------------------- gymnasium's own loop
@@ -286,7 +276,7 @@ def test_registered_parameters_are_the_defaults_of_keys():
         ("gym/no_such_package:World-v0", {}, "there is no module 'no_such_package': install the package"),
         ("gym/ALE/Pong-v5", {}, "is of ale-py, which is not installed: pip install ale-py"),
         ("gymvec/ALE/Pong-v5", {}, "is of ale-py, which is not installed: pip install ale-py"),
-        ("gym/Things/Pong-v5", {}, "nothing that is imported registers the namespace 'Things' (ALE,"),
+        ("gym/Nowhere/Pong-v5", {}, "nothing that is imported registers the namespace 'Nowhere' (ALE,"),
         ("gym/phys2d/CartPole-v9", {}, "did you mean 'gym/phys2d/CartPole-v"),
         ("gym/Gone-v0", {}, "No module named 'no_such_library': pip install no_such_library"),
         ("gym/Pendulum-v1", {"gg": 3}, "gym/Pendulum-v1 has no key 'env.gg': did you mean 'env.g'"),
@@ -371,25 +361,14 @@ def test_an_environment_without_pictures_says_so():
 # ---------------------------------------------------------------------------------------------------------- whole runs
 
 
-@pytest.fixture
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
-
-
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
 def test_a_run_that_was_stopped_ends_with_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = ("algo=ppo", f"env={name}", "env.episode_limit=25", "algo.horizon=20", "algo.minibatches=2", "steps=300")
-    train(tmp_path / "whole", *settings)
-    with monkeypatch.context() as patch:
-        stop_at(patch, 120)
-        train(tmp_path / "halves", *settings)
-    assert state_of(tmp_path / "halves")["steps"] < 200
-    assert main(["resume", str(tmp_path / "halves")]) == 0
-    assert_same(state_of(tmp_path / "halves"), state_of(tmp_path / "whole"))
+    assert_resumes_to_the_bit(tmp_path, monkeypatch, 120, *settings)
 
 
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 def test_commands_and_python_take_it_like_any_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

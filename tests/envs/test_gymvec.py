@@ -37,7 +37,7 @@ from coterie.envs.vector import VectorEnv, advance, begin
 from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError
 from coterie.seeds import seed_of
 from coterie.types import Action, Row
-from tinyruns import TINY, assert_same, state_of, stop_at, tiny, train
+from tinyruns import TINY, assert_resumes_to_the_bit, state_of, tiny, train
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -352,27 +352,16 @@ LEARNERS = {
 }
 
 
-@pytest.fixture
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
-
-
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = (
         *("algo=ppo", "env=gymvec/CartPole-v1", "env.episode_limit=25", "algo.horizon=20", "algo.minibatches=2"),
         "steps=300",
     )
-    train(tmp_path / "whole", *settings)
-    with monkeypatch.context() as patch:
-        stop_at(patch, 120)
-        train(tmp_path / "halves", *settings)
-    assert state_of(tmp_path / "halves")["steps"] < 200
-    assert main(["resume", str(tmp_path / "halves")]) == 0
-    assert_same(state_of(tmp_path / "halves"), state_of(tmp_path / "whole"))
+    assert_resumes_to_the_bit(tmp_path, monkeypatch, 120, *settings)
 
 
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("algo", "learning"), LEARNERS.items())
 def test_learners_of_both_kinds_take_every_mode(algo: str, learning: tuple[str, ...], mode: str, tmp_path: Path):
@@ -381,13 +370,13 @@ def test_learners_of_both_kinds_take_every_mode(algo: str, learning: tuple[str, 
     assert state_of(tmp_path / "run")["steps"] >= 80
 
 
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 def test_a_reward_that_is_no_number_stops_the_run(tmp_path: Path):
     with pytest.raises(NonFiniteError, match="reward"):
         train(tmp_path / "run", "algo=ppo", "env=gymvec/Broken-v0", "algo.minibatches=1")
 
 
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 def test_one_that_raises_is_one_line_with_its_own_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = Path(vecworlds.__file__).read_text().splitlines()
     line = next(k for k, text in enumerate(source, 1) if "raise ZeroDivisionError" in text)

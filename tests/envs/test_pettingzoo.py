@@ -618,12 +618,7 @@ def test_pictures_are_drawn_when_asked_for(name: str):
 # ---------------------------------------------------------------------------------------------------------- whole runs
 
 
-@pytest.fixture
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
-
-
-@pytest.mark.usefixtures("_without_curves")
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     "settings",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -11,11 +10,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
-from gymworlds import GREY, NESTED, PICTURE, Own, hybrid, uneven
+from gymworlds import GREY, NESTED, PICTURE, Own, hybrid, played, uneven
 
-from coterie.envs.paths import random_actions
 from coterie.envs.vector import VectorEnv
-from coterie.types import Row
 
 ANY_SPACES = {
     "Picture": (PICTURE, spaces.Discrete(2)),
@@ -158,16 +155,6 @@ def choosing(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.SAME_S
 
 def any_spaces(num_envs: int, sees: spaces.Space, does: spaces.Space) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: Own(sees, does, 5)] * num_envs)
-
-
-def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Any, Row]]:
-    """Random actions with what they bring; the environment has been reset or loaded."""
-    generator = torch.Generator().manual_seed(seed)
-    row = Row({}, {}, {}, torch.ones(env.copies, 1), torch.ones(env.copies, 1), torch.ones(env.copies))
-    for _ in range(steps):
-        action = random_actions(env.spec, row, generator)
-        step, row = env.step(action)
-        yield action, step, row
 
 
 def faults(env: VectorEnv, steps: int = 60, limit: int | None = None, first_age: int = 0) -> set[str]:
