@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from coterie.build import (
 )
 from coterie.checkpoint import Checkpoints, Found
 from coterie.config import Resolved, change, load_resolved
+from coterie.curriculum.course import lesson_of
 from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import Told, evaluate
@@ -215,6 +216,8 @@ def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) 
     """Curves, summary, and how to go on after an interruption; steps: where the run stands."""
     done = steps >= config.steps
     summary = _summary(config, folder, steps)
+    if summary.lesson:
+        folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
     if done and summary.teams:  # without a return there is nothing to draw
         from coterie.plot import plot
 
@@ -236,7 +239,16 @@ def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) 
 def _summary(config: RunConfig, folder: RunDir, steps: int) -> Summary:
     rows, manifest = log.read(folder.metrics_path), folder.read_manifest()
     told = summarise(folder.path, rows, config.steps, manifest.get("random"), manifest.get("published"))
-    return replace(told, steps=steps)  # the last windows may not have made a row yet
+    return replace(told, steps=steps, lesson=_lesson(config, rows))  # the last windows may not have made a row yet
+
+
+def _lesson(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which lesson the run came to, by its log; "" without lessons."""
+    lessons = config.curriculum.lessons
+    if not lessons:
+        return ""
+    number = int(next((row["lesson/index"] for row in reversed(rows) if "lesson/index" in row), 1))
+    return f"lesson {number} of {len(lessons)}: {lessons[number - 1].name}"
 
 
 def _schedule(config: RunConfig) -> Schedule:
@@ -283,7 +295,10 @@ def evaluate_run(
     config, learners = load_learners(run, checkpoint, _resolve_device(run))
     settle(config.threads)
     found = find_checkpoint(RunDir.open(run), checkpoint)
-    return _evaluate(config, learners, episodes, mode, seed) | {"run": str(run), "steps": found.steps}
+    return _evaluate(config, learners, episodes, mode, seed, lesson_of(found.state)) | {
+        "run": str(run),
+        "steps": found.steps,
+    }
 
 
 def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode = "auto") -> dict[str, Any]:
@@ -295,14 +310,19 @@ def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: AskedMode =
 
 
 def _evaluate(
-    config: RunConfig, learners: dict[str, Any], episodes: int, mode: AskedMode, seed: int | None
+    config: RunConfig,
+    learners: dict[str, Any],
+    episodes: int,
+    mode: AskedMode,
+    seed: int | None,
+    lesson: int | None = None,
 ) -> dict[str, Any]:
     at_once = 1000 if episodes >= 1000 else 100
     if isinstance(config.env.params, HostedConfig):  # a copy may be a whole game
         at_once = config.eval.copies
     copies = min(episodes, at_once)
     device = pick_device(config.device)
-    env = environment(config, copies, "evaluate", device)
+    env = environment(config, copies, "evaluate", device, lesson)
     modes = eval_modes(mode, learners)
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "evaluate")
@@ -344,7 +364,10 @@ def play(
     start = seed_of(config.seed if seed is None else seed, "play")
     if replay is not None:
         return save_replay(config, policies, modes, episodes, start, replay)
-    pictures = frames(config, policies, modes, episodes, start, size)
+    lesson = None
+    if run is not None and config.curriculum.lessons:
+        lesson = lesson_of(find_checkpoint(RunDir.open(run), checkpoint).state)
+    pictures = frames(config, policies, modes, episodes, start, size, lesson)
     if video is None:
         from coterie.window import show
 

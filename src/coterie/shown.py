@@ -19,10 +19,16 @@ from coterie.seeds import generator
 
 
 def frames(
-    config: RunConfig, policies: dict[str, Policy], modes: dict[str, Mode], episodes: int, seed: int, size: int
+    config: RunConfig,
+    policies: dict[str, Policy],
+    modes: dict[str, Mode],
+    episodes: int,
+    seed: int,
+    size: int,
+    lesson: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Pictures [H, W, 3] of so many episodes, closing rows included."""
-    env = environment(config, 1, "play", _device_of(policies))
+    """Pictures [H, W, 3] of so many episodes, closing rows included; lesson: see `build.environment`."""
+    env = environment(config, 1, "play", _device_of(policies), lesson)
     try:
         for _ in _rows(env, policies, modes, episodes, seed):
             yield env.render(0, size)

@@ -79,6 +79,8 @@ class Summary:
     wall_s: float
     teams: tuple[TeamSummary, ...]
     files: tuple[tuple[str, Path], ...]
+    lesson: str = ""
+    """The lesson that it came to, `lesson 2 of 3: far`."""
 
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
@@ -120,9 +122,10 @@ class Summary:
 
     def _headline(self) -> str:
         aim = "" if self.steps >= self.total else f" of {self.total:,}"
+        came = f", {self.lesson}" if self.lesson else ""
         if not self.wall_s > 0:
-            return f"{self.steps:,}{aim} steps"
-        return f"{self.steps:,}{aim} steps in {duration(self.wall_s)} ({self.steps / self.wall_s:,.0f} steps/s)"
+            return f"{self.steps:,}{aim} steps{came}"
+        return f"{self.steps:,}{aim} steps in {duration(self.wall_s)} ({self.steps / self.wall_s:,.0f} steps/s){came}"
 
     def _returns(self, history: bool) -> Table:
         """Returns, a line a team; columns for random and published only where known; history: with its bars."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 from coterie.curriculum.config import CurriculumConfig, LessonConfig
 from coterie.envs.parameters import Varying
 from coterie.envs.samplers import Sampler
 from coterie.envs.vector import VectorEnv
 from coterie.errors import UserError
+
+
+def lesson_of(state: Mapping[str, Any]) -> int | None:
+    """The lesson, from 0, that the state of a checkpoint is of; None without lessons."""
+    return state.get("guides", {}).get("curriculum", {}).get("lesson")
 
 
 @final

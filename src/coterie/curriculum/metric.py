@@ -15,7 +15,8 @@ _RETURNS = ("return_mean", "return_std")
 def check(who: str, name: str, teams: Sequence[str], reported: Collection[str], evaluates: bool) -> None:
     """UserError for a metric that this run will never log.
 
-    who: waits for it, e.g. "curriculum.lessons: lesson 'far'"; teams: all of the run; reported: the environment's own metrics; evaluates: evaluations are made.
+    who: waits for it, e.g. "curriculum.lessons: lesson 'far'"; teams: all of the run; reported: the environment's own
+    metrics; evaluates: evaluations are made.
     """
 
     def fault(why: str) -> UserError:

@@ -1,0 +1,162 @@
+"""Runs with lessons: they begin, are logged, evaluated, saved and resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie import run
+from coterie.config import resolve
+from coterie.curriculum import guide as guides
+from coterie.errors import UserError
+from tinyruns import assert_same, rows_of, state_of, stop_at, tiny, train
+
+TAG = ("env=particle/simple_tag", "env.episode_limit=5", "steps=400", "eval.every=80")
+LESSONS = (
+    "[{name: slow, parameters: {prey_speed: 0.25, spread: {uniform: [0.1, 0.5]}},"
+    " advance: {metric: progress, above: 0.25}},"
+    "{name: fast, parameters: {prey_speed: {uniform: [0.5, 1]}},"
+    " advance: {metric: rollout/agent/return_mean, above: -1e9, smoothing: 0.5, patience: 2, episodes: 20}},"
+    "{name: full, parameters: {prey_speed: 1}}]"
+)
+
+
+def lessons(text: str = LESSONS) -> str:
+    return f"curriculum.lessons={text}"
+
+
+def index(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["lesson/index"] for row in rows if "lesson/index" in row]
+
+
+def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
+    result = train(tmp_path / "run", *TAG, lessons(), "progress=lines")
+    rows = rows_of(tmp_path / "run")
+    taught = index(rows)
+    assert taught == sorted(taught)
+    assert set(taught) == {1, 2, 3}
+    by_lesson = {row["lesson/index"]: row["lesson/prey_speed"] for row in rows if "lesson/index" in row}
+    assert by_lesson == {1: 0.25, 2: 0.75, 3: 1.0}
+    assert {row["lesson/spread"] for row in rows if "lesson/spread" in row} == {0.3}  # stays as the first said
+    said = capsys.readouterr().err
+    assert "lesson 1 of 3: slow (prey_speed 0.25, spread {uniform: [0.1,0.5]})" in said
+    assert "lesson 2 of 3: fast (prey_speed {uniform: [0.5,1.0]}, spread {uniform: [0.1,0.5]}); progress 0.340" in said
+    assert "lesson 3 of 3: full" in said
+    assert result.summary.lesson == "lesson 3 of 3: full"
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["lesson"] == "lesson 3 of 3: full"
+    assert "lesson 3 of 3: full" in result.summary.text()
+
+
+def test_the_last_lesson_is_not_reached_where_the_threshold_is_not(tmp_path: Path):
+    result = train(tmp_path / "run", *TAG, lessons(LESSONS.replace("above: -1e9", "above: 1e9")))
+    assert set(index(rows_of(tmp_path / "run"))) == {1, 2}
+    assert result.summary.lesson == "lesson 2 of 3: fast"
+
+
+def test_a_lesson_lasts_as_many_episodes_as_it_should(tmp_path: Path):
+    train(tmp_path / "few", *TAG, lessons())
+    train(tmp_path / "many", *TAG, lessons(LESSONS.replace("episodes: 20", "episodes: 40")))
+    few, many = (rows_of(tmp_path / name) for name in ("few", "many"))
+    last = max(row["lesson/episodes"] for row in few if row.get("lesson/index") == 2)
+    assert 8 <= last <= 20
+    assert max(row["lesson/episodes"] for row in many if row.get("lesson/index") == 2) > last
+
+
+@pytest.mark.parametrize("stop", [80, 160, 200])
+def test_a_run_that_is_resumed_in_a_lesson_ends_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+):
+    train(tmp_path / "whole", *TAG, lessons())
+    with monkeypatch.context() as patched:
+        stop_at(patched, stop)
+        train(tmp_path / "parts", *TAG, lessons())
+    assert state_of(tmp_path / "parts")["guides"]["curriculum"]["lesson"] == {80: 0, 160: 1, 200: 1}[stop]
+    run.resume(tmp_path / "parts", [])
+    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    one, other = state_of(tmp_path / "parts"), state_of(tmp_path / "whole")
+    assert_same({k: v for k, v in one.items() if k != "saved_at"}, {k: v for k, v in other.items() if k != "saved_at"})
+
+
+def test_a_run_that_forgets_its_lesson_ends_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    train(tmp_path / "whole", *TAG, lessons())
+    with monkeypatch.context() as patched:
+        stop_at(patched, 160)
+        train(tmp_path / "parts", *TAG, lessons())
+    monkeypatch.setattr(guides.Lessons, "load_state_dict", lambda self, state: None)
+    run.resume(tmp_path / "parts", [])
+    assert rows_of(tmp_path / "parts") != rows_of(tmp_path / "whole")
+
+
+def test_evaluations_are_of_the_present_lesson_or_of_the_last(tmp_path: Path):
+    still = (
+        "[{name: none, parameters: {speed: 0.05, spread: 0}, advance: {metric: progress, above: 0.7}},"
+        "{name: all, parameters: {speed: 1, spread: 1}}]"
+    )
+    evals = {}
+    for which in ("present", "last"):
+        out = tmp_path / which
+        train(out, "env=particle/simple", "steps=400", lessons(still), f"curriculum.evaluate={which}", "eval.every=200")
+        evals[which] = [row["eval/return_mean"] for row in rows_of(out) if "eval/return_mean" in row]
+    assert len(evals["present"]) == 3
+    assert all(value > -0.1 for value in evals["present"][:2])  # where nothing is far from anything
+    assert all(value < -1 for value in [*evals["last"], evals["present"][2]])
+    assert state_of(tmp_path / "present")["task"] == 1
+    assert state_of(tmp_path / "present")["best"] == evals["present"][2]  # what was easier does not compare
+    assert state_of(tmp_path / "last")["best"] == max(evals["last"])
+
+
+def test_a_checkpoint_is_evaluated_on_its_own_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    still = (
+        "[{name: none, parameters: {spread: 0, speed: 0.05}, advance: {metric: progress, above: 0.9}},"
+        "{name: all, parameters: {spread: 1, speed: 1}}]"
+    )
+    settings = ("env=particle/simple", "steps=200", lessons(still), "eval.every=0")
+    train(tmp_path / "early", *settings[:3], "eval.every=0", "checkpoint.every=0")
+    stop_at(monkeypatch, 80)
+    train(tmp_path / "first", *settings)
+    easy = run.evaluate_run(tmp_path / "first", 8, checkpoint="last")["teams"]["agent"]["return_mean"]
+    hard = run.evaluate_run(tmp_path / "early", 8, checkpoint="last")["teams"]["agent"]["return_mean"]
+    assert easy > -0.1 > -1 > hard
+
+
+def test_randomised_parameters_need_no_lessons(tmp_path: Path):
+    out = tmp_path / "run"
+    train(out, *TAG, "randomise.prey_speed={uniform: [0.5, 1.5]}")
+    rows = rows_of(out)
+    assert {row["lesson/prey_speed"] for row in rows if "lesson/prey_speed" in row} == {1.0}
+    assert not index(rows)
+    speeds = state_of(out)["collector"]["env"]["state"]["prey_speed"]
+    assert len(speeds.unique()) == 4
+    assert bool(((speeds >= 0.5) & (speeds <= 1.5)).all())
+
+
+def test_a_metric_that_does_not_come_is_told(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guides, "PATIENCE_ROWS", 3)
+    never = "[{name: one, advance: {metric: rollout/dropped, above: 0}}, {name: two}]"
+    train(tmp_path / "run", *TAG, lessons(never), "progress=lines")
+    said = "lesson 'one' waits for the metric 'rollout/dropped', which none of 3 logged rows had"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["randomise.prey_sped=1"], r"simple_tag has no parameter 'prey_sped' that lessons could change: did you mean"),
+        (
+            [lessons(LESSONS.replace("prey_speed: 1}", "prey_speed: 99}"))],
+            r"'prey_speed' of particle/simple_tag: 99 is n",
+        ),
+        (
+            [lessons(LESSONS.replace("rollout/agent/", "rollout/"))],
+            r"several teams have: write 'rollout/adversary/return",
+        ),
+        ([lessons(LESSONS.replace("rollout/agent/", "eval/agent/")), "eval.every=0"], r"there are no evaluations"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_written(tmp_path: Path, words: list[str], said: str):
+    with pytest.raises(UserError, match=said):
+        run.train(resolve([*tiny(*TAG[:-1], *words), f"out={tmp_path / 'run'}"]))
+    assert not (tmp_path / "run").exists()
