@@ -50,6 +50,7 @@ FAMILIES: dict[str, str] = {
     "probe": "coterie.envs.probe",
     "coop": "coterie.envs.coop",
     "skirmish": "coterie.envs.skirmish",
+    "board": "coterie.envs.board",
     "sparse": "coterie.envs.sparse",
 }
 """A family's name to the module whose `SCENARIOS` holds its worlds: name to `module:Class`. These import no world."""
