@@ -42,16 +42,19 @@ FOOTBALL_HEADERS := boost/python.hpp boost/thread.hpp boost/filesystem.hpp SDL2/
 football: setup  ## builds the football engine if need be, tests it, and trains a little on it
 	@$(BIN)/python -c 'import gfootball_engine' 2>/dev/null || $(MAKE) --no-print-directory football-engine
 	$(BIN)/pytest -n0 tests/football
-	$(BIN)/coterie train algo=mappo env=football/academy_empty_goal_close steps=20000
+	$(BIN)/coterie train algo=mappo env=football/academy_empty_goal_close steps=20000 eval.every=10000 eval.episodes=16
 
 football-engine: setup
 	@for tool in cmake make c++; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	for header in $(FOOTBALL_HEADERS); do \
 		printf '#if !__has_include(<%s>)\n#error\n#endif\n' $$header | c++ -E -x c++ - >/dev/null 2>&1 || missing="$$missing $$header"; \
 	done; \
+	boost=boost_python$$($(BIN)/python -c 'import sys; print("%d%d" % sys.version_info[:2])'); \
+	echo | c++ -shared -x c++ - -l$$boost -o /dev/null 2>/dev/null || missing="$$missing lib$$boost"; \
 	if [ -n "$$missing" ]; then \
 		echo "the football engine needs$$missing; on Debian and Ubuntu:"; \
 		echo "  apt-get install $(FOOTBALL_NEEDS)"; \
+		case $$missing in *lib$$boost*) echo "(Boost is built for the system's own Python: .venv has to be of it, make clean, make football PYTHON=/usr/bin/python3)";; esac; \
 		exit 1; \
 	fi
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[football]'
