@@ -62,6 +62,8 @@ _SHORT = ("eval.episodes=100", "eval.copies=20")
 _MATCHES = ("eval.episodes=64", "eval.copies=8")
 _RAFFIN = "Raffin 2020 (RL Zoo)"
 _CURIOUS = {"": (), "icm": ("rewards.icm={}",), "rnd": ("rewards.rnd={}",)}
+_SHOWN = ("imitation.demos=benchmarks/runs/plates.safetensors",)
+"""Made by `coterie record --algo scripted --env sparse/plates --out benchmarks/runs/plates.safetensors`."""
 _FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
 JOBS = (
@@ -238,6 +240,14 @@ JOBS = (
         )
         for task, algo, steps in (("rooms", "ppo", "300k"), ("plates", "mappo", "500k"))
         for signal in _CURIOUS
+    ),
+    *(
+        Job(
+            f"plates-mappo-{name}",
+            ("algo=mappo", "env=sparse/plates", f"steps={steps}", "eval.every=20k", *_SHOWN, *more),
+            *("team", "sum", "plates", None, "", (0.5, 0.95)),
+        )
+        for name, steps, more in (("cloned", "20k", ("imitation.lr=5e-4", "algo.lr=1e-12")), ("shown", "200k", ()))
     ),
 )
 

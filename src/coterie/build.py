@@ -95,7 +95,7 @@ def build(config: RunConfig) -> Parts:
         collector = Collector(env, policies, seed_of(config.seed, "collect"))
         evaluator = Evaluator(eval_env, policies, config.eval.episodes, modes, seed_of(config.seed, "evaluator"))
         roster = Roster.of(learners)
-        guides = [*_imitation(config, learners, env.spec, roster, device), *_turns(config, roster, env.spec, teams)]
+        guides = [*_imitation(config, learners, roster, device), *_turns(config, roster, env.spec, teams)]
         judge = None
         if config.selfplay.on:
             play = _self_play(config, learners, modes, roster, collector, evaluator)
@@ -140,7 +140,7 @@ def _lessons(
 
 
 def _imitation(
-    config: RunConfig, learners: dict[str, Algorithm], spec: EnvSpec, roster: Roster, device: torch.device
+    config: RunConfig, learners: dict[str, Algorithm], roster: Roster, device: torch.device
 ) -> tuple[Guide, ...]:
     """What fits policies to demonstrations, if any. UserError for who cannot be fitted, and others' demonstrations."""
     pair = mirrored(config, {name: learner.policy.team for name, learner in learners.items()})
@@ -151,14 +151,16 @@ def _imitation(
                 f"imitation.demos={config.imitation.demos} is given, and no team learns from it: leave it out"
             )
         return ()
-    from coterie.imitation.cloning import Cloning, Pupil, demos_for, require_student
+    from coterie.imitation.batches import demos_for
+    from coterie.imitation.cloning import Cloning, Pupil, require_student
 
     pupils = {}
     for name in asked:
         choice, own = config.algo_of(name), config.imitation_of(name)
         learner = require_student(name, choice.name, learners[name])
         key = f"teams.{name}.imitation.demos" if name in config.teams else "imitation.demos"
-        demos = demos_for(own, key, config.env.name, spec, learner.policy.team)
+        assert own.demos is not None
+        demos = demos_for(own.demos, key, config.env.name, learner.policy.team)
         lr = getattr(choice.params, "lr")  # noqa: B009 (every learner's settings have it)
         pupils[name] = Pupil(learner, own, lr, demos, seed_of(config.seed, "imitation", name), device)
     return (Cloning(pupils, config.steps, roster, len(learners) > 1),)
@@ -309,6 +311,10 @@ def algorithms(
         else:
             from coterie.rewards.rewarded import compose
 
+            if rewards.gail is not None and rewards.gail.demos is not None and rewarded:
+                from coterie.imitation.batches import demos_for
+
+                demos_for(rewards.gail.demos, "rewards.gail.demos", config.env.name, team)
             learner = compose(
                 cls, choice.name, team, choice.params, rewards, config.copies, horizon, seed, device, rewarded
             )

@@ -37,6 +37,7 @@ ALGOS: dict[str, str] = {
 SIGNALS: dict[str, str] = {
     "icm": "coterie.rewards.icm:Icm",
     "rnd": "coterie.rewards.rnd:Rnd",
+    "gail": "coterie.rewards.gail:Gail",
 }
 """A reward signal's name, its key in the section `rewards`, to its class."""
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.errors import UserError
 from coterie.fittable import Demonstrated
-from coterie.imitation.demos import Demos, on
+from coterie.imitation.demos import Demos, misfits, on
 from coterie.seeds import generator
 from coterie.types import Action, TeamSpec, Tree, tree_map
+
+
+def demos_for(path: Path, key: str, env: str | None, team: TeamSpec) -> Demos:
+    """The demonstrations of a file, sound and of the team in the environment `env` (None: in any). UserError, with the
+    key that names the file, where they are not.
+    """
+    demos = Demos.read(path)
+    found = misfits(demos, env, team.roles)
+    if found:
+        more = f" (and {len(found) - 1} more: coterie demos {path} --env NAME)" if len(found) > 1 else ""
+        raise UserError(f"{key}={path} does not fit team '{team.name}': {found[0]}{more}")
+    if not bool(torch.cat([demos.tensors[f"{role.name}/alive"] for role in team.roles], -1).any()):
+        raise UserError(f"{key}={path}: nobody of team '{team.name}' is ever alive in it: record others")
+    return demos
 
 
 class DemoBatches:
@@ -41,9 +57,9 @@ class DemoBatches:
         self._draws = generator(seed, "demonstrations")
         self._ahead = torch.arange(self._length, device=device)[:, None]
 
-    def draw(self) -> Demonstrated:
-        """As many sequences as come to the rows of a batch, drawn with replacement."""
-        drawn = torch.randint(len(self._starts), (self._count,), generator=self._draws)
+    def draw(self, count: int | None = None) -> Demonstrated:
+        """`count` sequences drawn with replacement, or as many as come to the rows of a batch."""
+        drawn = torch.randint(len(self._starts), (count or self._count,), generator=self._draws)
         start = self._starts[drawn.to(self._starts.device)]
         return self._read((start + self._ahead) % self.rows, (start - 1) % self.rows)
 

@@ -16,10 +16,9 @@ from coterie.fittable import Fittable, Manner
 from coterie.guide import Guide, Roster
 from coterie.imitation.batches import DemoBatches
 from coterie.imitation.config import ImitationConfig
-from coterie.imitation.demos import Demos, misfits
+from coterie.imitation.demos import Demos
 from coterie.math.losses import masked_mean
 from coterie.metrics import Metric, declare
-from coterie.types import EnvSpec, TeamSpec
 
 declare(
     Metric("imitation/loss", "", "loss of a policy on demonstrations beside its learner, mean over the steps", "down"),
@@ -157,19 +156,6 @@ class Cloning(Guide):
         for name, pupil in self.pupils.items():
             pupil.load_state_dict(state["pupils"][name])
         self._reports, self._strength = state["reports"], state["strength"]
-
-
-def demos_for(config: ImitationConfig, key: str, env: str, spec: EnvSpec, team: TeamSpec) -> Demos:
-    """The demonstrations that `config.demos` names. UserError, with the key, where they are not the team's."""
-    assert config.demos is not None
-    demos = Demos.read(config.demos)
-    found = misfits(demos, env, spec, tuple(role.name for role in team.roles))
-    if found:
-        more = f" (and {len(found) - 1} more: coterie demos {config.demos} --env {env})" if len(found) > 1 else ""
-        raise UserError(f"{key}={config.demos} does not fit team '{team.name}': {found[0]}{more}")
-    if not bool(torch.cat([demos.tensors[f"{role.name}/alive"] for role in team.roles], -1).any()):
-        raise UserError(f"{key}={config.demos}: nobody of team '{team.name}' is ever alive in it: record others")
-    return demos
 
 
 def require_student(team: str, algo: str, learner: Algorithm) -> Algorithm:

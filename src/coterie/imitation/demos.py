@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from coterie.errors import UserError
 from coterie.rundir import disk_error, sync_folder, write_bytes
-from coterie.types import Action, ActionSpec, EnvSpec, RoleSpec, Tree, tree_map
+from coterie.types import Action, ActionSpec, RoleSpec, Tree, tree_map
 
 FORMAT = 1
 """Number of the format written; others are refused."""
@@ -265,15 +266,15 @@ def _acts(action: ActionSpec) -> str:
     return " and ".join(parts)
 
 
-def misfits(demos: Demos, name: str, spec: EnvSpec, roles: tuple[str, ...] | None = None) -> list[str]:
-    """Why demonstrations are none of an environment, a line each; [] if they fit. roles: those that matter, or all."""
-    if demos.env != name:
+def misfits(demos: Demos, name: str | None, roles: Iterable[RoleSpec]) -> list[str]:
+    """Why demonstrations are none of these roles of the environment `name` (None: of any), a line each; [] if they
+    fit.
+    """
+    if name is not None and demos.env != name:
         return [f"they are of {demos.env}, and this is {name}: record some there"]
     own = {role.name: role for role in demos.roles}
     found = []
-    for role in spec.roles:
-        if roles is not None and role.name not in roles:
-            continue
+    for role in roles:
         if role.name not in own:
             found.append(f"they have no role '{role.name}', only {', '.join(own)}")
             continue

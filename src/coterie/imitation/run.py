@@ -175,7 +175,7 @@ def look(path: Path, resolved: Resolved | None = None) -> dict[str, Any]:
             spec = spec_of(env.name, env.params)
         except AttributeError as error:
             raise UserError(f"{env.name} makes batches itself, and tells nothing of itself before") from error
-        report["misfits"] = misfits(demos, env.name, spec)
+        report["misfits"] = misfits(demos, env.name, spec.roles)
         report["fits"] = not report["misfits"]
         report["differs"] = differing(demos, env.params.model_dump(mode="json")) if report["fits"] else {}
     return report

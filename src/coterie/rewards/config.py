@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie.imitation.config import DemosPath
+
 Units = Annotated[int, Field(ge=1, le=100_000)]
 
 
@@ -82,6 +84,25 @@ class RndConfig(LearnedConfig):
     """It is divided by the running spread of its discounted returns."""
 
 
+class GailConfig(LearnedConfig):
+    """Settings of generative adversarial imitation learning: see `coterie.rewards.gail`."""
+
+    demos: DemosPath | None = None
+    """File of demonstrations (coterie record)."""
+    strength: float = Field(default=0.1, ge=0)
+    """Weight among the rewards, at the start; 0 computes and logs without rewarding."""
+    lr: float = Field(default=3e-4, gt=0, lt=1)
+    """Adam's learning rate."""
+    reward: Literal["positive", "negative", "bounded"] = "positive"
+    """Of the probability D of being demonstrated: -log(1 - D), with which to go on never costs; log D, with which every
+    step costs; or 2 D - 1.
+    """
+    actions: bool = True
+    """The discriminator reads what is done beside what is seen."""
+    penalty: float = Field(default=1.0, ge=0)
+    """Weight of the gradient penalty, which keeps the discriminator's slope near 1; 0: none."""
+
+
 class RewardsConfig(BaseModel):
     """What a team is rewarded for. A signal that is not named is off."""
 
@@ -93,6 +114,9 @@ class RewardsConfig(BaseModel):
     """Curiosity: the error in telling what an action leads to; on where any of its keys is given, {} for defaults."""
     rnd: RndConfig | None = None
     """Novelty: the error in telling what a random network says; on where any of its keys is given, {} for defaults."""
+
+    gail: GailConfig | None = None
+    """Imitation: likeness to demonstrations; on where any of its keys is given, wants `demos`."""
 
     @property
     def signals(self) -> dict[str, SignalConfig]:
