@@ -1,0 +1,137 @@
+"""A headless Chromium, and the command line's pages in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+_OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *("--disable-dev-shm-usage", "--force-device-scale-factor=1", "--window-size=1280,900"),
+)
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    for option in (*_OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(option)
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert binary is not None
+    assert driver is not None
+    options.binary_location = binary
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=Service(driver))
+    yield made
+    made.quit()
+
+
+class Page:
+    """A page of a `coterie` command that runs."""
+
+    def __init__(self, browser: webdriver.Chrome, command: list[str], folder: Path):
+        self.browser = browser
+        paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        program = [sys.executable, "-m", "coterie", *command]
+        self.process = subprocess.Popen(
+            program, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        )
+        assert self.process.stderr is not None
+        said = ""
+        for line in self.process.stderr:
+            said += line
+            found = re.search(r"http://\S+", line)
+            if found:
+                self.url = found.group()
+                break
+        else:
+            self.process.stderr.close()
+            raise AssertionError(said)
+        self.said: list[str] = []
+        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr or []), daemon=True)
+        self._reader.start()
+        browser.get_log("browser")
+        browser.get(self.url)
+
+    def find(self, css: str) -> WebElement:
+        return self.browser.find_element(By.CSS_SELECTOR, css)
+
+    def all(self, css: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, css)
+
+    def text(self, css: str) -> str:
+        return self.find(css).text
+
+    def until(self, holds: Callable[[], Any]) -> Any:
+        """Waits until that holds; an error if it does not within a long time."""
+        return WebDriverWait(self.browser, 30, 0.02).until(lambda _: holds())
+
+    def keys(self, *keys: str) -> None:
+        """Presses and lets go keys, one after the other."""
+        for key in keys:
+            self.find("body").send_keys(key)
+
+    def run(self, script: str, *given: Any) -> Any:
+        """What a piece of JavaScript returns."""
+        return self.browser.execute_script(script, *given)
+
+    def pixel(self, canvas: str, x: int, y: int) -> list[int]:
+        """Red, green and blue of a point of a picture."""
+        copied = (
+            "const copy = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
+            "copy.canvas.width = copy.canvas.height = 1;"
+            "copy.drawImage(document.querySelector(arguments[0]), -arguments[1], -arguments[2]);"
+            "return [...copy.getImageData(0, 0, 1, 1).data]"
+        )
+        return list(self.run(copied, canvas, x, y))[:3]
+
+    def errors(self) -> list[str]:
+        """What the console complained about."""
+        return [
+            entry["message"] for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+        ]
+
+    def end(self) -> int:
+        """Presses Ctrl-C and returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture
+def page(chromium: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens the page of a command; in the end the console was silent and Ctrl-C ends the command cleanly."""
+    opened: list[Page] = []
+
+    def open_page(*command: str) -> Page:
+        opened.append(Page(chromium, list(command), tmp_path))
+        return opened[-1]
+
+    yield open_page
+    for one in opened:
+        complaints = one.errors()
+        chromium.get("about:blank")
+        assert one.end() == 0, one.said
+        assert complaints == []
+        assert not any("Traceback" in line for line in one.said)
