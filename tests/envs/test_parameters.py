@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -329,3 +330,19 @@ def test_every_parameter_of_every_world_says_what_it_is_and_is_its_default():
             state = env.state_dict()["state"]
             assert key not in state or state[key].tolist() == pytest.approx([parameter.value] * 2), (name, key)
     assert seen > 50
+
+
+def test_the_page_lists_every_parameter_of_the_worlds_and_no_other():
+    from coterie import registry
+
+    page = (Path(__file__).parents[2] / "docs" / "curricula.md").read_text()
+    lines = page.partition("<!-- parameters -->")[2].partition("\n\n`reach`")[0].split("\n")[4:]
+    told = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line]
+    found = set()
+    for name in registry.environments():
+        family = name.partition("/")[0]
+        if family in registry.FAMILIES:
+            for key, p in world_env(name, 1).world.parameters.items():
+                line = (f"`{key}`", f"{p.low:g}", f"{p.high:g}", p.meaning)
+                found.add((f"{family}/*" if (f"{family}/*", *line) in told else name, *line))
+    assert set(told) == found
