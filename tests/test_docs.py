@@ -41,7 +41,8 @@ ALWAYS = dict.fromkeys(("eval.every", "checkpoint.every"), "1000")
 ALWAYS |= {"eval.episodes": "8", "eval.copies": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
 """Settings of every run here, so that it takes a fraction of a second."""
 OPTIONS: dict[str, Callable[[list[str]], bool]] = {
-    "--episodes": lambda words: words[0] in {"evaluate", "play"},
+    "--episodes": lambda words: words[0] in {"evaluate", "play", "league", "exploit"},
+    "--steps": lambda words: words[0] == "exploit",
     "--seconds": lambda words: words[0] == "bench",
     "--print": lambda words: "-m" in words,
 }
@@ -219,6 +220,8 @@ def test_the_code_on_a_page_runs(
                 main(shlex.split(line))
                 said = capsys.readouterr()
                 assert (said.out + said.err).split() == expected.split()
+        elif block.language == "yaml" and "file" in block.marks:
+            Path(block.marks["file"]).write_text(block.code)
         elif "output" in block.marks:
             assert printed.splitlines() == block.code.splitlines()
         elif block.language == "python":

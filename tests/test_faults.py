@@ -180,7 +180,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(out: str, tmp_path: Path) -> N
             "algo.share=all needs roles with equal spaces",
         ),
         (("algo.memory=gru", "algo.sequence=7"), "algo.sequence=7 does not divide"),
-        (("env=particle/simple_tag", "teams.agent.algo.horizon=15"), r"multiples of the shortest.*algo\.horizon=20$"),
         (("env.wrappers.frame_stack=2",), "one that steps a batch has none"),
         (("teams.agent.algo=frozen",), "names no run"),
         (("env=particle/simple_tag", "teams.agent.run=nowhere"), "there is no run .*nowhere"),

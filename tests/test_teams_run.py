@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from coterie import run
 from coterie.errors import UserError
@@ -99,6 +100,20 @@ def test_a_wrong_frozen_run_is_one_line(settings: tuple[str, ...], message: str,
         train(tmp_path / "run", *TAG, *(setting.format(trained) for setting in settings))
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_teams_whose_windows_do_not_fit_together_get_longer_ones(tmp_path: Path) -> None:
+    """A policy gradient beside values from a replay, as their presets have them, and a line that says what was done."""
+    from coterie.build import algorithms, known_teams
+    from coterie.config import resolve
+
+    config = resolve([*TAG, "algo.horizon=128", "teams.agent.algo=qmix", "device=cpu"]).config
+    learners = algorithms(config, known_teams(config, torch.device("cpu")), torch.device("cpu"))
+    assert (learners["adversary"].horizon, learners["agent"].horizon) == (130, 26)
+    assert "windows of 130 rows, not 128: a multiple of the shortest of all teams" in learners["adversary"].notes
+    assert not any("rows, not" in line for line in learners["agent"].notes)
+    train(tmp_path / "run", *TAG, "teams.agent.algo.horizon=15", "steps=200")
+    assert {"loss/agent/policy", "loss/adversary/policy"} <= names_of(tmp_path / "run")
 
 
 def test_one_team_of_both_sides(tmp_path: Path) -> None:

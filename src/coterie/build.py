@@ -297,14 +297,12 @@ def algorithms(
     pair = mirrored(config, teams)
     own = [name for name in teams if pair is None or name != pair[1]]
     classes: dict[str, type[Algorithm]] = {name: registry.algorithm(config.algo_of(name).name) for name in own}
-    for name in sorted(own, key=lambda name: not classes[name].capabilities.learns):  # learners first
+    horizons = _horizons(config, classes)
+    for name in own:
         team, cls, choice = teams[name], classes[name], config.algo_of(name)
         cls.capabilities.require(choice.name, team, f"teams.{name}.algo" if len(teams) > 1 else "algo")
         seed = seed_of(config.seed, "team", name)
-        # Who learns nothing goes along with the shortest window of those who do.
-        horizon = config.horizon
-        if horizon is None and not cls.capabilities.learns and built:
-            horizon = min(learner.horizon for learner in built.values())
+        horizon = horizons[name]
         rewards = config.rewards_of(name)
         if rewards.plain:
             learner = cls(team, choice.params, config.copies, horizon, seed, device)
@@ -322,6 +320,10 @@ def algorithms(
             learner.adopt(*frozen_policy(name, learner.config, device))
         elif isinstance(learner, Scripted):
             learner.adopt(*script_of(team, config.env, learner.config.script))
+        wanted = config.horizon or vars(choice.params)["horizon"]
+        if cls.capabilities.learns and learner.horizon != wanted:
+            why = f"windows of {learner.horizon} rows, not {wanted}: a multiple of the shortest of all teams"
+            learner.notes = (*learner.notes, why)
         built[name] = learner
     if pair is not None:
         first, second = pair
@@ -329,6 +331,18 @@ def algorithms(
         shadow.adopt(built[first].policy, built[first].capabilities.eval_mode)
         built[second] = shadow
     return {name: built[name] for name in teams}
+
+
+def _horizons(config: RunConfig, classes: dict[str, type[Algorithm]]) -> dict[str, int]:
+    """Rows of every team's windows: multiples of the shortest of those who learn, at least what each was to have. Who
+    learns nothing goes along with the shortest.
+    """
+    wanted = {name: config.horizon or vars(config.algo_of(name).params)["horizon"] for name in classes}
+    shortest = min([wanted[name] for name, cls in classes.items() if cls.capabilities.learns] or wanted.values())
+    return {
+        name: -(-wanted[name] // shortest) * shortest if cls.capabilities.learns else config.horizon or shortest
+        for name, cls in classes.items()
+    }
 
 
 def eval_modes(asked: AskedMode, learners: dict[str, Algorithm]) -> dict[str, Mode]:

@@ -86,7 +86,7 @@ def exploit(
         ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Episodes that the gap is measured over.")] = 400,
-    checkpoint: Annotated[str, typer.Option(metavar="best|last", help="Which of the run's checkpoints.")] = "best",
+    checkpoint: Checkpoint = "best",
     json: Json = False,
 ) -> int:
     """Trains a best response to one team of a run, and tells how much more it earns than the run's own other team.
@@ -106,8 +106,6 @@ def exploit(
     budget = None if steps is None else count(steps)
     if budget is not None and (not isinstance(budget, int) or budget < 1):
         raise UserError(f"--steps {steps}: expected a number of environment steps, e.g. 500k")
-    if checkpoint not in ("best", "last"):
-        raise UserError(f"--checkpoint {checkpoint}: expected best or last")
     found = respond(run, list(overrides or []), team, budget, episodes, checkpoint)
     if json:
         print(jsonlib.dumps(found.report()))

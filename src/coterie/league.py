@@ -246,7 +246,7 @@ def draw(standings: Standings) -> Figure:
     for k, (title, values) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), k + 1)
         limits = {"vmin": 0.0, "vmax": 1.0} if standings.equal else {}
-        image = axes.imshow(values, cmap="RdYlGn" if standings.equal else "viridis", **limits)
+        image = axes.imshow(values.numpy(), cmap="RdYlGn" if standings.equal else "viridis", **limits)
         axes.set_xticks(range(size), standings.members, rotation=30, ha="right")
         axes.set_yticks(range(size), standings.members)
         first, second = standings.teams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -24,8 +24,8 @@ class FrozenConfig(BaseModel):
     """Folder of the run that the policy comes from."""
     team: str | None = None
     """The team of that run; the one of the same name if not given."""
-    checkpoint: Literal["best", "last"] = "best"
-    """Which of the run's checkpoints."""
+    checkpoint: str = Field("best", pattern=r"^(best|last|\d+)$")
+    """Which of the run's checkpoints: best, last, or one of so many steps."""
     horizon: int = Field(128, ge=1, le=100_000)
     """Rows of a window; nothing is learned from them."""
 
