@@ -69,6 +69,8 @@ class IcmConfig(LearnedConfig):
 
     strength: float = Field(default=0.02, ge=0)
     """Weight among the rewards, at the start; 0 computes and logs without rewarding."""
+    minibatches: int = Field(default=16, ge=1, le=10_000)
+    """Parts of a window, each one step of the optimiser."""
     eta: float = Field(default=1.0, gt=0)
     """Factor of the forward model's error, from which the reward is made."""
     beta: float = Field(default=0.2, ge=0, le=1)
@@ -80,6 +82,8 @@ class RndConfig(LearnedConfig):
 
     strength: float = Field(default=0.5, ge=0)
     """Weight among the rewards, at the start; 0 computes and logs without rewarding."""
+    minibatches: int = Field(default=16, ge=1, le=10_000)
+    """Parts of a window, each one step of the optimiser."""
     normalise: bool = True
     """It is divided by the running spread of its discounted returns."""
 
