@@ -12,7 +12,10 @@ from coterie import run
 from coterie.config import resolve
 from coterie.curriculum import guide as guides
 from coterie.errors import UserError
+from coterie.metrics import undeclared
 from tinyruns import assert_same, rows_of, state_of, stop_at, tiny, train
+
+pytestmark = pytest.mark.usefixtures("without_curves")
 
 TAG = ("env=particle/simple_tag", "env.episode_limit=5", "steps=400", "eval.every=80")
 LESSONS = (
@@ -35,6 +38,7 @@ def index(rows: list[dict[str, Any]]) -> list[int]:
 def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
     result = train(tmp_path / "run", *TAG, lessons(), "progress=lines")
     rows = rows_of(tmp_path / "run")
+    assert undeclared({name for row in rows for name in row}) == []
     taught = index(rows)
     assert taught == sorted(taught)
     assert set(taught) == {1, 2, 3}
@@ -65,29 +69,32 @@ def test_a_lesson_lasts_as_many_episodes_as_it_should(tmp_path: Path):
     assert max(row["lesson/episodes"] for row in many if row.get("lesson/index") == 2) > last
 
 
-@pytest.mark.parametrize("stop", [80, 160, 200])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of all lessons that nobody stopped."""
+    return train(tmp_path_factory.mktemp("taught") / "whole", *TAG, lessons()).run
+
+
+@pytest.mark.parametrize(("stop", "lesson"), [(80, 0), (200, 1)])
 def test_a_run_that_is_resumed_in_a_lesson_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, lesson: int
 ):
-    train(tmp_path / "whole", *TAG, lessons())
     with monkeypatch.context() as patched:
         stop_at(patched, stop)
         train(tmp_path / "parts", *TAG, lessons())
-    assert state_of(tmp_path / "parts")["guides"]["curriculum"]["lesson"] == {80: 0, 160: 1, 200: 1}[stop]
+    assert state_of(tmp_path / "parts")["guides"]["curriculum"]["lesson"] == lesson
     run.resume(tmp_path / "parts", [])
-    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
-    one, other = state_of(tmp_path / "parts"), state_of(tmp_path / "whole")
-    assert_same({k: v for k, v in one.items() if k != "saved_at"}, {k: v for k, v in other.items() if k != "saved_at"})
+    assert rows_of(tmp_path / "parts") == rows_of(whole)
+    assert_same(state_of(tmp_path / "parts"), state_of(whole))
 
 
-def test_a_run_that_forgets_its_lesson_ends_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    train(tmp_path / "whole", *TAG, lessons())
+def test_a_run_that_forgets_its_lesson_ends_otherwise(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
         stop_at(patched, 160)
         train(tmp_path / "parts", *TAG, lessons())
     monkeypatch.setattr(guides.Lessons, "load_state_dict", lambda self, state: None)
     run.resume(tmp_path / "parts", [])
-    assert rows_of(tmp_path / "parts") != rows_of(tmp_path / "whole")
+    assert rows_of(tmp_path / "parts") != rows_of(whole)
 
 
 def test_evaluations_are_of_the_present_lesson_or_of_the_last(tmp_path: Path):
