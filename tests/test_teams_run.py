@@ -112,7 +112,7 @@ def test_teams_whose_windows_do_not_fit_together_get_longer_ones(tmp_path: Path)
     assert (learners["adversary"].horizon, learners["agent"].horizon) == (130, 26)
     assert "windows of 130 rows, not 128: a multiple of the shortest of all teams" in learners["adversary"].notes
     assert not any("rows, not" in line for line in learners["agent"].notes)
-    train(tmp_path / "run", *TAG, "teams.agent.algo.horizon=15", "steps=200")
+    train(tmp_path / "run", *TAG, "teams.agent.algo.horizon=15")
     assert {"loss/agent/policy", "loss/adversary/policy"} <= names_of(tmp_path / "run")
 
 

@@ -111,7 +111,7 @@ def league(
     the environment where no run brings one; told: is told what is played, and gives what is told how far that is.
     UserError for a league without two members, and for members of different environments.
     """
-    labelled = [_labelled(name) for name in names]
+    labelled = _told_apart([_labelled(name) for name in names])
     if len(labelled) < 2:
         raise UserError(
             f"a league of {len(labelled)} has nobody to play: name at least two of runs' folders, random and scripted, "
@@ -173,6 +173,14 @@ def _labelled(name: str) -> tuple[str, str]:
     folder = RunDir.open(Path(name))
     config = load_resolved(folder.config_path).config
     return f"{config.algo.name}-{config.seed}", name
+
+
+def _told_apart(labelled: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Runs of the same algorithm and seed are called by their folders."""
+    labels = [label for label, _ in labelled]
+    return [
+        (Path(what).name if labels.count(label) > 1 and not _is_bot(what) else label, what) for label, what in labelled
+    ]
 
 
 def _is_bot(what: str) -> bool:
