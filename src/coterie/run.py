@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from coterie.build import (
 )
 from coterie.checkpoint import Checkpoints, Found
 from coterie.config import Resolved, change, load_resolved
-from coterie.curriculum.course import lesson_of
+from coterie.curriculum.course import lesson_of, reached
 from coterie.envs.wrappers.config import HostedConfig
 from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 from coterie.evaluation import Told, evaluate
@@ -239,16 +239,8 @@ def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) 
 def _summary(config: RunConfig, folder: RunDir, steps: int) -> Summary:
     rows, manifest = log.read(folder.metrics_path), folder.read_manifest()
     told = summarise(folder.path, rows, config.steps, manifest.get("random"), manifest.get("published"))
-    return replace(told, steps=steps, lesson=_lesson(config, rows))  # the last windows may not have made a row yet
-
-
-def _lesson(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Which lesson the run came to, by its log; "" without lessons."""
-    lessons = config.curriculum.lessons
-    if not lessons:
-        return ""
-    number = int(next((row["lesson/index"] for row in reversed(rows) if "lesson/index" in row), 1))
-    return f"lesson {number} of {len(lessons)}: {lessons[number - 1].name}"
+    lesson = reached(config.curriculum, rows)
+    return replace(told, steps=steps, lesson=lesson)  # the last windows may not have made a row yet
 
 
 def _schedule(config: RunConfig) -> Schedule:

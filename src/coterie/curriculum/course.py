@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from coterie.curriculum.config import CurriculumConfig, LessonConfig
@@ -15,6 +15,18 @@ from coterie.errors import UserError
 def lesson_of(state: Mapping[str, Any]) -> int | None:
     """The lesson, from 0, that the state of a checkpoint is of; None without lessons."""
     return state.get("guides", {}).get("curriculum", {}).get("lesson")
+
+
+def reached(config: CurriculumConfig, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The lesson that a run came to by its log, `lesson 2 of 3: far`; "" without lessons."""
+    if not config.lessons:
+        return ""
+    number = int(next((row["lesson/index"] for row in reversed(rows) if "lesson/index" in row), 1))
+    return _titled(config.lessons, number)
+
+
+def _titled(lessons: Sequence[LessonConfig], number: int) -> str:
+    return f"lesson {number} of {len(lessons)}: {lessons[number - 1].name}"
 
 
 @final
@@ -70,4 +82,4 @@ class Course:
 
     def title(self, lesson: int) -> str:
         """`lesson 2 of 3: far`."""
-        return f"lesson {lesson + 1} of {len(self.lessons)}: {self.lessons[lesson].name}"
+        return _titled(self.lessons, lesson + 1)
