@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from coterie.envs.make import make
+from coterie.envs.scripts import script_of
 from coterie.envs.world import State, WorldEnv
+from coterie.schema import Choice
 from coterie.types import Action, Row, Step
 
 MOVES = {"stay": 0, "left": 1, "right": 2, "down": 3, "up": 4}
@@ -46,6 +48,19 @@ def step(env: WorldEnv, *moves: str) -> tuple[Step, Row]:
 
 def state_of(env: WorldEnv) -> State:
     return env.state_dict()["state"]
+
+
+def by_script(script: str, name: str) -> Callable[[Any, State], dict[str, Action]]:
+    """A player that acts by a script of the world of that name, which sees no more than the agents."""
+
+    def play(world: Any, state: State) -> dict[str, Action]:
+        (team,) = world.spec.default_teams()
+        act, _, _ = script_of(team, Choice(name=f"coop/{name}", params=world.config), script)
+        view = world.view(state)
+        lives = torch.ones(len(view.obs["agent"]), world.spec.n, dtype=torch.bool) if view.alive is None else view.alive
+        return act(Row(view.obs, view.action_mask, view.state, lives, lives, torch.ones(len(lives), dtype=torch.bool)))
+
+    return play
 
 
 def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:

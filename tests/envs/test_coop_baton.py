@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coopplay import env_of, episodes, placed, state_of, step
+from coopplay import by_script, env_of, episodes, placed, state_of, step
 
-from coterie.envs.coop.scripts import baton_by_turns
 from coterie.types import Action, Row
+
+BATON_BY_TURNS = by_script("baton_by_turns", "baton")
 
 # Squares of the room of 5 x 5: the bell is at the right end of the lowest row, the gate at its left end.
 BELL, GATE, BATON = 4, 0, 12
@@ -100,7 +101,7 @@ def test_there_are_always_as_many_runners_as_slots_allow():
     row = env.reset(0)
     world = env.world
     for _ in range(80):
-        _, row = env.step(baton_by_turns(world, state_of(env)))  # pyright: ignore[reportArgumentType]
+        _, row = env.step(BATON_BY_TURNS(world, state_of(env)))
         assert (row.alive.sum(1) + state_of(env)["waiting"] == 3).all()
     assert env.spec.n == 5
 
@@ -112,12 +113,12 @@ def test_random_play_takes_one_or_two():
 
 
 def test_the_script_takes_nearly_all_and_without_leaving_only_two_are_taken():
-    total, metrics = episodes("baton", 512, baton_by_turns)
+    total, metrics = episodes("baton", 512, BATON_BY_TURNS)
     assert float(total.mean()) == pytest.approx(10, abs=0.03)
     assert metrics["done"] > 0.98
 
     def stay_on(world: Any, state: Any) -> Any:
-        move = baton_by_turns(world, state)["agent"].discrete
+        move = BATON_BY_TURNS(world, state)["agent"].discrete
         assert move is not None
         return {"agent": Action(move.masked_fill(state["carries"][..., None], 0))}
 

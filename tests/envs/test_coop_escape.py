@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from coopplay import env_of, episodes, placed, state_of, step
+from coopplay import by_script, env_of, episodes, placed, state_of, step
 
-from coterie.envs.coop.scripts import escape_by_one
 from coterie.types import Action, Row
+
+ESCAPE_BY_ONE = by_script("escape_by_one", "escape")
 
 # Squares of the room of 5 x 5: y * 5 + x. The dragon is in the middle of the top row, its portal below it.
 DRAGON, PORTAL, DOOR = 22, 2, 20
@@ -156,14 +157,14 @@ def test_random_play_escapes_one_time_in_ten():
 
 
 def test_the_script_always_escapes_and_only_one_falls():
-    total, metrics = episodes("escape", 512, escape_by_one)
+    total, metrics = episodes("escape", 512, ESCAPE_BY_ONE)
     assert (total == 1).all()
     assert metrics == {"escaped": 1, "slain": 1, "fallen": pytest.approx(1, abs=0.01)}
 
 
 def test_without_a_sacrifice_nobody_ever_earns_anything():
     def keep_off(world: Any, state: Any) -> Any:
-        move = escape_by_one(world, state)["agent"].discrete
+        move = ESCAPE_BY_ONE(world, state)["agent"].discrete
         assert move is not None
         target = world.grid(state["agents"]).moved(state["agents"], move[..., 0])
         meets = (target == state["dragon"][:, None]) & ~state["slain"][:, None]

@@ -15,3 +15,9 @@ SCENARIOS: dict[str, str] = {
     "pushblock": f"{_HERE}.pushblock:PushBlock",
 }
 """World to `module:Class`; the class bears its configuration as `Config`."""
+
+SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "baton": {"baton_by_turns": (f"{_HERE}.scripts:runners", ("agent",))},
+    "escape": {"escape_by_one": (f"{_HERE}.scripts:escapers", ("agent",))},
+}
+"""World to its scripts: name to `module:make` and the roles that it plays. See `coterie.envs.scripts`."""

@@ -1,50 +1,103 @@
 """Scripted players that need no training: how well the cooperative worlds can be played by a plain rule.
 
-Each reads the world's own state, a dict of [B, ...] tensors, and gives the action of every agent.
+`escapers` and `runners` are made for a team, `make(team, env)`, and read what its agents see. In `pushblock` they see
+too little for a rule without memory: `pushblock_heaviest_first` reads the world's own state, a dict of [B, ...]
+tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from coterie.envs.coop.baton import Baton
-from coterie.envs.coop.escape import Escape
-from coterie.envs.coop.grid import MOVES, RIGHT, STAY, Grid
+from coterie.envs.coop.grid import MOVES, RIGHT, STAY, Grid, grid
 from coterie.envs.coop.pushblock import PushBlock
 from coterie.envs.coop.task import ROLE
 from coterie.envs.world import State
-from coterie.types import Action
+from coterie.schema import Choice
+from coterie.types import Action, Row, TeamSpec
 
+Act = Callable[[Row], dict[str, Action]]
 _FAR = 10_000
 
 
-def escape_by_one(world: Escape, state: State) -> dict[str, Action]:
+def escapers(team: TeamSpec, env: Choice) -> Act:
     """coop/escape: the one nearest to the dragon meets it, the others keep off; then the nearest to the key takes it to
     the door.
     """
-    agents, alive, slain = state["agents"], state["alive"], state["slain"]
-    room = world.grid(agents)
-    away = room.distance[agents, state["dragon"][:, None]]
-    chosen = _only(_nearest(away, alive), agents)
-    goal = torch.where(state["holder"] >= 0, state["door"], state["dragon"])[:, None].expand_as(agents)
-    goes = torch.where(state["holder"][:, None] >= 0, _only(state["holder"], agents), chosen)
-    # What each move leaves to the dragon; away from it is where that is most.
-    reached = room.neighbour.view(-1, len(MOVES))[agents]
-    flight = room.distance[reached, state["dragon"][:, None, None]].argmax(-1)
-    waits = torch.where(~slain[:, None] & (away <= 2), flight, STAY)
-    return _action(torch.where(goes, room.way(agents, goal), waits))
+
+    def act(row: Row) -> dict[str, Action]:
+        seen = _seen(row, env.params, things=4, shared=1)
+        dragon, key, door, _ = seen.things.unbind(1)
+        slain = ~seen.there[:, 0]
+        dragon = torch.where(slain, key, dragon)
+        held = seen.marked.any(1)
+        away = seen.room.distance[seen.agents, dragon[:, None]]
+        chosen = _only(_nearest(away, seen.alive), seen.agents)
+        goal = torch.where(held, door, dragon)[:, None].expand_as(seen.agents)
+        # What each move leaves to the dragon; away from it is where that is most.
+        reached = seen.room.neighbour.view(-1, len(MOVES))[seen.agents]
+        flight = seen.room.distance[reached, dragon[:, None, None]].argmax(-1)
+        waits = torch.where(~slain[:, None] & (away <= 2), flight, STAY)
+        goes = torch.where(held[:, None], seen.marked, chosen)
+        return _action(torch.where(goes, seen.room.way(seen.agents, goal), waits))
+
+    return act
 
 
-def baton_by_turns(world: Baton, state: State) -> dict[str, Action]:
+def runners(team: TeamSpec, env: Choice) -> Act:
     """coop/baton: who has a baton brings it to the bell, the nearest of the others fetches the next one."""
-    agents, carries = state["agents"], state["carries"]
-    room = world.grid(agents)
-    away = room.distance[agents, state["baton"][:, None]]
-    free = state["alive"] & ~carries
-    fetches = _only(_nearest(away, free), agents) & free
-    goal = torch.where(carries, state["bell"][:, None], state["baton"][:, None])
-    return _action(torch.where(carries | fetches, room.way(agents, goal), STAY))
+
+    def act(row: Row) -> dict[str, Action]:
+        seen = _seen(row, env.params, things=3, shared=2)
+        baton, bell, _ = seen.things.unbind(1)
+        away = seen.room.distance[seen.agents, baton[:, None]]
+        free = seen.alive & ~seen.marked
+        fetches = _only(_nearest(away, free), seen.agents) & free
+        goal = torch.where(seen.marked, bell[:, None], baton[:, None])
+        return _action(torch.where(seen.marked | fetches, seen.room.way(seen.agents, goal), STAY))
+
+    return act
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the team knows: squares of agents [B, N] and of things [B, M], and whether these are there; who lives, and
+    who bears the mark, [B, N] bool.
+    """
+
+    room: Grid
+    agents: Tensor
+    alive: Tensor
+    marked: Tensor
+    things: Tensor
+    there: Tensor
+
+
+def _seen(row: Row, config: Any, things: int, shared: int) -> _Seen:
+    """Read off the observations of agents with one mark, in a square room that each of them sees all of."""
+    obs, alive, size = row.obs[ROLE], row.alive, config.size
+    own, mark, _, around, _ = obs.split((2, 1, shared, 3 * things, obs.shape[-1] - 3 - shared - 3 * things), -1)
+    witness = alive.byte().argmax(1)  # anybody who lives
+    told = around[torch.arange(len(obs), device=obs.device), witness].unflatten(-1, (things, 3))
+    at = own[torch.arange(len(obs), device=obs.device), witness]
+
+    def square(place: Tensor) -> Tensor:
+        x, y = ((place + 1) * ((size - 1) / 2)).round().long().clamp(0, size - 1).unbind(-1)
+        return y * size + x
+
+    return _Seen(
+        grid(size, size, obs.device),
+        square(own),
+        alive,
+        (mark[..., 0] > 0) & alive,
+        square(at.unsqueeze(1) + 2 * told[..., :2]),
+        told[..., 2] > 0,
+    )
 
 
 def pushblock_heaviest_first(world: PushBlock, state: State) -> dict[str, Action]:

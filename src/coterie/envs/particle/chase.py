@@ -12,6 +12,7 @@ from coterie.envs.particle.task import SIGNS
 _PURSUER_SPEED, _PURSUER_THRUST, _PREY_SPEED, _PREY_THRUST = 1.0, 3.0, 1.3, 4.0
 _TOUCH = 0.125  # pursuer and prey
 _HALF_PLAN, _PLAN = 4, 8  # steps of the first move of a plan, and of all of it
+_LOOKED_AT = (2, 4, 6, 8)  # steps after which a plan is weighed
 _OBSTACLE = 0.2
 _FENCE_COST = 0.5
 _MOST_AHEAD = 0.4  # how long pursuers expect prey to run on as it does
@@ -27,34 +28,63 @@ def directions(variant: Variant, like: Tensor) -> Tensor:
     return moves
 
 
-def flee(obs: Tensor, config: SimpleTagConfig) -> Tensor:
+class Flight:
+    """The plans of prey: two of the five moves, one after the other, and where each leads from rest.
+
+    speed: factor on thrust and speed limit.
+    """
+
+    def __init__(self, variant: Variant, speed: float):
+        moves = directions(variant, torch.zeros(()))
+        self.first = torch.arange(5).repeat_interleave(5)
+        """[25], the first move of every plan."""
+        vel, way, coast, ways = torch.zeros(25, 2), torch.zeros(25, 2), 1.0, []
+        carried = 0.0
+        for step in range(1, _PLAN + 1):
+            before, was = vel, coast
+            push = moves[self.first] if step <= _HALF_PLAN else moves.repeat(5, 1)
+            vel = (1 - DAMPING) * vel + push * (_PREY_THRUST * DT * speed)
+            vel = vel * (_PREY_SPEED * speed / vel.norm(dim=-1, keepdim=True).clamp_min(1e-6)).clamp(max=1)
+            coast *= 1 - DAMPING
+            way = way + DT * (before if variant == "mpe2" else vel)
+            carried += DT * (was if variant == "mpe2" else coast)
+            if step in _LOOKED_AT:
+                ways.append((way, carried))
+        self._ways = torch.stack([way for way, _ in ways], 1)  # [25, T, 2]
+        self._carried = torch.tensor([part for _, part in ways])
+        self._reach = _TOUCH + _PURSUER_SPEED * DT * (torch.tensor(_LOOKED_AT) - 1)
+
+    def ways(self, vel: Tensor) -> Tensor:
+        """Where all plans lead to, from velocities [B, n, 2]: [B, n, 25, T, 2]."""
+        return self._ways.to(vel) + vel[..., None, None, :] * self._carried.to(vel).unsqueeze(-1)
+
+    def room(self, apart: Tensor) -> Tensor:
+        """How far off pursuers who are `apart` [B, n, 25, T] at least would stay: [B, n, 25]."""
+        return (apart - self._reach.to(apart)).amin(-1)
+
+
+def flee(obs: Tensor, config: SimpleTagConfig, flight: Flight) -> Tensor:
     """The prey's moves [B, n] from observations [B, n, D] with all agents and obstacles seen.
 
     Of all plans of two moves, one after the other, each takes that at which the pursuers, were they to run straight at
     it, come least near, and which keeps within the fence and off the obstacles.
     """
     seen = _Seen(obs, config, config.adversaries)
-    moves = directions(config.variant, obs)
-    speed = config.prey_speed  # stages of a curriculum make it slower still, which only makes plans bold
-    first, second = moves.repeat_interleave(5, 0), moves.repeat(5, 1)
-    vel = seen.vel.unsqueeze(-2).expand(*obs.shape[:2], 25, 2)
-    way = torch.zeros_like(vel)
-    room, cost = None, torch.zeros_like(vel[..., 0])
-    for step in range(_PLAN):
-        before = vel
-        vel = (1 - DAMPING) * vel + (first if step < _HALF_PLAN else second) * (_PREY_THRUST * DT * speed)
-        vel = vel * (_PREY_SPEED * speed / vel.norm(dim=-1, keepdim=True).clamp_min(1e-6)).clamp(max=1)
-        way = way + DT * (before if config.variant == "mpe2" else vel)
-        apart = (seen.others.unsqueeze(-3) - way.unsqueeze(-2)).norm(dim=-1)  # [B, n, 25, pursuers]
-        left = (apart - _TOUCH - _PURSUER_SPEED * DT * step).amin(-1)
-        room = left if room is None else torch.minimum(room, left)
-        at = (seen.pos.unsqueeze(-2) + way).permute(3, 0, 1, 2).flatten(1, 2)
-        cost = cost + _FENCE_COST / _PLAN * fence(at).view_as(cost)
-        if config.obstacles:
-            rock = (seen.obstacles.unsqueeze(-3) - way.unsqueeze(-2)).norm(dim=-1)
-            cost = cost + (_OBSTACLE + 0.06 - rock).clamp_min(0).sum(-1)
-    assert room is not None
-    return (room - cost).argmax(-1) // 5
+    ways = flight.ways(seen.vel)
+    room = flight.room(_nearest(seen.others, ways))
+    at = (seen.pos[..., None, None, :] + ways).movedim(-1, 0).flatten(1, 3)
+    cost = _FENCE_COST * fence(at).view(ways.shape[:-1]).mean(-1)
+    if config.obstacles:
+        cost = cost + (_OBSTACLE + 0.06 - _nearest(seen.obstacles, ways)).clamp_min(0).sum(-1) * (
+            _PLAN / len(_LOOKED_AT)
+        )
+    return flight.first.to(obs.device)[(room - cost).argmax(-1)]
+
+
+def _nearest(spots: Tensor, ways: Tensor) -> Tensor:
+    """[B, n, 25, T]: the distance from where plans lead to the nearest of `spots` [B, n, m, 2]."""
+    x, y = (spots[..., None, None, :, i] - ways[..., i].unsqueeze(-1) for i in range(2))
+    return (x.square() + y.square()).amin(-1).sqrt()
 
 
 def pursue(obs: Tensor, config: SimpleTagConfig) -> Tensor:

@@ -99,7 +99,9 @@ def prey(team: TeamSpec, env: Choice) -> Act:
     """The prey of particle/simple_tag. ValueError where they do not see everybody."""
     config: Any = env.params
     _require_sight(config, ("num_agent_neighbors", "num_landmark_neighbors"), None)
-    return _mover(team, lambda obs: {"agent": _chosen(chase.flee(obs["agent"], config))})
+    # Stages of a curriculum make prey slower still, which only makes it bold.
+    flight = chase.Flight(config.variant, config.prey_speed)
+    return _mover(team, lambda obs: {"agent": _chosen(chase.flee(obs["agent"], config, flight))})
 
 
 def ball_players(team: TeamSpec, env: Choice) -> Act:
