@@ -129,10 +129,11 @@ def play(
     seed: int | None = None,
     size: int = 480,
     replay: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Path | None:
-    """Records episodes to `video` (.mp4, .gif) and returns the file, or has the environment's library write its own
-    replay to the folder `replay`, or shows them in a window. Else as `evaluate`.
+    """Records episodes to `video` (.mp4, .gif), or to `record` (.zip) for `coterie view`, and returns the file; or has the
+    environment's library write its own replay to the folder `replay`, or shows them in a window. Else as `evaluate`.
     """
     from pathlib import Path
 
@@ -144,6 +145,12 @@ def play(
     else:
         resolved = _baseline(settings, seed)
     folder = None if run is None else _folder(run)
+    if record is not None:
+        from coterie.playing.byhand import record_episodes
+        from coterie.playing.cast import Wanted, opened
+
+        with opened(Wanted(folder, resolved, (), mode, checkpoint, seed, size)) as (game, title):
+            return record_episodes(game, title, episodes, Path(record))
     file, own = (None if path is None else Path(path) for path in (video, replay))
     return running.play(folder, resolved, file, episodes, mode, checkpoint, seed, size, own)
 

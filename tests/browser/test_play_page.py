@@ -86,7 +86,7 @@ def test_a_masked_key_and_a_masked_button_are_refused_and_say_so(page: Open):
 def test_buttons_move_the_agent_too_and_probabilities_stand_beside_them(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
-    assert [e.text for e in shown.all("[data-agent=b_0] .share")] == ["draws", "33.3%", "33.3%", "33.3%"]
+    assert [e.text for e in shown.all("[data-agent=b_0] .share")] == ["chance", "33.3%", "33.3%", "33.3%"]
     shown.find(choice("right")).click()
     ready(shown, 1)
     assert square(shown) == 2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import coterie
 from coterie import registry, shown
 from coterie.cli import run
 from coterie.config import resolve
@@ -194,7 +195,15 @@ def test_the_command_records_what_the_game_shows(tag: Path, tmp_path: Path):
         row = game.step()[0].row
     again = RowRecord(**row, episode=0)
     assert found.rows[1] == again
+    assert found.header == Recording(coterie_play(tag, tmp_path / "two.zip")).header
     found.close()
+
+
+def coterie_play(run: Path, out: Path) -> Path:
+    """The same from Python."""
+    written = coterie.play(run, record=out, episodes=2, seed=5, size=96)
+    assert written == out
+    return out
 
 
 def test_values_are_those_of_the_run_s_critic(tag: Path):

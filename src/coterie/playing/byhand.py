@@ -27,7 +27,9 @@ def play_by_hand(game: Game, title: str, fps: float, record: Path | None, addres
 
         session = Session(game, title, fps, send)
         if record is not None:
-            session.record(stack.enter_context(Recorder(record, session.header)))
+            recorder = Recorder(record, session.header)
+            stack.callback(recorder.close)  # also where the environment fails: what was played so far is worth keeping
+            session.record(recorder)
         server = stack.enter_context(serving(address, "play.html", lambda path: None, lambda: session.welcome))
         told.append(server)
         with until_interrupted():

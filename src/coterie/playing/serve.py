@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 from coterie.errors import UserError
 from coterie.playing.server import Files, Server
@@ -41,6 +44,16 @@ def serving(address: Address, page: str, files: Files, welcome: Callable[[], lis
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ctrl-C is how this ends, and no error."""
-    with contextlib.suppress(KeyboardInterrupt):
-        yield
+    """Ctrl-C and SIGTERM are how this ends, and no error."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # only that may set handlers
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -63,7 +63,7 @@ export class Card {
     part.setAttribute("aria-label", `choices of ${this.agent.name}${several ? `, part ${component + 1}` : ""}`);
     part.append(
       make("div", "head", "", make("span", "", several ? `part ${component + 1}` : ""), make("span"),
-        make("span", "share", "draws"), make("span", "worth", "worth"), make("span", "keys")),
+        make("span", "share", "chance"), make("span", "worth", "Q"), make("span", "keys")),
     );
     for (let choice = 0; choice < count; choice++) {
       const name = this.agent.choice_names[component]?.[choice] ?? `choice ${choice}`;
