@@ -6,7 +6,7 @@ import io
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,22 @@ class Summary:
     files: tuple[tuple[str, Path], ...]
     lesson: str = ""
     """The lesson that it came to, `lesson 2 of 3: far`."""
+    ladder: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of self-play: the newest snapshot's Elo rating and its standard error by team, "" where one plays all sides."""
 
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
         """What to do next and the command for it."""
         run = shlex.quote(str(self.run))
         more = "" if self.steps < self.total else f" steps={2 * self.steps}"
+        rivals = (
+            ("rivals", f"coterie league {run} random"),
+            ("exploit", f"coterie exploit {run}"),
+        )
         return (
             ("watch", f"coterie play {run} --video out.mp4"),
             ("evaluate", f"coterie evaluate {run}"),
+            *(rivals if self.ladder else ()),
             ("go on", f"coterie resume {run}{more}"),
             ("plot", f"coterie plot {run}"),
         )
@@ -100,6 +107,11 @@ class Summary:
             yield ""
             yield self._returns(history=options.max_width >= 100)
         verdicts = [f"{team.team}: {team.verdict}".removeprefix(": ") for team in self.teams if team.verdict]
+        verdicts += [
+            f"{team}: {rated}".removeprefix(": ")
+            for team, (rating, error) in self.ladder.items()
+            for rated in [f"the newest snapshot is rated {rating:.0f} ± {error:.0f} Elo; the untrained policy is 0"]
+        ]
         for block in (
             [Text(verdict) for verdict in verdicts],
             _pairs([(name, str(path)) for name, path in self.files], "dim"),
@@ -184,7 +196,17 @@ def summarise(
         wall_s=max((row["time/wall_s"] for row in rows if row.get("time/wall_s") is not None), default=math.nan),
         teams=tuple(teams),
         files=tuple((name, run / file) for name, file in _FILES if (run / file).exists()),
+        ladder=_ladder(rows),
     )
+
+
+def _ladder(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """The latest ratings by team with their standard errors; {} without self-play."""
+    for row in reversed(rows):
+        rating, error = (by_team(row, f"selfplay/{name}") for name in ("elo", "elo_error"))
+        if rating:
+            return {team: (rating[team], error[team]) for team in rating}
+    return {}
 
 
 def _level(levels: Mapping[str, float] | None, team: str) -> float | None:

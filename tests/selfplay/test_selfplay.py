@@ -212,3 +212,15 @@ def test_what_does_not_fit_is_one_line(settings: tuple[str, ...], message: str, 
         train(tmp_path / "run", *settings)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_summary_tells_the_rating_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Negative control: a run without self-play tells of no rating."""
+    train(
+        tmp_path / "run", *RPS, "selfplay.opponents=uniform", "selfplay.every=40", "selfplay.games=8", "progress=lines"
+    )
+    told = capsys.readouterr().err
+    assert "the newest snapshot is rated" in told
+    assert f"coterie exploit {tmp_path / 'run'}" in told
+    train(tmp_path / "plain", *RPS, "progress=lines")
+    assert "is rated" not in capsys.readouterr().err
