@@ -122,7 +122,8 @@ SCENARIOS: dict[str, Scenario] = {
         "Two equal sides push a ball into each other's goal. The field has walls; a goal ends the game. A world of "
         "this project's own, for self-play: both sides see the field as left does, so that one policy can play either.",
         "Of a goal +1 for each player of the side that scored, -1 for each of the others; on the way `env.shaping` "
-        "times what the ball came nearer to the other side's goal, in lengths of half the field.",
+        "times what the ball came nearer to the other side's goal, in lengths of half the field, and `env.approach` "
+        "times what the nearest of the side came nearer to the ball, less what the nearest of the other side did.",
         dict.fromkeys(
             ("left", "right"),
             (

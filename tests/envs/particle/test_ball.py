@@ -41,7 +41,7 @@ def ball_of(world: SimpleBall, state: dict[str, Any]) -> list[float]:
 
 
 def test_a_goal_pays_one_to_each_of_a_side_and_costs_the_others_one():
-    world = world_of(agents=2, shaping=0)
+    world = world_of(agents=2, shaping=0, approach=0)
     players = [(-0.5, 0.5), (-0.5, -0.5), (0.5, 0.5), (0.5, -0.5)]
     rolling = [(0.0, 0.0)] * 4 + [(1.0, 0.0)]
     _, outcome = world.step(placed(world, *players, (0.65, 0.0), vel=rolling), moved([0, 0], [0, 0]), None)
@@ -56,10 +56,23 @@ def test_a_goal_pays_one_to_each_of_a_side_and_costs_the_others_one():
 
 
 def test_on_the_way_a_side_is_paid_for_what_the_ball_advances():
-    world = world_of(agents=1, shaping=0.5)
+    world = world_of(agents=1, shaping=0.5, approach=0)
     state = placed(world, (-0.5, 0.8), (0.5, 0.8), (0.0, 0.0), vel=[(0.0, 0.0), (0.0, 0.0), (-2.0, 0.0)])
     _, outcome = world.step(state, moved([STAY], [STAY]), None)
     assert outcome.reward.tolist() == [[pytest.approx(-0.1), pytest.approx(0.1)]]  # 0.2 towards left's goal
+
+
+def test_the_nearest_of_a_side_is_paid_for_coming_nearer_than_the_other_sides():
+    world = world_of(agents=2, shaping=0, approach=0.5)
+    runs = [(1.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
+    state = placed(world, (-0.6, 0.0), (-0.9, 0.5), (0.6, 0.0), (0.9, 0.5), (0.0, 0.0), vel=runs)
+    _, outcome = world.step(state, moved([STAY] * 2, [STAY] * 2), None)
+    assert outcome.reward[0].tolist() == pytest.approx([0.05, 0.05, -0.05, -0.05])  # 0.1 nearer
+    state = placed(
+        world, (-0.6, 0.0), (-0.9, 0.5), (0.6, 0.0), (0.9, 0.5), (0.0, 0.0), vel=[*runs[1:2], *runs[:1], *runs[2:]]
+    )
+    _, outcome = world.step(state, moved([STAY] * 2, [STAY] * 2), None)
+    assert outcome.reward[0].tolist() == [0, 0, 0, 0]  # the other mate is nearer still
 
 
 def test_the_ball_turns_round_at_a_wall_with_four_fifths_of_its_speed_and_a_player_stops():

@@ -29,6 +29,8 @@ class SimpleBallConfig(ParticleConfig):
     """How many players a side has."""
     shaping: float = Field(0.5, ge=0, le=100)
     """What moving the ball from the middle to a goal brings a player beside the goal itself, which brings 1."""
+    approach: float = Field(0.2, ge=0, le=100)
+    """What a player earns for each length that the nearest of its side comes nearer to the ball, and the others pay."""
     episode_limit: int | None = Field(75, ge=1)
     """Steps after which a game without a goal is cut: nobody won; None: never."""
 
@@ -36,7 +38,8 @@ class SimpleBallConfig(ParticleConfig):
 @final
 class SimpleBall(ParticleWorld):
     """A player of the side that scores earns 1, one of the other side pays 1, and the game is over. On the way, a
-    player earns `shaping` times what the ball came nearer to the other goal along the field.
+    player earns `shaping` times what the ball came nearer to the other goal along the field, and `approach` times what
+    the nearest of its side came nearer to the ball, less what the nearest of the other side did.
 
     Walls stand at +-1; the goals lie at their middles, left's at -1 and right's at +1. Everybody sees the field as left
     does: for right, x is turned round, in observations and moves alike. So the sides are equal, and a policy of one can
@@ -66,7 +69,10 @@ class SimpleBall(ParticleWorld):
                 *(Body(f"{side}_goal", GOAL_SIZE, kind="forest", color=color[side]) for side in self._sides),
             ],
             roles=[Role(side, side, tuple(bodies), mirrored=side == "right") for side, bodies in self._sides.items()],
-            measured={"score": ([self._ball], [self._goals["left"], self._goals["right"]])},
+            measured={
+                "score": ([self._ball], [self._goals["left"], self._goals["right"]]),
+                "near": (range(2 * n), [self._ball]),
+            },
             parameters={
                 "shaping": Parameter(config.shaping, 0.0, 100.0, "pay for moving the ball from the middle to a goal")
             },
@@ -103,10 +109,14 @@ class SimpleBall(ParticleWorld):
     def pay(self, now: Now) -> Pay:
         scored = now.between("score")[0] < GOAL_SIZE
         left_won, right_won = scored[1].to(now.flat.dtype), scored[0].to(now.flat.dtype)
-        before = self.physics.rows.part(now.state["rows"].T, "moving")[0, self._ball]
-        advance = now.part("moving")[0, self._ball] - before
+        n, before = self.config.agents, self.physics.rows.part(now.state["rows"].T, "moving")
+        advance = now.part("moving")[0, self._ball] - before[0, self._ball]
         left = left_won - right_won + now.state["shaping"] * advance
-        n = self.config.agents
+        if self.config.approach:
+            apart = before[:, : self._ball] - before[:, self._ball :]
+            nearer = torch.hypot(apart[0], apart[1]).view(2, n, -1).amin(1)
+            nearer = nearer - now.between("near").view(2, n, -1).amin(1)
+            left = left + self.config.approach * (nearer[0] - nearer[1])
         reward = torch.cat((left.expand(n, -1), -left.expand(n, -1)))
         return Pay(reward, lambda _: {"left_won": left_won, "right_won": right_won}, scored.any(0))
 
