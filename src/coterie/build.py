@@ -124,14 +124,11 @@ def _lessons(
     envs: tuple[VectorEnv, VectorEnv],
     evaluator: Evaluator,
 ) -> Guide:
-    """What leads from lesson to lesson. UserError for parameters that the environment has not, and metrics that the run
-    never logs.
-    """
+    """What leads from lesson to lesson. UserError for metrics that the run never logs."""
     from coterie.curriculum.guide import Lessons
     from coterie.curriculum.metric import check
 
     env, judged = envs
-    course.check(env)
     for lesson in course.lessons:
         if lesson.advance is not None:
             who = f"curriculum.lessons: lesson '{lesson.name}'"
@@ -271,6 +268,8 @@ def environment(
     if lesson is None:
         lesson = 0 if purpose in _RUNNING else course.last
     try:
+        if purpose == "train":
+            course.check(env)
         course.set(env, lesson if purpose == "train" else course.evaluated(lesson))
     except BaseException:
         env.close()

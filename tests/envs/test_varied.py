@@ -168,7 +168,7 @@ def test_a_state_goes_on_with_the_parameters_of_its_episodes(workers: int):
         (RAMP, {"size": {"integers": [3, 5]}}, r"ramp with size=4 has other agents or spaces than without"),
         (RAMP, {"wrappers": 1}, r"ramp has no parameter 'wrappers'"),
         (PENDULUM, {"m": 1}, r"gym/Pendulum-v1 has no parameter 'm' that lessons could change: choose from g"),
-        (PENDULUM, {"g": "heavy"}, r"gym/Pendulum-v1.*g.*number"),
+        (PENDULUM, {"g": "heavy"}, r"gym/Pendulum-v1 takes no such parameter: g=heavy: expected a number"),
     ],
 )  # fmt: skip
 def test_parameters_that_do_not_fit_are_one_line(name: str, given: dict[str, Any], said: str):

@@ -149,9 +149,9 @@ class WorldEnv(Varying):
     def vary(self, samplers: Mapping[str, Sampler]) -> None:
         known = self.world.parameters
         self._samplers = dict(sorted((self._samplers | fitted(self.spec.name, samplers, known)).items()))
-        for name in self._samplers.keys() - self._state.keys() if self._state else ():  # running episodes stay as is
-            value = known[name].value
-            self._state[name] = torch.full((self.copies,), value, device=self.device)
+        for name in self._samplers:
+            if self._state and name not in self._state:  # running episodes go on as without it
+                self._state[name] = torch.full((self.copies,), known[name].value, device=self.device)
 
     def _restarted(self) -> State:
         """A new episode in every copy, with the parameters that it draws."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
+from pydantic import ValidationError
 
-from coterie import registry
+from coterie import messages, registry
 from coterie.envs.hosting.instance import Instance, Layout, Place
 from coterie.envs.hosting.opening import opened
 from coterie.envs.hosting.saved import set_words, words
@@ -67,8 +68,13 @@ class Kind:
 
     def make(self, values: Mapping[str, Value]) -> tuple[Layout, Instance]:
         """A copy with these values for its constructor. UserError for those that it refuses."""
-        given = dict(self.params) | dict(values)
-        layout, make = opened(self.name, registry.environment(self.name).Config.model_validate(given).model_dump())
+        model = registry.environment(self.name).Config
+        try:
+            config = model.model_validate(dict(self.params) | dict(values))
+        except ValidationError as error:
+            said = messages.mistakes(error, messages.leaf_fields(model))[0][1]
+            raise UserError(f"{self.name} takes no such parameter: {said}") from error
+        layout, make = opened(self.name, config.model_dump())
         return layout, make()
 
     def check(self, layout: Layout, samplers: Mapping[str, Sampler]) -> None:
