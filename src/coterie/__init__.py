@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from coterie.envs.export.multiagent import MultiAgentWorld
     from coterie.envs.vector import VectorEnv
     from coterie.errors import NonFiniteError, UserError
+    from coterie.imitation.demos import Demos
     from coterie.player import Loaded, Player
     from coterie.run import Result
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Demos",
     "Loaded",
     "NonFiniteError",
     "Player",
@@ -43,11 +45,13 @@ __all__ = [
     "load",
     "make",
     "play",
+    "record",
     "resume",
     "train",
 ]
 
 _LAZY = {
+    "Demos": "coterie.imitation.demos",
     "Loaded": "coterie.player",
     "NonFiniteError": "coterie.errors",
     "Player": "coterie.player",
@@ -132,8 +136,8 @@ def play(
     record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Path | None:
-    """Records episodes to `video` (.mp4, .gif), or to `record` (.zip) for `coterie view`, and returns the file; or has the
-    environment's library write its own replay to the folder `replay`, or shows them in a window. Else as `evaluate`.
+    """Records episodes to `video` (.mp4, .gif), or to `record` (.zip) for `coterie view`, and returns the file; or has
+    the environment's library write its own replay to the folder `replay`, or shows a window. Else as `evaluate`.
     """
     from pathlib import Path
 
@@ -153,6 +157,32 @@ def play(
             return record_episodes(game, title, episodes, Path(record))
     file, own = (None if path is None else Path(path) for path in (video, replay))
     return running.play(folder, resolved, file, episodes, mode, checkpoint, seed, size, own)
+
+
+def record(
+    run: Run | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    episodes: int = 20,
+    mode: AskedMode = "auto",
+    checkpoint: str = "best",
+    seed: int | None = None,
+    **settings: Any,
+) -> Demos:
+    """Writes demonstrations by a run's checkpoint, or by an algorithm that needs no training, and returns them.
+
+    out: the file, by default demos.safetensors in the run's folder, or here; others as in `evaluate`. UserError for
+    settings beside a run, which brings its own.
+    """
+    from pathlib import Path
+
+    from coterie.imitation import run as recording
+
+    target = None if out is None else Path(out)
+    if run is not None:
+        _refuse(settings)
+        return recording.record_run(_folder(run), target, episodes, mode, checkpoint, seed)[1]
+    return recording.record_baseline(_baseline(settings, None), target, episodes, mode, seed)[1]
 
 
 def load(run: Run, checkpoint: str = "best", device: str | torch.device = "cpu") -> Loaded:

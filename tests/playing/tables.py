@@ -21,12 +21,15 @@ NAMES = ("stay", "left", "right")
 class Corridor(World):
     """Two walkers on squares 0 to 4, an agent of two teams each; walker i is paid its square, and the first's team 0.5.
 
-    Steps into walls are masked. Walker b dies on square 4. Pictures are the squares: red for a, green for b.
+    Steps into walls are masked. Walker b dies on square 4. Pictures are the squares: red for a, green for b. With
+    `turns`, a can only stay in every row whose number 3 does not divide.
     """
 
     restart_noise = 0
 
-    def __init__(self, limit: int = 6, mortal: bool = False, numbers: bool = False, pause: bool = True):
+    def __init__(
+        self, limit: int = 6, mortal: bool = False, numbers: bool = False, pause: bool = True, turns: bool = False
+    ):
         see = spaces.Box(0, 4, (2,))
         names = NAMES if pause else ("back", "left", "right")
         roles = (
@@ -35,14 +38,14 @@ class Corridor(World):
             if numbers
             else RoleSpec("b", "b", ("b_0",), see, spaces.Discrete(3), (names,)),
         )
-        self._mortal, self._numbers = mortal, numbers
+        self._mortal, self._numbers, self._turns = mortal, numbers, turns
         self.spec = EnvSpec(
             "corridor", roles, {}, mortal=mortal, paid_by_group=True, metrics=("far",), episode_limit=limit
         )
 
     def restart(self, noise: Tensor) -> State:
         place = torch.tensor([[1.0, 3.0]]).expand(len(noise), 2).clone()
-        return {"place": place, "last": torch.zeros(len(noise), 1)}
+        return {"place": place, "last": torch.zeros(len(noise), 1), "row": torch.zeros(len(noise))}
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         ways = torch.tensor([0.0, -1.0, 1.0])
@@ -59,11 +62,13 @@ class Corridor(World):
         paid = torch.tensor([[0.5, 0.0]]).expand(len(place), 2)
         dies = torch.stack([torch.zeros(len(place), dtype=torch.bool), place[:, 1] == 4], 1) if self._mortal else None
         outcome = Outcome(place.clone(), paid, agent_ended=dies, metrics={"far": place[:, 0]})
-        return {"place": place, "last": last}, outcome
+        return {"place": place, "last": last, "row": state["row"] + 1}, outcome
 
     def view(self, state: State) -> View:
         place = state["place"]
         mask = torch.stack([torch.ones_like(place, dtype=torch.bool), place > 0, place < 4], -1)
+        if self._turns:
+            mask[:, 0, 1:] &= (state["row"] % 3 == 0)[:, None]
         masks = {"a": mask[:, :1]} | ({} if self._numbers else {"b": mask[:, 1:]})
         alive = torch.stack([torch.ones(len(place), dtype=torch.bool), place[:, 1] < 4], 1) if self._mortal else None
         return View({"a": place.unsqueeze(1), "b": place.unsqueeze(1)}, masks, alive=alive)

@@ -142,6 +142,22 @@ def test_a_player_who_has_to_choose_is_waited_for():
     assert page.notes == ["a_0 must choose first"]
 
 
+def test_rows_in_which_the_player_waits_for_a_turn_follow_by_themselves():
+    page = Page(table(["a"], turns=True, pause=False, limit=50))
+    page.press(2)
+    assert page.row["row"] == 3  # two rows of others later
+    assert page.last["state"]["waiting"] == ["a_0"]
+    page = Page(table(["a"], pause=False, limit=50))
+    page.press(2)
+    assert page.row["row"] == 1
+
+
+def test_an_episode_that_ends_meanwhile_is_not_passed_over():
+    page = Page(table(["a"], turns=True, limit=2))
+    page.press(2)
+    assert (page.row["row"], page.row["closing"]) == (2, True)
+
+
 def test_the_dead_are_told_that_they_are():
     page = Page(table(["b"], mortal=True, limit=50))
     page.press(2, agent=1)

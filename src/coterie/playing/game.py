@@ -89,6 +89,12 @@ class Game:
         """Who has to choose before the next step."""
         return [s.name for s in self.seats if self.alive(s) and s.decide(self.mask(s))[0] is None]
 
+    @property
+    def forced(self) -> bool:
+        """No player has anything to decide in this row, and some could if it were their turn."""
+        there = [seat for seat in self.seats if self.alive(seat)]
+        return bool(there) and all(seat.forced(self.mask(seat)) for seat in there)
+
     def step(self) -> tuple[Moment, str]:
         """The next row, and what was not done as it was wished. Nobody may be waited for."""
         with torch.inference_mode():

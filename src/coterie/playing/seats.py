@@ -138,6 +138,11 @@ class Seat:
             taken.append(wanted)
         return Choice(tuple(taken), tuple(self.numbers)), refused
 
+    def forced(self, mask: Sequence[bool] | None) -> bool:
+        """There is nothing to decide: one choice is left, as for those who wait for their turn."""
+        choices = self.role.action.choices
+        return self.single and mask is not None and sum(self._can(0, c, mask) for c in range(choices[0])) == 1
+
     def stepped(self) -> None:
         """A step was taken: what is not held any longer is forgotten."""
         self.chosen = [wanted if held else None for wanted, held in zip(self.chosen, self._held, strict=True)]

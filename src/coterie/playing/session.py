@@ -14,6 +14,8 @@ from coterie.playing.recording import Recorder, encode
 from coterie.playing.seats import Seat
 
 SLOWEST, FASTEST = 0.5, 60.0
+_TURNS = 32
+"""Rows without a decision of a player that are passed over at once."""
 
 
 class _Command(BaseModel):
@@ -161,6 +163,9 @@ class Session:
                 self._note(refused)
             elif self.paused and seat.single and not self.game.waits():
                 self._go()  # the press is the step
+                for _ in range(_TURNS):  # and the others' turns follow by themselves
+                    if self.game.forced:
+                        self._go()
 
     def _go(self) -> None:
         """One step, if nobody has to choose first."""
