@@ -226,3 +226,18 @@ def test_without_a_run_nobody_claims_to_know_what_will_be_earned():
         moment = game.begin()
     assert title == "mappo on particle/simple_tag"
     assert [a["value"] for a in moment.row["agents"]] == [None] * 4
+
+
+def test_a_recurrent_run_with_a_second_reward_says_what_the_environment_will_pay(tmp_path: Path):
+    train(tmp_path / "run", "algo=mappo", "env=particle/simple_spread", "algo.memory=gru", "rewards.rnd.strength=0.5")
+    with opened(Wanted(tmp_path / "run", human=["agent.agent_1"])) as (game, _):
+        game.begin()
+        critic: Any = game.cast.critics["agent"]
+        moments = [game.step()[0] for _ in range(3)]
+        with torch.inference_mode():
+            rows = game._row.team(game.cast.teams["agent"])
+            again, _ = critic.judge(rows, critic.start_judging(1))
+        told = [agent["value"] for agent in moments[-1].row["agents"]]
+    assert len(critic.streams) == 2
+    assert all(isinstance(value, float) for value in told)
+    assert told != [pytest.approx(x, rel=1e-4) for x in again[0].tolist()]  # its memory went along
