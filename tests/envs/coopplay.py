@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from episodeplay import Player, played, row_of
 
 from coterie.envs.make import make
-from coterie.envs.scripts import script_of
 from coterie.envs.world import State, WorldEnv
-from coterie.schema import Choice
 from coterie.types import Action, Row, Step
 
 MOVES = {"stay": 0, "left": 1, "right": 2, "down": 3, "up": 4}
@@ -31,9 +29,7 @@ def placed(env: WorldEnv, **entries: Any) -> Row:
         shown["state"][name] = torch.as_tensor(value, dtype=old.dtype).expand_as(old).clone()
     alive = env.world.view(shown["state"]).alive
     env.load_state_dict(shown | ({} if alive is None else {"alive": alive}))
-    view = env.world.view(shown["state"])
-    lives = torch.ones(env.copies, env.spec.n, dtype=torch.bool) if view.alive is None else view.alive
-    return Row(view.obs, view.action_mask, view.state, lives, lives, torch.ones(env.copies, dtype=torch.bool))
+    return row_of(env.world, shown["state"])
 
 
 def act(*moves: str, copies: int = 1) -> dict[str, Action]:
@@ -50,40 +46,9 @@ def state_of(env: WorldEnv) -> State:
     return env.state_dict()["state"]
 
 
-def by_script(script: str, name: str) -> Callable[[Any, State], dict[str, Action]]:
-    """A player that acts by a script of the world of that name, which sees no more than the agents."""
-
-    def play(world: Any, state: State) -> dict[str, Action]:
-        (team,) = world.spec.default_teams()
-        act, _, _ = script_of(team, Choice(name=f"coop/{name}", params=world.config), script)
-        view = world.view(state)
-        lives = torch.ones(len(view.obs["agent"]), world.spec.n, dtype=torch.bool) if view.alive is None else view.alive
-        return act(Row(view.obs, view.action_mask, view.state, lives, lives, torch.ones(len(lives), dtype=torch.bool)))
-
-    return play
-
-
-def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:
-    """Uniform among the open moves, as `algo=random` plays."""
-    mask = row.action_mask["agent"].float()
-    drawn = torch.multinomial(mask.flatten(0, 1), 1, generator=generator)
-    return {"agent": Action(drawn.view(*mask.shape[:2], 1))}
-
-
 def episodes(
-    name: str, copies: int, player: Callable[[Any, State], dict[str, Action]] | None = None, **params: Any
+    name: str, copies: int, player: Player | None = None, **params: Any
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """One episode of every copy: the group's returns [copies] and the mean metrics. player: None plays at random."""
-    env = env_of(name, copies, **params)
-    row = env.reset(0)
-    generator = torch.Generator().manual_seed(1)
-    total, over = torch.zeros(copies), torch.zeros(copies, dtype=torch.bool)
-    metrics = {key: torch.zeros(copies) for key in env.spec.metrics}
-    while not over.all():
-        action = at_random(row, generator) if player is None else player(env.world, state_of(env))
-        result, row = env.step(action)
-        total += torch.where(over, 0.0, result.group_reward[:, 0] + result.reward.sum(1))
-        ends = (result.episode_terminated | result.episode_truncated) & ~over
-        metrics = {key: torch.where(ends, result.metrics[key], value) for key, value in metrics.items()}
-        over |= ends
+    """As `played`, with the mean metrics."""
+    total, metrics = played(env_of(name, copies, **params), player)
     return total, {key: float(value.mean()) for key, value in metrics.items()}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from episodeplay import Player, played
 
 from coterie.envs.make import make
-from coterie.envs.scripts import script_of
 from coterie.envs.skirmish.battle import Skirmish
 from coterie.envs.skirmish.force import PARK, SPREAD
-from coterie.envs.world import State, WorldEnv
-from coterie.schema import Choice
+from coterie.envs.world import WorldEnv
 from coterie.types import Action, Row, Step
 
 ORDERS = {"noop": 0, "stop": 1, "north": 2, "south": 3, "east": 4, "west": 5}
@@ -67,44 +66,8 @@ def row_of(env: WorldEnv, name: str) -> list[float]:
     return env.state_dict()["state"]["units"][0, world_of(env).layout.place[name]].tolist()
 
 
-def by_script(name: str) -> Callable[[Skirmish, State], dict[str, Action]]:
-    """A player that acts by a script of the maps, which sees no more than the units."""
-    made: dict[str, Callable[[Row], dict[str, Action]]] = {}
-
-    def play(world: Skirmish, state: State) -> dict[str, Action]:
-        map_name = world.spec.name
-        if map_name not in made:
-            (team,) = world.spec.default_teams()
-            made[map_name], _, _ = script_of(team, Choice(name=f"skirmish/{map_name}", params=world.config), name)
-        view = world.view(state)
-        assert view.alive is not None
-        acted = torch.ones(len(view.alive), dtype=torch.bool)
-        return made[map_name](Row(view.obs, view.action_mask, view.state, view.alive, view.alive, acted))
-
-    return play
-
-
-def at_random(row: Row, generator: torch.Generator) -> dict[str, Action]:
-    """Uniform among the open choices, as `algo=random` plays."""
-    mask = row.action_mask["ally"].float()
-    drawn = torch.multinomial(mask.flatten(0, 1), 1, generator=generator)
-    return {"ally": Action(drawn.view(*mask.shape[:2], 1))}
-
-
 def episodes(
-    name: str, copies: int, player: Callable[[Skirmish, State], dict[str, Action]] | None = None, **params: Any
+    name: str, copies: int, player: Player | None = None, **params: Any
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """One episode of every copy: the group's returns [copies] and metrics at the end. player: None plays at random."""
-    env = env_of(name, copies, **params)
-    row = env.reset(0)
-    generator = torch.Generator().manual_seed(1)
-    total, over = torch.zeros(copies), torch.zeros(copies, dtype=torch.bool)
-    metrics = {key: torch.zeros(copies) for key in env.spec.metrics}
-    while not over.all():
-        action = at_random(row, generator) if player is None else player(world_of(env), env.state_dict()["state"])
-        result, row = env.step(action)
-        total += torch.where(over, 0.0, result.group_reward[:, 0])
-        ends = (result.episode_terminated | result.episode_truncated) & ~over
-        metrics = {key: torch.where(ends, result.metrics[key], value) for key, value in metrics.items()}
-        over |= ends
-    return total, metrics
+    """As `played`."""
+    return played(env_of(name, copies, **params), player)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coopplay import at_random, env_of, placed, state_of, step
+from coopplay import env_of, placed, state_of, step
+from episodeplay import at_random
 
 from coterie import registry
 from coterie.envs.check import check

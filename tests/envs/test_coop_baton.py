@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coopplay import by_script, env_of, episodes, placed, state_of, step
+from coopplay import env_of, episodes, placed, state_of, step
+from episodeplay import by_script
 
 from coterie.types import Action, Row
 
-BATON_BY_TURNS = by_script("baton_by_turns", "baton")
+BATON_BY_TURNS = by_script("coop", "baton_by_turns")
 
 # Squares of the room of 5 x 5: the bell is at the right end of the lowest row, the gate at its left end.
 BELL, GATE, BATON = 4, 0, 12

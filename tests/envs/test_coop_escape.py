@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from coopplay import by_script, env_of, episodes, placed, state_of, step
+from coopplay import env_of, episodes, placed, state_of, step
+from episodeplay import by_script
 
 from coterie.types import Action, Row
 
-ESCAPE_BY_ONE = by_script("escape_by_one", "escape")
+ESCAPE_BY_ONE = by_script("coop", "escape_by_one")
 
 # Squares of the room of 5 x 5: y * 5 + x. The dragon is in the middle of the top row, its portal below it.
 DRAGON, PORTAL, DOOR = 22, 2, 20

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from skirmishplay import GONE, act, at_random, by_script, env_of, episodes, placed, row_of, step, world_of
+from episodeplay import at_random, by_script
+from skirmishplay import GONE, act, env_of, episodes, placed, row_of, step, world_of
 
 from coterie import registry
 from coterie.envs.check import check
@@ -23,7 +24,7 @@ from coterie.envs.skirmish.scripts import hit_and_run
 from coterie.envs.skirmish.units import UNITS
 from coterie.errors import UserError
 
-NEAREST, WEAKEST = by_script("attack_nearest"), by_script("attack_weakest")
+NEAREST, WEAKEST = (by_script("skirmish", f"attack_{whom}") for whom in ("nearest", "weakest"))
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "skirmish.md"
 SIZES = {
     "3m": (30, 48, 9, 60),
