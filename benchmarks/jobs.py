@@ -238,7 +238,7 @@ JOBS = (
             (f"algo={algo}", f"env=sparse/{task}", f"steps={steps}", "eval.every=20k", *_CURIOUS[signal]),
             *("team", "sum", task, None, "", (0.5, 0.95)),
         )
-        for task, algo, steps in (("rooms", "ppo", "500k"), ("plates", "mappo", "500k"))
+        for task, algo, steps in (("rooms", "ppo", "400k"), ("plates", "mappo", "500k"))
         for signal in _CURIOUS
     ),
     *(

@@ -175,7 +175,7 @@ def test_the_group_is_paid_when_both_are_in_the_last_room():
     assert result.episode_terminated.all()
 
 
-@pytest.mark.parametrize(("name", "script", "rooms"), [("rooms", "straight_on", 6), ("plates", "plate_by_plate", 4)])
+@pytest.mark.parametrize(("name", "script", "rooms"), [("rooms", "straight_on", 5), ("plates", "plate_by_plate", 4)])
 def test_the_script_always_gets_there_and_random_play_never(name: str, script: str, rooms: int):
     assert shares(name, 128, script) == {"return": 1.0, "rooms": rooms, "done": 1.0}
     found = shares(name, 1024, None)

@@ -24,7 +24,7 @@ class ChainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rooms: int = Field(default=6, ge=2, le=32)
+    rooms: int = Field(default=5, ge=2, le=32)
     """Rooms from the start to the goal."""
     columns: int = Field(default=3, ge=1, le=32)
     """Rooms in a line; the next line is walked the other way."""
