@@ -14,7 +14,7 @@ import pytest
 
 from coterie import cli, run
 from coterie.__main__ import main
-from coterie.cli_list import _missing
+from coterie.cli_list import _missing, _scripted
 from coterie.errors import NonFiniteError, UserError
 
 SMALL = [
@@ -187,7 +187,19 @@ def test_a_reader_that_goes_away_is_no_error():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "resume", "evaluate", "play", "bench", "plot", "check-env", "list algos", "list envs", "list keys"],
+    [
+        "train",
+        "resume",
+        "evaluate",
+        "play",
+        "bench",
+        "plot",
+        "check-env",
+        "list algos",
+        "list envs",
+        "list keys",
+        "list parameters",
+    ],
 )
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]):
     assert main([*command.split(), "--help"]) == 0
@@ -254,6 +266,15 @@ def test_environments_that_lack_the_same_are_one_line_of_the_list():
     rows = [{"name": f"smac/{name}", "missing": needs.format(name)} for name in ("3m", "8m", "MMM")]
     rows += [{"name": "gym/CartPole-v1"}, {"name": "lab/pond", "missing": "environment 'lab/pond' is broken"}]
     assert _missing(rows) == ["environment 'smac/3m' needs smac (and so do 2 more)", "environment 'lab/pond' is broken"]
+
+
+def test_environments_that_bring_the_same_scripts_are_one_line_of_the_list():
+    rows = [{"name": f"skirmish/{name}", "scripts": ["near", "weak"]} for name in ("3m", "8m", "MMM")]
+    rows += [{"name": "gym/CartPole-v1", "scripts": []}, {"name": "particle/simple_tag", "scripts": ["flee"]}]
+    assert _scripted(rows) == [
+        "algo=scripted in skirmish/3m and 2 more like it: algo.script=near, weak",
+        "algo=scripted in particle/simple_tag: algo.script=flee",
+    ]
 
 
 def test_print_shows_the_commands_of_a_sweep(capsys: pytest.CaptureFixture[str]):

@@ -46,17 +46,28 @@ def envs(json: Json = False) -> int:
     from coterie.tables import print_table
 
     shown = [
-        [
-            *(row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions")),
-            *(row["limit"], ", ".join(row.get("scripts", ()))),
-        ]
+        [row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions"), row["limit"]]
         for row in rows
     ]
-    print_table(["environment", "agents by role", "features observed", "actions", "steps", "scripts"], shown)
+    print_table(["environment", "agents by role", "features observed", "actions", "steps"], shown)
+    for line in _scripted(rows):
+        print(line)
     for line in _missing(rows):
         print(line)
     print("Your own: env=package.module:factory or an entry point, see `coterie check-env --help`.")
     return 0
+
+
+def _scripted(rows: list[dict[str, Any]]) -> list[str]:
+    """The scripts that environments bring: one line where several bring the same."""
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("scripts"):
+            alike.setdefault(", ".join(row["scripts"]), []).append(row["name"])
+    return [
+        f"algo=scripted in {first}{f' and {len(others)} more like it' if others else ''}: algo.script={scripts}"
+        for scripts, (first, *others) in alike.items()
+    ]
 
 
 def _missing(rows: list[dict[str, Any]]) -> list[str]:
@@ -90,6 +101,56 @@ def keys(
 
     print_table(["key", "value", "from", "meaning"], [list(row.values()) for row in rows])
     return 0
+
+
+@app.command()
+def parameters(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", show_default=False, help="Which environment, e.g. env=particle/simple_tag."
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """What lessons and randomise.NAME can change about an environment, with its value and range.
+
+    Example: coterie list parameters env=particle/simple_tag
+    """
+    rows = parameter_rows(list(overrides or []))
+    if json:
+        print(jsonlib.dumps(rows))
+        return 0
+    from coterie.tables import print_table
+
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    print_table(["parameter", "value", "from", "to", "meaning"], cells)
+    return 0
+
+
+def parameter_rows(overrides: list[str]) -> list[dict[str, Any]]:
+    """One dict a parameter of the environment that is named: name, value, ends, meaning; None for what is not known."""
+    import math
+    from contextlib import closing
+
+    from coterie.config import resolve
+    from coterie.envs.make import make
+    from coterie.envs.parameters import Varying
+
+    config = resolve(overrides).config
+    with closing(make(config.env.name, config.env.params)) as env:
+        known = env.parameters() if isinstance(env, Varying) else {}
+    return [
+        {
+            "parameter": name,
+            **{
+                key: x if math.isfinite(x) else None
+                for key, x in (("value", p.value), ("low", p.low), ("high", p.high))
+            },
+            "meaning": p.meaning,
+        }
+        for name, p in known.items()
+    ]
 
 
 def algorithm_rows() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import Any
@@ -10,6 +11,7 @@ import lessonworlds
 import pytest
 import torch
 
+from coterie.__main__ import main
 from coterie.envs.hosting.hosted import Alone, HostedEnv
 from coterie.envs.hosting.varied import Kind, taker
 from coterie.envs.make import make
@@ -196,6 +198,21 @@ def test_an_environment_that_was_not_made_by_name_cannot_vary():
     env = HostedEnv(Alone(one, layout, 1), 0, "cpu")
     with pytest.raises(UserError, match="was not made by its name"):
         env.vary({"tilt": sampler(1)})
+
+
+def test_parameters_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]):
+    found = opened(SLOPE, 1).parameters()
+    assert {name: p.value for name, p in found.items()} == {"tilt": 1.0, "grip": 0.5}
+    found = opened(RAMP, 1, tilt=3.0).parameters()
+    assert found["tilt"].value == 3.0
+    assert sorted(found) == ["name", "size", "tilt"]
+    assert "size" in opened(RAMP, 3, 1, overlap=True).parameters()
+    assert main(["list", "parameters", "env=particle/simple_tag", "--json"]) == 0
+    rows = {row.pop("parameter"): row for row in json.loads(capsys.readouterr().out)}
+    meaning = "factor on thrust and speed limit of prey"
+    assert rows["prey_speed"] == {"value": 1.0, "low": 0.05, "high": 10, "meaning": meaning}
+    assert main(["list", "parameters", f"env={RAMP}"]) == 0
+    assert "of its constructor: copies are made anew" in capsys.readouterr().out
 
 
 def test_who_takes_parameters_is_found_behind_wrappers():

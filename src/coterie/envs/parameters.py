@@ -16,8 +16,8 @@ from coterie.errors import UserError, nearest
 class Parameter:
     """A number that changes an environment's task.
 
-    value: what it is where nobody says otherwise; low, high: between which it can be, ends included; meaning: in words,
-    with its unit; whole: only whole numbers make sense.
+    value: what it is where nobody says otherwise, NaN where that is not known or a word; low, high: between which it
+    can be, ends included; meaning: in words, with its unit; whole: only whole numbers make sense.
     """
 
     value: float
@@ -29,6 +29,10 @@ class Parameter:
 
 class Varying(VectorEnv):
     """An environment whose parameters may differ between copies, and from an episode to the next."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Parameter]:
+        """What may vary, by name; more may where the environment does not say all that it takes."""
 
     @abstractmethod
     def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:

@@ -143,6 +143,9 @@ class WorldEnv(Varying):
         step = self._step(outcome, closing if restarts else None)
         return step, self._row(fresh=closing if restarts else self._no_copy)
 
+    def parameters(self) -> dict[str, Parameter]:
+        return dict(self.world.parameters)
+
     def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
         fitted(self.spec.name, samplers, self.world.parameters)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from coterie.envs.hosting.hosted import HostedEnv
-from coterie.envs.parameters import Varying
+from coterie.envs.parameters import Parameter, Varying
 from coterie.envs.parts import Parted, beside, split, steps_beside
 from coterie.envs.samplers import Sampler
 from coterie.types import Action, Row, Step
@@ -27,6 +27,9 @@ class Halves(Parted, Varying):
     @property
     def parts(self) -> tuple[HostedEnv, HostedEnv]:
         return self._halves
+
+    def parameters(self) -> dict[str, Parameter]:
+        return self._halves[0].parameters()
 
     def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
         self._halves[0].check_parameters(samplers)

@@ -16,7 +16,7 @@ from coterie.envs.hosting.board import Board
 from coterie.envs.hosting.crew import Crew
 from coterie.envs.hosting.instance import Instance, Layout
 from coterie.envs.hosting.varied import Kind
-from coterie.envs.parameters import Varying
+from coterie.envs.parameters import Parameter, Varying
 from coterie.envs.samplers import Sampler
 from coterie.errors import EnvironmentFailedError, UserError
 from coterie.types import Action, Row, Step, Tree
@@ -132,6 +132,9 @@ class HostedEnv(Varying):
         self._closed = np.zeros(self.copies, np.bool_)  # the row before was a closing one
         self._everyone = np.ones((self.copies, n), np.bool_)
         self._here = self.device.type == "cpu"
+
+    def parameters(self) -> dict[str, Parameter]:
+        return {} if self._host.kind is None else self._host.kind.parameters()
 
     def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
         if self._host.kind is None:

@@ -7,6 +7,7 @@ takes them, as the keys `env.*` say: then the copy is made anew whenever one of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
@@ -18,7 +19,7 @@ from coterie import messages, registry
 from coterie.envs.hosting.instance import Instance, Layout, Place
 from coterie.envs.hosting.opening import opened
 from coterie.envs.hosting.saved import set_words, words
-from coterie.envs.parameters import unknown
+from coterie.envs.parameters import Parameter, unknown
 from coterie.envs.samplers import Constant, Sampler, Value
 from coterie.envs.wrappers.wrapper import Wrapper
 from coterie.errors import UserError, one_line
@@ -65,6 +66,25 @@ class Kind:
         """Parameters of its constructor, and whether it takes others as well."""
         config = registry.environment(self.name).Config
         return set(config.model_fields) - _NOT_PARAMETERS, config.model_config.get("extra") == "allow"
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Those that are known by name. Makes a copy, and closes it again."""
+        kind = registry.environment(self.name)
+        if kind.any_parameters:
+            return {}
+        _, copy = self.make({})
+        try:
+            known: Any = getattr(taker(copy), "parameters", None)
+        finally:
+            copy.close()
+        told = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known) if _listed(known) else {}
+        fields = kind.Config.model_fields
+        made = {name: self.params.get(name, fields[name].default) for name in self.keys[0] - told.keys()}
+        return {
+            name: Parameter(_known(value), -math.inf, math.inf, how)
+            for values, how in ((told, "told before an episode"), (made, "of its constructor: copies are made anew"))
+            for name, value in sorted(values.items())
+        }
 
     def make(self, values: Mapping[str, Value]) -> tuple[Layout, Instance]:
         """A copy with these values for its constructor. UserError for those that it refuses."""
@@ -122,7 +142,7 @@ class Kind:
         """Names that the environment is told, and those that its constructor is given. UserError for others."""
         takes = taker(instance)
         known = None if takes is None else getattr(takes, "parameters", None)
-        listed = set(known) if isinstance(known, Collection) and not isinstance(known, str) else None
+        listed = set(known) if known is not None and _listed(known) else None
         keys, free = self.keys
         told = [name for name in sorted(names) if takes is not None and (listed is None or name in listed)]
         made = [name for name in sorted(names) if name not in told]
@@ -141,6 +161,14 @@ class Kind:
             raise
         except Exception as error:
             raise UserError(f"{self.name} refuses the parameters {_said(values)}: {one_line(error)}") from error
+
+
+def _listed(known: Any) -> bool:
+    return isinstance(known, Collection) and not isinstance(known, str)
+
+
+def _known(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _said(values: Mapping[str, Value]) -> str:
