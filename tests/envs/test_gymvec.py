@@ -33,8 +33,8 @@ from coterie.envs.adapters.gymvec import Batch
 from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
 from coterie.envs.paths import difference
-from coterie.envs.vector import VectorEnv, advance, begin
-from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError
+from coterie.envs.vector import VectorEnv
+from coterie.errors import NonFiniteError, UserError
 from coterie.seeds import seed_of
 from coterie.types import Action, Row
 from tinyruns import TINY, assert_resumes_to_the_bit, state_of, tiny, train
@@ -387,19 +387,3 @@ def test_one_that_raises_is_one_line_with_its_own_file_and_line(tmp_path: Path, 
     assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in said
     assert f"(vecworlds.py:{line})" in said
     assert f"the last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in said
-
-
-def test_one_that_cannot_be_reset_is_told_as_well(monkeypatch: pytest.MonkeyPatch):
-    env = make("gymvec/Diary-v0", copies=2)
-    monkeypatch.setattr(Diary, "reset", lambda *_, **__: {}["ball"])
-    with pytest.raises(EnvironmentFailedError, match=r"failed in reset: KeyError: 'ball' \(test_gymvec.py:\d+\)") as it:
-        begin(env)
-    assert isinstance(it.value.__cause__, KeyError)
-
-
-def test_what_is_one_line_already_stays_as_it_is():
-    env = make("gymvec/Broken-v0", {"fault": "short"}, copies=2)
-    begin(env)
-    (_, (action, _, _)) = played(env, 2)
-    with pytest.raises(UserError, match="returned rewards of shape"):
-        advance(env, action)
