@@ -10,6 +10,8 @@ import typer
 from coterie.cli_options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, run_or_settings
 from coterie.errors import UserError
 
+_HOST, _FPS = "127.0.0.1", 5.0
+
 Host = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where the page is served; others than this machine's own let others in.")
 ]
@@ -42,8 +44,8 @@ def play(
         list[str] | None,
         typer.Option(metavar="TEAM.AGENT", show_default=False, help="Play this agent by hand, in a browser."),
     ] = None,
-    fps: Annotated[float, typer.Option(min=0.5, max=60, help="With --human: steps a second, when time runs.")] = 5.0,
-    host: Host = "127.0.0.1",
+    fps: Annotated[float, typer.Option(min=0.5, max=60, help="With --human: steps a second, when time runs.")] = _FPS,
+    host: Host = _HOST,
     port: Port = 0,
     open_: Open = False,
 ) -> int:
@@ -64,6 +66,9 @@ def play(
     coterie play RUN --replay replays --episodes 5
     """
     _check(video, replay, record, human, episodes)
+    for option, given in (("--fps", fps != _FPS), ("--host", host != _HOST), ("--port", port), ("--open", open_)):
+        if given and not human:
+            raise UserError(f"{option} goes with a page: name whom you play with --human TEAM.AGENT, or leave it out")
     if human and algo is None and not any(word.startswith("algo=") for word in what or []):
         algo = None if _is_run(what) else "random"
     path, settings = run_or_settings("play", what, algo, env)
@@ -96,7 +101,7 @@ def view(
         list[Path],
         typer.Argument(metavar="FILE...", show_default=False, help="What `coterie play --record FILE` wrote; up to 4."),
     ],
-    host: Host = "127.0.0.1",
+    host: Host = _HOST,
     port: Port = 0,
     open_: Open = False,
 ) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,19 @@ def test_the_viewer_ends_with_ctrl_c_and_is_no_error(tmp_path: Path, monkeypatch
     assert "in a browser; Ctrl-C ends" in capsys.readouterr().err
 
 
+def test_without_the_library_the_mend_is_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
+    for words in (["view", "a.zip"], ["play", "--env", "particle/simple_tag", "--human", "agent"]):
+        with pytest.raises(UserError, match=r"needs websockets 15 or newer: pip install 'coterie\[play\]'"):
+            run(words)
+
+
+def test_looking_at_files_loads_no_torch():
+    program = "import sys, coterie.playing.viewer; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path):
     for words, said in (
         (["view", str(tmp_path / "no.zip")], "cannot be read"),
@@ -187,6 +202,8 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path):
         (["play", "RUN", "--record", "a.mp4"], r"--record a\.mp4: expected a file that ends in \.zip"),
         (["play", "RUN", "--record", "a.zip", "--video", "a.mp4"], "leave out --video"),
         (["play", "RUN", "--human", "a", "--video", "a.mp4"], "--human plays in a browser"),
+        (["play", "RUN", "--port", "8000"], "--port goes with a page: name whom you play with --human"),
+        (["play", "RUN", "--record", "a.zip", "--fps", "9"], "--fps goes with a page"),
         (["play", "RUN", "--human", "a", "--episodes", "3"], "--episodes 3 goes with recording"),
         (
             ["play", "--env", "particle/simple_tag", "--human", "agnet"],

@@ -77,7 +77,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where a browser finds the page."""
-        shown = "127.0.0.1" if self._host in ("", "0.0.0.0") else self._host
+        shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
         return f"http://[{shown}]:{self.port}/" if ":" in shown else f"http://{shown}:{self.port}/"
 
     def send(self, kind: str, message: bytes) -> None:
