@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
 from coterie.algos.deterministic import DeterministicPolicy, NoiseKind
-from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, sequence_error
+from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, gradient_steps, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.student import Fitting, Student
 from coterie.algos.target import Target
@@ -161,6 +161,7 @@ class DDPG(Algorithm, Student):
     ) -> None:
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
+        self._rounds = gradient_steps(config, self.horizon, copies)
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
         require_alike(team, config.share)
@@ -196,7 +197,7 @@ class DDPG(Algorithm, Student):
         reports: list[Tensor] = []
         if self._steps >= config.learning_starts and self.replay.ready(config.batch):
             self.replay.importance_exponent = config.importance_exponent + (1 - config.importance_exponent) * progress
-            reports = [self._learn(lr) for _ in range(config.updates)]
+            reports = [self._learn(lr) for _ in range(self._rounds)]
         self._explore(progress)
         return self._report(reports, lr)
 

@@ -34,8 +34,8 @@ class OffPolicyConfig(BaseModel):
 
     horizon: int = Field(26, ge=1, le=100_000)
     """Rows of a window: environment steps of every copy between two rounds of updates, restarts counted."""
-    updates: int = Field(1, ge=1, le=100_000)
-    """Gradient steps after every window."""
+    updates: int | None = Field(None, ge=1, le=100_000)
+    """Gradient steps after every window; null: one for every 200 environment steps of it, at least one."""
     batch: int = Field(32, ge=1, le=1_000_000)
     """Sequences in a gradient step; single transitions are sequences of length one."""
     replay: Count = Field(100_000, ge=1)
@@ -139,6 +139,11 @@ def build_replay(
         priority_exponent=config.priority_exponent,
         importance_exponent=config.importance_exponent,
     )
+
+
+def gradient_steps(config: OffPolicyConfig, horizon: int, copies: int) -> int:
+    """Gradient steps after every window of so many rows and copies."""
+    return config.updates or max(1, horizon * copies // 200)
 
 
 def burn_in_and_sequence(config: OffPolicyConfig, horizon: int) -> int:

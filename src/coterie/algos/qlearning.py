@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
-from coterie.algos.offpolicy import OffPolicyConfig, Target, build_replay, cut, rows_of, sequence_error
+from coterie.algos.offpolicy import OffPolicyConfig, Target, build_replay, cut, gradient_steps, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.student import Fitting, Student
 from coterie.errors import UserError
@@ -129,6 +129,7 @@ class QLearning(Algorithm, Student):
     ) -> None:
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
+        self._rounds = gradient_steps(config, self.horizon, copies)
         _refuse(team, config)
         draw = generator(seed, "weights")
         self.policy: ValuePolicy = self._build_policy(draw)
@@ -168,7 +169,7 @@ class QLearning(Algorithm, Student):
             return metrics
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         self.replay.importance_exponent = scheduled("linear", config.importance_exponent, 1.0, progress)
-        reports = [self._learn(lr) for _ in range(config.updates)]
+        reports = [self._learn(lr) for _ in range(self._rounds)]
         names = ("loss/td", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
         metrics |= onpolicy.means(torch.stack(reports), names, self.team.name)
         return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}

@@ -24,7 +24,7 @@ from torch.nn import Module
 
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
-from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, rows_of, sequence_error
+from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, gradient_steps, rows_of, sequence_error
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
 from coterie.algos.student import Fitting, Student
@@ -113,6 +113,7 @@ class SAC(Algorithm, Student):
     ) -> None:
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
+        self._rounds = gradient_steps(config, self.horizon, copies)
         self._central = config.critic != "own"
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
         require_alike(team, config.share)
@@ -161,7 +162,7 @@ class SAC(Algorithm, Student):
         if self._steps >= config.learning_starts and self.replay.ready(1):
             self.replay.importance_exponent = scheduled("linear", config.importance_exponent, 1.0, progress)
             share = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-            reports = [self._learn(self.replay.sample(config.batch), share) for _ in range(config.updates)]
+            reports = [self._learn(self.replay.sample(config.batch), share) for _ in range(self._rounds)]
             metrics = onpolicy.means(torch.stack(reports), REPORT, self.team.name) | {"policy/lr": config.lr * share}
         self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), live)
         return metrics | {"replay/sequences": float(self.replay.starts_held), "replay/updates": float(self._updates)}
