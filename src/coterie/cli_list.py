@@ -257,6 +257,7 @@ def print_run_keys() -> None:
     from coterie.schema import RunConfig
     from coterie.tables import print_table
 
+    fields = leaf_fields(RunConfig)
     rows = [["algo", "mappo", "The algorithm: `coterie list algos`; its keys are algo.*."]]
     rows += [["env", "particle/simple_spread", "The environment: `coterie list envs`; its keys are env.*."]]
     rows += [["teams.NAME.algo", "", "A team's own algorithm; its keys are teams.NAME.algo.*."]]
@@ -264,8 +265,10 @@ def print_run_keys() -> None:
     rows += [["teams.NAME.roles", "", "The roles that form the team, e.g. [speaker,listener]."]]
     rows += [
         [key, show(field.get_default(call_default_factory=True, validated_data={})), _meaning(field)]
-        for key, field in leaf_fields(RunConfig).items()
-        if key not in {"teams"} and key.partition(".")[0] not in {"algo", "env"}
+        for key, field in fields.items()
+        if key not in {"teams"}
+        and key.partition(".")[0] not in {"algo", "env"}
+        and not any(key.startswith(f"{section}.") for section in fields)  # of what may be off, the switch alone
     ]
     print_table(
         ["key", "default", "meaning"], rows, title="Keys (all of them, with values: coterie list keys algo=NAME)"
