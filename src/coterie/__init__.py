@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
     from pathlib import Path
 
     import torch
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from coterie.errors import NonFiniteError, UserError
     from coterie.imitation.demos import Demos
     from coterie.player import Loaded, Player
+    from coterie.response import Gap
     from coterie.run import Result
+    from coterie.standings import Standings
 
     Run = str | os.PathLike[str] | Result | Loaded
 
@@ -42,6 +45,8 @@ __all__ = [
     "__version__",
     "as_multiagent_env",
     "evaluate",
+    "exploit",
+    "league",
     "load",
     "make",
     "play",
@@ -183,6 +188,47 @@ def record(
         _refuse(settings)
         return recording.record_run(_folder(run), target, episodes, mode, checkpoint, seed)[1]
     return recording.record_baseline(_baseline(settings, None), target, episodes, mode, seed)[1]
+
+
+def league(
+    members: Mapping[str, Run | str],
+    *,
+    episodes: int = 200,
+    mode: AskedMode = "auto",
+    checkpoint: str = "best",
+    seed: int = 0,
+    **settings: Any,
+) -> Standings:
+    """Plays everyone against everyone: `coterie.league({"old": run_a, "new": run_b, "random": "random"})`.
+
+    members: runs by name, or `random`, `scripted`, `scripted:NAME`; episodes: a pair; settings: of the environment
+    where no run brings one. UserError for a league without two members, and for members of different environments.
+    """
+    from coterie.standings import league as played
+
+    named = [f"{name}={what if isinstance(what, str) else _folder(what)}" for name, what in members.items()]
+    return played(named, _overrides(settings), episodes, mode, checkpoint, seed)
+
+
+def exploit(
+    run: Run,
+    *,
+    team: str | None = None,
+    steps: float | None = None,
+    episodes: int = 400,
+    checkpoint: str = "best",
+    **settings: Any,
+) -> Gap:
+    """Trains a best response to one team of a run, by default the second, and tells how much more it earns.
+
+    steps: the response's budget, by default a fifth of the run's; episodes: that the gap is measured over; settings: of
+    the response where they are not to be the run's.
+    """
+    from coterie.response import exploit as respond
+
+    return respond(
+        _folder(run), _overrides(settings), team, None if steps is None else int(steps), episodes, checkpoint
+    )
 
 
 def load(run: Run, checkpoint: str = "best", device: str | torch.device = "cpu") -> Loaded:

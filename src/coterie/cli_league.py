@@ -46,7 +46,7 @@ def league(
 
     coterie league old=runs/a new=runs/b scripted --episodes 1000 --out matrix.png
     """
-    from coterie import league as playing
+    from coterie import standings as playing
     from coterie.progress import Waiting
 
     named = [word for word in members or [] if not word.startswith("env.")]
@@ -100,7 +100,7 @@ def exploit(
 
     coterie exploit runs/tag --team agent algo=mappo algo.lr=5e-4
     """
-    from coterie.exploit import exploit as respond
+    from coterie.response import exploit as respond
     from coterie.schema import count
 
     budget = None if steps is None else count(steps)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import coterie
 from coterie.__main__ import main
 from coterie.errors import UserError
-from coterie.exploit import exploit
-from coterie.league import Standings, draw, league, words
+from coterie.response import exploit
+from coterie.standings import Standings, draw, league, words
 from tinyruns import train
 
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1", "algo.hidden=[8]")
@@ -155,3 +156,10 @@ def test_the_command_tells_the_gap(runs: Path, capsys: pytest.CaptureFixture[str
     assert report["gap"] == pytest.approx(report["response_return"] - report["own_return"])
     assert main(["exploit", str(runs / "tag"), "--steps", "many"]) == 2
     assert "expected a number of environment steps" in capsys.readouterr().err
+
+
+def test_the_functions_do_what_the_commands_do(runs: Path):
+    found = coterie.league({"learned": runs / "selfplay", "random": "random"}, episodes=40)
+    assert torch.equal(found.score, league([f"learned={runs / 'selfplay'}", "random"], episodes=40).score)
+    gap = coterie.exploit(runs / "tag", steps=1e2, episodes=8, **{"eval.every": 0})
+    assert (gap.team, gap.response) == ("agent", "adversary")

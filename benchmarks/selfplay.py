@@ -1,0 +1,139 @@
+"""Self-play in figures: what many opponents cost, how ratings rise, what best responses find, and tag as a matrix.
+
+    python benchmarks/selfplay.py --runs FOLDER [--only cost elo matrix]
+
+Runs that are in the folder already are read, the others are made. Writes benchmarks/results/selfplay.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import reporting
+
+from coterie import run as running
+from coterie import standings
+from coterie.config import resolve
+from coterie.response import exploit
+
+RESULTS = Path(__file__).parent / "results"
+BALL = ("algo=ippo", "env=particle/simple_ball", "threads=1", "log.tensorboard=false")
+ONE = ("selfplay.opponents=latest",)
+EIGHT = ("selfplay.opponents=uniform", "selfplay.window=7", "selfplay.latest=0.125")
+TAG = ("mappo", "maddpg", "qmix")
+
+
+def trained(folder: Path, *settings: str) -> Path:
+    """The run in a folder, made if it is not there."""
+    if not (folder / "curves.png").exists():
+        running.train(resolve([*settings, f"out={folder}", "progress=lines"]))
+    return folder
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def cost(runs: Path) -> str:
+    """Steps a second in the second half of short runs that make no evaluations, and rate two snapshots."""
+    short = ("steps=400k", "eval.every=0", "checkpoint.every=0", "selfplay.every=20k", "selfplay.games=16")
+    lines = ["| opponents in the batch | steps/s |", "|---|---|"]
+    for name, given in (("1, the present policy", ONE), ("8, it and seven snapshots", EIGHT)):
+        folder = trained(runs / f"cost-{name[0]}", *BALL, *given, *short)
+        speeds = [row["time/steps_per_s"] for row in rows(folder) if "time/steps_per_s" in row]
+        late = sorted(speeds[len(speeds) // 2 :])
+        lines.append(f"| {name} | {late[len(late) // 2]:,.0f} |")
+    return "\n".join(lines)
+
+
+def ladder(runs: Path) -> str:
+    """Ratings of ten snapshots of one run, and the gap that a best response finds to three of its checkpoints."""
+    folder = trained(
+        runs / "ball", *BALL, "selfplay.opponents=uniform", "selfplay.every=300k", "steps=3M", "seed=0",
+        "checkpoint.every=300k", "checkpoint.keep=true",
+    )  # fmt: skip
+    lines = ["| snapshot at | Elo | standard error |", "|---|---|---|"]
+    last = None
+    for row in rows(folder):
+        if row.get("selfplay/elo", last) != last:
+            last = row["selfplay/elo"]
+            lines.append(f"| {row['steps']:,} | {last:.0f} | {row['selfplay/elo_error']:.0f} |")
+    lines += ["", "| checkpoint of | response's return | own return | gap | response wins |", "|---|---|---|---|---|"]
+    kept = sorted(int(path.name) for path in (folder / "checkpoints").glob("0*"))
+    for steps in (kept[1], kept[len(kept) // 2], kept[-1]):
+        noted = runs / f"gap-{steps}.json"
+        if not noted.exists():
+            found = exploit(folder, ["checkpoint.every=0"], steps=600_000, episodes=400, checkpoint=str(steps))
+            noted.write_text(json.dumps(found.report()))
+        gap = json.loads(noted.read_text())
+        lines.append(
+            f"| {steps:,} | {gap['response_return']:.2f} ± {gap['response_error']:.2f} | {gap['own_return']:.2f} ± "
+            f"{gap['own_error']:.2f} | {gap['gap']:.2f} ± {gap['gap_error']:.2f} | {gap['response_won']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def matrix(runs: Path) -> str:
+    """Everyone against everyone in tag."""
+    members = [
+        f"{algo}={trained(runs / f'tag-{algo}', f'algo={algo}', 'env=particle/simple_tag', 'steps=1M', 'threads=1')}"
+        for algo in TAG
+    ]
+    found = standings.league([*members, "random", "scripted"], episodes=500, checkpoint="last")
+    standings.draw(found).savefig(RESULTS / "selfplay_tag.png", dpi=70)
+    parts = []
+    for title, columns, lines in standings.words(found):
+        table = [columns, ["---"] * len(columns), *lines]
+        parts.append("\n".join([f"{title[0].upper()}{title[1:]}:", "", *(f"| {' | '.join(line)} |" for line in table)]))
+    return "\n\n".join(parts)
+
+
+PARTS = {
+    "cost": (
+        cost, "## What opponents cost",
+        "IPPO on particle/simple_ball, 128 copies, one thread, median of the second half.",
+    ),
+    "elo": (
+        ladder, "## A ladder that rises",
+        "IPPO on particle/simple_ball, 3 M steps, seed 0, opponents drawn evenly from ten snapshots, half of the "
+        "episodes against the present policy. Under it what a best response, trained from nothing with 600,000 steps, "
+        "earns against checkpoints of the run, and what the run's own policy earns there: a goal is worth 2 to a side.",
+    ),
+    "matrix": (
+        matrix, "## Tag, everyone against everyone",
+        "Both teams trained by one algorithm for 1 M steps, seed 0, then paired with those of the others; last "
+        "checkpoints, about 500 episodes a pair, the same seeds for all pairs.",
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="where runs lie")
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    given = parser.parse_args()
+    noted = RESULTS / "selfplay.json"
+    known = json.loads(noted.read_text()) if noted.exists() else {}
+    for name in given.only:
+        known[name] = PARTS[name][0](given.runs)
+    noted.write_text(json.dumps(known, indent=1) + "\n")
+    facts = reporting.machine()
+    page = [
+        "# Self-play in figures",
+        "",
+        f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
+        f"({facts['revision']}); made by `python benchmarks/selfplay.py`{reporting.priority()}.",
+        "",
+    ]
+    for name, (_, title, how) in PARTS.items():
+        if name in known:
+            page += [title, "", how, "", known[name], ""]
+    page += ["![Returns of both teams by pair](selfplay_tag.png)"] if "matrix" in known else []
+    (RESULTS / "selfplay.md").write_text("\n".join(page).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
