@@ -64,6 +64,8 @@ _RAFFIN = "Raffin 2020 (RL Zoo)"
 _CURIOUS = {"": (), "icm": ("rewards.icm={}",), "rnd": ("rewards.rnd={}",)}
 _SHOWN = ("imitation.demos=benchmarks/runs/plates.safetensors",)
 """Made by `coterie record --algo scripted --env sparse/plates --out benchmarks/runs/plates.safetensors`."""
+_ALIKE = ("rewards.gail.demos=benchmarks/runs/rooms.safetensors", "rewards.gail.reward=negative")
+"""Made by `coterie record --algo scripted --env sparse/rooms --out benchmarks/runs/rooms.safetensors`."""
 _FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
 JOBS = (
@@ -248,6 +250,11 @@ JOBS = (
             *("team", "sum", "plates", None, "", (0.5, 0.95)),
         )
         for name, steps, more in (("cloned", "20k", ("imitation.lr=5e-4", "algo.lr=1e-12")), ("shown", "200k", ()))
+    ),
+    Job(
+        "rooms-ppo-gail",
+        ("algo=ppo", "env=sparse/rooms", "steps=500k", "eval.every=20k", *_ALIKE),
+        *("team", "sum", "rooms", None, "", (0.5, 0.95)),
     ),
 )
 

@@ -192,3 +192,10 @@ def test_other_parameters_fit_and_are_told(tmp_path, capsys):
     assert "fits, but env.local_ratio:" in capsys.readouterr().out
     assert main([*words, "env.agents=4"]) == 1
     assert "3 agents in the demonstrations, 4 in the environment" in capsys.readouterr().out
+
+
+def test_a_users_own_batch_is_recorded_and_fits(tmp_path, capsys):
+    path = tmp_path / "demos"
+    assert main(["record", "--algo", "random", "--env", "worlds:counter", "--out", str(path), "--episodes", "3"]) == 0
+    assert main(["demos", str(path), "--env", "worlds:counter"]) == 0
+    assert "fits the environment" in capsys.readouterr().out

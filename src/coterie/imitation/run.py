@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coterie import registry
 from coterie.build import (
     AskedMode,
     algorithms,
@@ -22,8 +23,8 @@ from coterie.build import (
     pick_device,
 )
 from coterie.config import Resolved
-from coterie.envs.make import spec_of
-from coterie.errors import UserError
+from coterie.envs.make import make, spec_of
+from coterie.envs.wrappers.config import HostedConfig
 from coterie.evaluation import Told
 from coterie.imitation.demos import Demos, misfits
 from coterie.imitation.faults import faults
@@ -32,8 +33,9 @@ from coterie.policy import Mode
 from coterie.process import settle
 from coterie.progress import Waiting
 from coterie.rundir import RunDir
-from coterie.schema import RunConfig
+from coterie.schema import Choice, RunConfig
 from coterie.seeds import seed_of
+from coterie.types import EnvSpec
 
 COPIES = 64
 """Copies of the environment that are played at a time, at most."""
@@ -84,7 +86,9 @@ def _record(
     made = {"by": f"coterie {metadata.version('coterie')}", "teams": _who(config, learners, modes), **told}
     policies = {name: learner.policy for name, learner in learners.items()}
     start = seed_of(config.seed if seed is None else seed, "record")
-    with closing(environment(config, min(episodes, COPIES), "evaluate", device)) as env, _bar(config, episodes) as bar:
+    at_once = config.eval.copies if isinstance(config.env.params, HostedConfig) else COPIES  # a copy may be a game
+    copies = min(episodes, at_once)
+    with closing(environment(config, copies, "evaluate", device)) as env, _bar(config, episodes) as bar:
         params = config.env.params.model_dump(mode="json")
         demos = record(env, policies, episodes, modes, start, config.env.name, params, made, told=bar)
     demos.write(out)
@@ -171,14 +175,18 @@ def look(path: Path, resolved: Resolved | None = None) -> dict[str, Any]:
     report |= {"env": demos.env} if found else describe(demos)
     if resolved is not None:
         env = resolved.config.env
-        try:
-            spec = spec_of(env.name, env.params)
-        except AttributeError as error:
-            raise UserError(f"{env.name} makes batches itself, and tells nothing of itself before") from error
-        report["misfits"] = misfits(demos, env.name, spec.roles)
+        report["misfits"] = misfits(demos, env.name, _spec(env).roles)
         report["fits"] = not report["misfits"]
         report["differs"] = differing(demos, env.params.model_dump(mode="json")) if report["fits"] else {}
     return report
+
+
+def _spec(env: Choice) -> EnvSpec:
+    """What an environment is made of; of a user's own batch a copy is made to tell."""
+    if not registry.is_batch_factory(env.name):
+        return spec_of(env.name, env.params)
+    with closing(make(env.name, env.params)) as made:
+        return made.spec
 
 
 def differing(demos: Demos, params: dict[str, Any]) -> dict[str, str]:

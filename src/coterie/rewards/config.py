@@ -93,10 +93,8 @@ class GailConfig(LearnedConfig):
 
     demos: DemosPath | None = None
     """File of demonstrations (coterie record)."""
-    strength: float = Field(default=0.1, ge=0)
-    """Weight among the rewards, at the start; 0 computes and logs without rewarding."""
-    lr: float = Field(default=3e-4, gt=0, lt=1)
-    """Adam's learning rate."""
+    epochs: int = Field(default=2, ge=1, le=1000)
+    """Passes over a window."""
     reward: Literal["positive", "negative", "bounded"] = "positive"
     """Of the probability D of being demonstrated: -log(1 - D), with which to go on never costs; log D, with which every
     step costs; or 2 D - 1.
