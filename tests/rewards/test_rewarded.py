@@ -249,6 +249,7 @@ def test_a_learner_gets_streams_or_the_sum_before_signals_learn(
     assert float(expected.max()) > 0
     algorithm.update(window, 0.0)
     given = heard.given[-1]
+    assert any(note.startswith("rnd: added to what the environment pays") for note in algorithm.notes) != streams
     if streams:
         assert torch.equal(given.streams["rnd"], expected)
         assert torch.equal(given.reward, window.reward)

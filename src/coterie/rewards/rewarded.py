@@ -103,6 +103,11 @@ class Rewarded(Algorithm):
         self.capabilities = learner.capabilities  # pyright: ignore[reportAttributeAccessIssue]
         self.horizon, self.notes = learner.horizon, learner.notes
         self._team = learner.policy.team
+        if signals and not learner.capabilities.streams:
+            self.notes += (
+                f"{' and '.join(signals)}: added to what the environment pays, with its discount and its ends: the "
+                "algorithm has one value for all rewards",
+            )
         self._members: Tensor | None = None
 
     @property
