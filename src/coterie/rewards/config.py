@@ -37,7 +37,7 @@ class SignalConfig(StreamConfig):
     """It is divided by the running spread of its discounted returns."""
 
 
-class LearnedConfig(SignalConfig):
+class TrainedConfig(SignalConfig):
     """Settings of signals that have networks of their own."""
 
     lr: float = Field(default=1e-3, gt=0, lt=1)
@@ -52,12 +52,17 @@ class LearnedConfig(SignalConfig):
     """Units of the hidden layers of each network."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """What stands behind every hidden layer."""
-    features: Units = 32
-    """Numbers that an observation is made into."""
     share: Literal["role", "all", "none"] = "role"
     """Whose networks these are: a role's agents', all the team's, or each agent's own."""
     normalise_obs: bool = True
     """Observations that are vectors are shifted and scaled by their running mean and spread and clipped to [-5, 5]."""
+
+
+class LearnedConfig(TrainedConfig):
+    """Settings of signals whose networks make features of observations."""
+
+    features: Units = 32
+    """Numbers that an observation is made into."""
 
 
 class ExtrinsicConfig(StreamConfig):
@@ -88,7 +93,7 @@ class RndConfig(LearnedConfig):
     """It is divided by the running spread of its discounted returns."""
 
 
-class GailConfig(LearnedConfig):
+class GailConfig(TrainedConfig):
     """Settings of generative adversarial imitation learning: see `coterie.rewards.gail`."""
 
     demos: DemosPath | None = None
