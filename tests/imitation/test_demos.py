@@ -129,6 +129,10 @@ def _said(path: Path, change) -> None:
     path.write_bytes(safetensors.torch.save(safetensors.torch.load(content), {KEY: json.dumps(said)}))
 
 
+def _put_role(key, value):
+    return lambda said: said["roles"][0].update({key: value})
+
+
 FILES = {
     "there are no demonstrations .*nowhere: record some": lambda path: path.rename(path.parent / "nowhere2"),
     "is cut off or no safetensors file": lambda path: path.write_bytes(path.read_bytes()[:-7]),
@@ -141,6 +145,14 @@ FILES = {
     "has format 'x', .*record it again": lambda path: _said(path, lambda s: s.update(format="x")),
     "cannot be understood .KeyError: 'environment'": lambda path: _said(path, lambda s: s.pop("environment")),
     "cannot be understood .*it names no roles": lambda path: _said(path, lambda s: s.update(roles=[])),
+    "role 'agent': its agents are to be a list of names": lambda path: _said(path, _put_role("agents", [])),
+    "role 'agent': its agents are to be a list of names ": lambda path: _said(path, _put_role("agents", "agent_0")),
+    "role 'agent': its choices are to be a list of counts": lambda path: _said(path, _put_role("choices", [-2])),
+    "role 'agent': continuous is to be a count, low and high": lambda path: _said(path, _put_role("continuous", 2)),
+    "role 'agent' has neither choices nor numbers": lambda path: _said(path, _put_role("choices", [])),
+    "role 'agent': its observation is to be": lambda path: _said(path, _put_role("observation", {"shape": "x"})),
+    "role 'agent': its observation is to be ": lambda path: _said(path, _put_role("observation", {"sensors": {}})),
+    "role 4: its name and group are to be words": lambda path: _said(path, _put_role("name", 4)),
     "cannot be understood .*unexpected keyword": lambda path: _said(path, lambda s: s["roles"][0].update(colour=1)),
 }
 

@@ -212,9 +212,36 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _role(said: dict[str, Any]) -> DemoRole:
-    """A role from its JSON, lists made tuples again."""
+    """A role from its JSON, lists made tuples again. ValueError for what describes none."""
     fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in said.items()}
-    return DemoRole(**fields)
+    role = DemoRole(**fields)
+    what = f"role {role.name!r}"
+    if not all(isinstance(word, str) and word for word in (role.name, role.group)):
+        raise ValueError(f"{what}: its name and group are to be words")
+    if not (isinstance(role.agents, tuple) and role.agents and all(isinstance(agent, str) for agent in role.agents)):
+        raise ValueError(f"{what}: its agents are to be a list of names")
+    if not (isinstance(role.choices, tuple) and all(type(n) is int and n > 0 for n in role.choices)):
+        raise ValueError(f"{what}: its choices are to be a list of counts")
+    bounds = [role.low, role.high]
+    if type(role.continuous) is not int or any(not isinstance(x, tuple) or len(x) != role.continuous for x in bounds):
+        raise ValueError(f"{what}: continuous is to be a count, low and high as many numbers")
+    if not role.choices and not role.continuous:
+        raise ValueError(f"{what} has neither choices nor numbers to act by")
+    if not _describes(role.observation):
+        raise ValueError(f'{what}: its observation is to be {{"shape": [..], "type": "float32" or "uint8"}}')
+    return role
+
+
+def _describes(observation: Any) -> bool:
+    """Whether an observation space is written as `DemoRole` has it."""
+    if not isinstance(observation, dict):
+        return False
+    if "sensors" in observation:
+        parts = observation["sensors"]
+        return isinstance(parts, dict) and bool(parts) and all(_describes(part) for part in parts.values())
+    shape = observation.get("shape")
+    whole = isinstance(shape, list) and all(type(n) is int and n > 0 for n in shape)
+    return whole and observation.get("type") in ("float32", "uint8")
 
 
 # ------------------------------------------------------------------------------------------------------------- spaces
