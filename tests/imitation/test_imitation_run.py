@@ -199,3 +199,18 @@ def test_a_users_own_batch_is_recorded_and_fits(tmp_path, capsys):
     assert main(["record", "--algo", "random", "--env", "worlds:counter", "--out", str(path), "--episodes", "3"]) == 0
     assert main(["demos", str(path), "--env", "worlds:counter"]) == 0
     assert "fits the environment" in capsys.readouterr().out
+
+
+def test_twenty_demonstrations_open_doors_that_nobody_finds(tmp_path):
+    """sparse/plates pays nothing before three doors are open; the control without a warm start earns nothing."""
+    path = tmp_path / "demos"
+    assert main(["record", "--algo", "scripted", "--env", "sparse/plates", "--out", str(path)]) == 0
+    earned = {}
+    for name, steps in (("taught", 600), ("untaught", 0)):
+        settings = ["algo=mappo", "env=sparse/plates", "copies=4", "steps=1", "threads=1", "device=cpu", "progress=off"]
+        settings += ["eval.episodes=64", "eval.copies=64", "log.tensorboard=false", f"imitation.demos={path}"]
+        run.train(resolve([*settings, f"imitation.steps={steps}", f"out={tmp_path / name}"]))
+        rows = rows_of(tmp_path / name)
+        earned[name] = next(row["eval/return_mean"] for row in rows if "eval/return_mean" in row)
+    assert earned["taught"] > 0.3
+    assert earned["untaught"] == 0
