@@ -253,7 +253,7 @@ JOBS = (
     ),
     Job(
         "rooms-ppo-gail",
-        ("algo=ppo", "env=sparse/rooms", "steps=500k", "eval.every=20k", *_ALIKE),
+        ("algo=ppo", "env=sparse/rooms", "steps=800k", "eval.every=20k", *_ALIKE),
         *("team", "sum", "rooms", None, "", (0.5, 0.95)),
     ),
 )
