@@ -589,6 +589,23 @@ def test_an_environment_that_begins_anew_cuts_every_episode_where_the_run_stoppe
     assert (row == head + 1).any() == acted_in(10_000, 1).any()
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_windows_after_a_pause_cut_the_episodes_before_if_every_copy_begins_anew(anew):
+    """A team that did not learn for a while comes back with new episodes. Negative control: rows that do not say so
+    would be taken for the successors of those before.
+    """
+    replay, head = filled(4, length=2), 4 * T
+    foreign = window_at(10_000, reborn=anew)
+    replay.add(foreign)
+    sample = replay.sample(2000)
+    row, b = sample.index // B, sample.index % B
+    across = row == head - 1
+    assert across.any()
+    shown = sample.window.obs["agent"][1, across, 0, 0]
+    assert shown.equal(100.0 * head + b[across]) == anew
+    assert shown.equal(foreign.obs["agent"][0, b[across], 0, 0]) == (not anew)
+
+
 @pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
 def test_after_a_cut_exactly_the_sequences_of_the_stream_with_its_closing_row_are_drawn(starts, length, alpha):
     """Rows 24 on are the closing row and then windows 4, 5, ... again, which a stream begins with `acted` as there."""

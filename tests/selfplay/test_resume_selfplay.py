@@ -9,6 +9,8 @@ import pytest
 from coterie import run
 from tinyruns import assert_same, rows_of, state_of, stop_at, train
 
+pytestmark = pytest.mark.usefixtures("without_curves")
+
 RPS = ("env=matrix/rock_paper_scissors", "env.episode_limit=5", "selfplay.every=60", "selfplay.games=8")
 TAG = ("env=particle/simple_tag", "selfplay.every=60", "selfplay.games=4", "turns.every=100", "env.episode_limit=10")
 CASES = {
@@ -19,11 +21,6 @@ CASES = {
     ),
     "by turns": (*TAG, "algo=mappo", "selfplay.opponents=recency"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -17,13 +17,10 @@ from coterie.metrics import undeclared
 from coterie.types import Row
 from tinyruns import rows_of, state_of, train
 
+pytestmark = pytest.mark.usefixtures("without_curves")
+
 CPU = torch.device("cpu")
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1")
-
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
 
 
 def names_of(out: Path) -> set[str]:
@@ -94,6 +91,39 @@ def test_a_gate_keeps_snapshots_out_that_win_too_little(tmp_path: Path):
         made.append(len(state_of(out)["guides"]["selfplay"]["ladder"]["players"]))
     assert made[0] == 1
     assert made[1] >= 3
+
+
+def test_no_opponent_changes_within_an_episode_when_a_snapshot_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Negative control: with no slot to spare the oldest one's episodes would go on against the newest."""
+    from coterie.collect import Collector
+    from coterie.selfplay import guide
+    from coterie.selfplay.pool import Pool
+
+    def changed(out: Path) -> bool:
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        advance = Collector.advance
+
+        def watched(collector: Collector, steps: int) -> Any:
+            windows, acted = advance(collector, steps)
+            seen.append((windows["column"].record["label"][:, :, 0], windows["column"].acted))
+            return windows, acted
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Collector, "advance", watched)
+            train(
+                out, "env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=7", "selfplay.latest=0",
+                "selfplay.opponents=uniform", "selfplay.window=2", "selfplay.every=40", "selfplay.games=4", "steps=600",
+            )  # fmt: skip
+        labels = torch.cat([label for label, _ in seen])
+        acted = torch.cat([acted[:-1] for _, acted in seen])
+        within = acted[1:] & acted[:-1]  # neither row closes an episode, so both are of one
+        return bool((labels[1:] != labels[:-1])[within].any())
+
+    assert not changed(tmp_path / "run")
+    monkeypatch.setattr(guide, "Pool", lambda policy, size: Pool(policy, size - 1))
+    assert changed(tmp_path / "control")
 
 
 # ----------------------------------------------------------------------------------------------- games of known answers

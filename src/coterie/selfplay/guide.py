@@ -63,7 +63,8 @@ class SelfPlay(Guide):
         first, second = policies
         owners = {second: first} if equal else {first: first, second: second}
         self._owner = owners  # whose snapshots a team acts as when it does not learn
-        self._pools = {name: Pool(policies[name], config.window) for name in dict.fromkeys(owners.values())}
+        # One more than are drawn from: the oldest plays the episodes out that it has begun.
+        self._pools = {name: Pool(policies[name], config.window + 1) for name in dict.fromkeys(owners.values())}
         self._opponents = {team: self._build(team, config.opponents == "latest") for team in owners}
         self._judges = {team: self._build(team, False) for team in owners}
         self.ladder = Ladder()
@@ -115,7 +116,7 @@ class SelfPlay(Guide):
             place = self.ladder.place(name, pool.made - 1)
             found[f"selfplay/{team}elo"] = float(rating[place])
             found[f"selfplay/{team}elo_error"] = float(error[place])
-            found[f"selfplay/{team}pool"] = len(pool.numbers) - 1
+            found[f"selfplay/{team}pool"] = min(len(pool.numbers) - 1, self._config.window)
         return found
 
     # ------------------------------------------------------------------------------------------------- its members
@@ -141,7 +142,7 @@ class SelfPlay(Guide):
     def _weigh(self, team: str) -> None:
         """Sets the chances of a team's opponents, as configured, and of its judges, all snapshots alike."""
         pool, config = self._pools[self._owner[team]], self._config
-        order = pool.oldest_first()
+        order = pool.oldest_first()[-config.window :]
         chances = torch.zeros(len(pool.numbers))
         chances[order] = uniform(len(order))
         self._judges[team].chances = chances.to(pool.device)
