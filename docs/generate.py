@@ -37,6 +37,7 @@ from coterie.envs.world import WorldEnv
 from coterie.envs.wrappers.config import WrappersConfig
 from coterie.messages import leaf_fields, show
 from coterie.origins import to_yaml
+from coterie.rewards.config import RewardsConfig
 from coterie.schema import RunConfig
 from coterie.types import Action, EnvSpec
 
@@ -368,6 +369,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "presets": presets,
     "probe-table": lambda: known.probe_table(table),
     "probes": lambda: known.probes(table, keys),
+    "rewards-keys": lambda: keys(RewardsConfig, "rewards."),
     "run-keys": run_keys,
     "wrapper-keys": lambda: keys(WrappersConfig, "env.wrappers."),
 }
