@@ -68,8 +68,7 @@ class Capabilities:
                 )
         if not self.roles and len(team.roles) > 1:
             raise UserError(
-                f"algo={name} trains one role, and team '{team.name}' has {len(team.roles)}: split the "
-                f"team, or {other}"
+                f"algo={name} trains one role, and team '{team.name}' has {len(team.roles)}: split the team, or {other}"
             )
         if not self.team and team.n > 1:
             raise UserError(
