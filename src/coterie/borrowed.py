@@ -40,7 +40,8 @@ class Borrowed(Inspectable):
         found = mismatch(team, policy.team)
         if found is not None:
             raise UserError(f"team '{team.name}' cannot act as team '{policy.team.name}' does: {found}")
-        self.team, self.inner, self.networks, self._mode = team, policy, policy.networks, mode
+        self.team, self.inner, self.networks = team, policy, policy.networks
+        self._mode: Mode = mode
         self._names = [(mine.name, its.name) for mine, its in zip(team.roles, policy.team.roles, strict=True)]
 
     def start(self, copies: int) -> Carry:

@@ -238,7 +238,7 @@ def mirrored(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple[str, str] |
         why = f"teams.{names[1]} is given settings of its own"
     if why is not None:
         raise UserError(f"selfplay.sides={sides}: one policy cannot play both sides: {why}; use selfplay.sides=turns")
-    return names
+    return names[0], names[1]
 
 
 _RUNNING = ("train", "eval", "idle")

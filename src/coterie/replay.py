@@ -159,7 +159,7 @@ class Replay:
         carry = window.carry if self._kind == "window" else {}
         rows, steps, carry = tree_map(lambda x: x.to(self._home), (rows, steps, carry))
         held = self._held or self._allocate(rows, steps, carry)
-        anew = self._head > 0 and bool((rows["first"][0] | ~rows["alive"][0]).all())
+        anew = self._head > 0 and bool((window.first[0] | ~window.alive[0]).all())
         if (self._resumed or anew) and not held.shows(self._head, rows):
             held.cut(self._head)
             self._head += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,7 +148,7 @@ def _played(
     for i, row in enumerate(members):
         for j, column in enumerate(members):
             policies = {first: row.policies[first], second: column.policies[second]}
-            modes = {first: row.modes[first], second: column.modes[second]}
+            modes: dict[str, Mode] = {first: row.modes[first], second: column.modes[second]}
             told_of = None if told is None else told(f"{row.name} against {column.name}")
             # The same seed for every pair: what differs is who plays.
             found = evaluate(env, policies, episodes, modes, seed_of(seed, "league"), told=told_of).episodes
@@ -253,8 +254,9 @@ def draw(standings: Standings) -> Figure:
     figure = Figure(figsize=((1.1 * size + 2.4) * len(panels), 0.75 * size + 2.0), layout="constrained")
     for k, (title, values) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), k + 1)
-        limits = {"vmin": 0.0, "vmax": 1.0} if standings.equal else {}
-        image = axes.imshow(values.numpy(), cmap="RdYlGn" if standings.equal else "viridis", **limits)
+        low, high = (0.0, 1.0) if standings.equal else (None, None)
+        image = axes.imshow(values.numpy(), cmap="RdYlGn" if standings.equal else "viridis", vmin=low, vmax=high)
+        shades = np.asarray(image.to_rgba(values.numpy()))
         axes.set_xticks(range(size), standings.members, rotation=30, ha="right")
         axes.set_yticks(range(size), standings.members)
         first, second = standings.teams
@@ -265,7 +267,7 @@ def draw(standings: Standings) -> Figure:
             for j in range(size):
                 value = float(values[i, j])
                 if math.isfinite(value):
-                    red, green, blue, _ = image.cmap(image.norm(value))
+                    red, green, blue, _ = shades[i, j]
                     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
                     axes.text(
                         j, i, f"{value:.3g}", ha="center", va="center", fontsize=9, color="white" if dark else "black"

@@ -24,9 +24,9 @@ class FrozenConfig(BaseModel):
     """Folder of the run that the policy comes from."""
     team: str | None = None
     """The team of that run; the one of the same name if not given."""
-    checkpoint: str = Field("best", pattern=r"^(best|last|\d+)$")
+    checkpoint: str = Field(default="best", pattern=r"^(best|last|\d+)$")
     """Which of the run's checkpoints: best, last, or one of so many steps."""
-    horizon: int = Field(128, ge=1, le=100_000)
+    horizon: int = Field(default=128, ge=1, le=100_000)
     """Rows of a window; nothing is learned from them."""
 
 
