@@ -240,13 +240,26 @@ def test_the_code_on_a_page_runs(
 def test_runs_log_what_the_page_of_metrics_tells_and_nothing_else(tmp_path: Path):
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
+    demos = tmp_path / "demos.safetensors"
+    assert main(["record", "--algo=random", "--env=probe/both", "--episodes=8", f"--out={demos}"]) == 0
+    curious = ["rewards.icm.strength=0.1", "rewards.rnd.strength=0.1", f"rewards.gail.demos={demos}"]
+    cloned = [f"imitation.demos={demos}", "imitation.strength=1", "imitation.until=1"]
+    played = ["selfplay.opponents=uniform", "selfplay.every=60", "selfplay.games=4", "turns.every=100"]
+    lessons = tmp_path / "lessons.yaml"
+    lessons.write_text(
+        "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: steps, above: 100}}, "
+        "{name: b, parameters: {speed: {uniform: [1.0, 1.5]}}}]}\n"
+    )
     logged: set[str] = set()
     for run, settings in {
-        "one": ["algo=mappo", "env=particle/simple_spread"],
+        "one": ["algo=mappo", "env=particle/simple_spread", f"--config={lessons}"],
         "two": ["algo=ippo", "env=particle/simple_tag", "teams.agent.algo=random"],
+        "selfplay": ["algo=ippo", "env=particle/simple_tag", *played],
+        "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
         **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
-        small = {"algo.epochs", "algo.minibatches"} if run not in ("one", "two") else set()
+        windows = ("one", "two", "selfplay", "rewarded")
+        small = set() if run in windows else {"algo.epochs", "algo.minibatches"}
         given = [s for s in tiny(*settings, "steps=300") if s.partition("=")[0] not in small]
         early = ["algo.learning_starts=10", "algo.batch=4"] if run in ("qmix", "ddpg", "td3", "sac") else []
         assert main(["train", *given, *early, f"out={tmp_path / run}"]) == 0
