@@ -161,9 +161,9 @@ def test_only_batches_are_evaluated_with_more_copies_than_the_run_has(
     made: list[int] = []
     environment = running.environment
 
-    def noted(config: Any, copies: int, purpose: str, device: torch.device) -> Any:
+    def noted(config: Any, copies: int, purpose: str, device: torch.device, lesson: int | None = None) -> Any:
         made.append(copies)
-        return environment(config, copies, purpose, device)
+        return environment(config, copies, purpose, device, lesson)
 
     monkeypatch.setattr(running, "environment", noted)
     settings = ["algo=random", f"env={env}", "eval.copies=3", "threads=1", "device=cpu"]
