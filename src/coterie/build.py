@@ -126,14 +126,30 @@ def _lessons(
 ) -> Guide:
     """What leads from lesson to lesson. UserError for metrics that the run never logs."""
     from coterie.curriculum.guide import Lessons
-    from coterie.curriculum.metric import check
 
     env, judged = envs
     for lesson in course.lessons:
         if lesson.advance is not None:
             who = f"curriculum.lessons: lesson '{lesson.name}'"
-            check(who, lesson.advance.metric, list(teams), env.spec.metrics, config.eval.every != 0)
+            _check_metric(who, lesson.advance.metric, config, env.spec, teams)
     return Lessons(course, env, judged, evaluator, config.steps)
+
+
+def _check_metric(who: str, metric: str, config: RunConfig, spec: EnvSpec, teams: dict[str, TeamSpec]) -> None:
+    """UserError for a metric that this run never logs."""
+    from coterie.curriculum.metric import check
+
+    if metric.startswith("selfplay/"):
+        rated = ("elo", "elo_error", "pool")
+        one = mirrored(config, teams) is not None
+        logged = ["selfplay/win_rate", *(f"selfplay/{name}" for name in rated if one)]
+        logged += [f"selfplay/{team}/{name}" for team in teams for name in rated if not one]
+        if not config.selfplay.on:
+            raise UserError(f"{who} waits for the metric '{metric}', which is never logged without selfplay.opponents")
+        if metric not in logged:
+            raise UserError(f"{who} waits for the metric '{metric}', which is never logged: {nearest(metric, logged)}")
+        return
+    check(who, metric, list(teams), spec.metrics, config.eval.every != 0)
 
 
 def _imitation(
@@ -175,11 +191,15 @@ def _turns(config: RunConfig, roster: Roster, spec: EnvSpec, teams: dict[str, Te
     from coterie.turns import Turns, order_of
 
     order = order_of(given.order, roster)
+    several = [turn for turn in order if len(turn) > 1]
+    if config.selfplay.on and several:
+        raise UserError(
+            f"turns.order has {' and '.join(several[0])} learn at once, and in self-play one team learns at a time: "
+            "give each a turn of its own"
+        )
     if given.until is not None:
-        from coterie.curriculum.metric import check
-
         for turn in order:
-            check("turns.until", given.until.of(turn[0]).metric, list(teams), spec.metrics, config.eval.every != 0)
+            _check_metric("turns.until", given.until.of(turn[0]).metric, config, spec, teams)
     return (Turns(roster, order, every, given.until, given.repeat, config.steps),)
 
 
@@ -195,17 +215,21 @@ def _self_play(
     from coterie.selfplay.guide import SelfPlay
 
     equal = mirrored(config, {name: learner.policy.team for name, learner in learners.items()})
-    names = list(equal or roster.learners)
-    if len(names) != 2:
+    names = [name for name in equal or roster.learners if equal or learners[name].capabilities.learns]
+    if len(names) != 2 or not learners[names[0]].capabilities.learns:
+        learn = [name for name, learner in learners.items() if learner.capabilities.learns]
         raise UserError(
             f"selfplay.opponents={config.selfplay.opponents} needs two teams that learn, and {config.env.name} has "
-            f"{len(names)} here ({', '.join(names)}): choose an environment of two sides, or let the others act by "
-            "teams.NAME.algo=random, scripted or frozen"
+            f"{len(learn)} here{f' ({learn[0]})' if len(learn) == 1 else ''}: choose an environment of two sides and "
+            "algorithms that learn, or leave selfplay out"
         )
     policies = {name: learners[name].policy for name in names}
     every = config.selfplay.every or max(1, config.steps // 20)
     seed = seed_of(config.seed, "selfplay")
-    return SelfPlay(config.selfplay, every, policies, modes, equal is not None, roster, collector, evaluator, seed)
+    acts = eval_modes("auto", learners)  # in training, however evaluations are made
+    return SelfPlay(
+        config.selfplay, every, policies, acts, modes, equal is not None, roster, collector, evaluator, seed
+    )
 
 
 def both_sides(config: RunConfig, env: VectorEnv) -> VectorEnv:

@@ -87,9 +87,13 @@ class Collector:
         for name, policy in policies.items():
             self.policies[name], self._carry[name] = policy, policy.start(self.env.copies)
 
+    def memory(self, team: str) -> Tree:
+        """What the team's policy remembers of every copy, as `Policy.start` gives it."""
+        return self._carry[team]
+
     def restart(self) -> None:
         """New episodes begin in every copy; those that are under way count nowhere."""
-        self._row = self.env.reset()
+        self._row = begin(self.env)
         self._carry = {name: policy.start(self.env.copies) for name, policy in self.policies.items()}
         self.episodes = Episodes(self.env.spec, self.env.copies, self.env.device)
 

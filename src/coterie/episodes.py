@@ -37,13 +37,15 @@ class Finished:
 
     @staticmethod
     def joined(parts: list[Finished]) -> Finished:
+        """All of them. Who is several may have changed in between: only labels that all have are kept."""
+        labelled = [team for team in parts[0].labels if all(team in p.labels for p in parts)]
         return Finished(
             torch.cat([p.returns for p in parts]),
             torch.cat([p.group_returns for p in parts]),
             torch.cat([p.length for p in parts]),
             torch.cat([p.copy for p in parts]),
             {name: torch.cat([p.metrics[name] for p in parts]) for name in parts[0].metrics},
-            {team: torch.cat([p.labels[team] for p in parts]) for team in parts[0].labels},
+            {team: torch.cat([p.labels[team] for p in parts]) for team in labelled},
         )
 
     def state_dict(self) -> dict[str, Any]:

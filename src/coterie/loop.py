@@ -12,7 +12,7 @@ import torch
 from coterie.algos.algorithm import Algorithm
 from coterie.checkpoint import Checkpoints, Found, compare
 from coterie.collect import Collector
-from coterie.errors import NonFiniteError, UserError
+from coterie.errors import NonFiniteError, UserError, one_line
 from coterie.evaluation import Evaluator
 from coterie.guide import Guide, Roster
 from coterie.log import JsonlLogger, Logger
@@ -120,8 +120,11 @@ class Trainer:
             if row:
                 self._log(row)
             assert self.collector.ended is not None
+            learning = self._roster.learning
             for guide in self._guides:
                 self._tell(guide.after_window(self.steps, self.collector.ended))
+            if self._roster.learning != learning:  # nobody changes in the middle of an episode
+                self.collector.restart()
             last = self.steps >= schedule.steps
             evaluates = schedule.eval_every > 0 and (last or _due(schedule.eval_every, before, self.steps))
             better = evaluates and self._evaluate()
@@ -241,13 +244,25 @@ class Trainer:
     def _horizons(self) -> dict[str, int]:
         return {name: algorithm.horizon for name, algorithm in self._learners.items()}
 
+    def _load_guides(self, found: Found) -> None:
+        kept = found.state.get("guides", {})
+        mine = {guide.name: guide for guide in self._guides}
+        why = "" if kept.keys() == mine.keys() else f"expected {list(mine) or 'none'}, found {list(kept) or 'none'}"
+        try:
+            for name, guide in mine.items() if not why else ():
+                guide.load_state_dict(kept[name])
+        except (KeyError, RuntimeError, ValueError) as error:
+            why = f"{type(error).__name__}: {one_line(error)}"
+        if why:
+            raise UserError(
+                f"the checkpoint {found.path} does not fit the run's config.yaml in what guides the run ({why}); "
+                "restore the config.yaml that the run was started with"
+            )
+
     def load(self, found: Found) -> None:
         """Takes up a checkpoint. UserError names what differs if it does not fit."""
         state = found.state
-        kept = state.get("guides", {})
-        for guide in self._guides:  # first of all: they decide who acts, and with that what the collector holds
-            if guide.name in kept:
-                guide.load_state_dict(kept[guide.name])
+        self._load_guides(found)  # first: they decide who acts, and with that what the collector holds
         mine = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
         differences = compare(
             _fixed(mine, self.collector.state_dict()), _fixed(state["algorithms"], state["collector"])

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie import registry
 from coterie import run as running
 from coterie.borrowed import Borrowed
-from coterie.build import environment, eval_modes, load_learners, mirrored, pick_device
+from coterie.build import course_of, environment, eval_modes, load_learners, mirrored, pick_device
 from coterie.config import based_on, load_resolved
 from coterie.errors import UserError, nearest
 from coterie.evaluation import evaluate
@@ -83,7 +84,14 @@ def exploit(
     teams = {name: learner.policy.team for name, learner in learners.items()}
     source = names[0] if mirrored(config, teams) else fixed  # whose policy the fixed team acts with
     tree = config.tree()
-    kept = {name: settings for name, settings in tree["teams"].items() if name == other}
+    course = course_of(config)
+    if course is not None:  # the last lesson is what both are judged on
+        last = course.samplers(len(course.lessons) - 1)
+        tree["randomise"] = {name: sampler.model_dump(mode="json") for name, sampler in last.items()}
+    own = tree["teams"].get(other)
+    if own is not None:  # the response's settings are the run's top ones, so that those given here replace them
+        tree["algo"] = own["algo"]
+    kept = {other: {"roles": own["roles"]}} if own is not None and own["roles"] else {}
     for section in ("selfplay", "turns", "curriculum", "imitation", "rewards"):
         tree.pop(section, None)
     frozen = {"algo": {"name": "frozen", "run": str(folder.path), "team": source, "checkpoint": checkpoint}}
@@ -91,7 +99,13 @@ def exploit(
     for section in ("eval", "checkpoint"):
         tree[section].pop("every", None)
     out = folder.path / "responses" / f"{fixed}-{len(list((folder.path / 'responses').glob('*')))}"
-    result = running.train(based_on(tree, [f"out={out}", *overrides]))
+    resolved = based_on(tree, [f"out={out}", *overrides])
+    responds = resolved.config.algo_of(other).name
+    if not registry.algorithm(responds).capabilities.learns:
+        raise UserError(
+            f"team '{other}' would respond by algo={responds}, which learns nothing: give algo=NAME of a learner"
+        )
+    result = running.train(resolved)
     _, found = load_learners(result.run, "best", device)
     with closing(environment(config, min(episodes, 100), "evaluate", device)) as env:
         seed = seed_of(config.seed, "exploit")

@@ -211,8 +211,14 @@ def _common(labelled: Sequence[tuple[str, str]], overrides: Sequence[str]) -> Ru
 
 
 def _differences(one: RunConfig, other: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Keys of the environment that differ, with both values."""
-    mine, its = ({"env": c.env.name, **{f"env.{k}": v for k, v in c.tree()["env"].items()}} for c in (one, other))
+    """Keys of the environment that differ, with both values, lessons and what copies draw among them."""
+
+    def flat(config: RunConfig) -> dict[str, Any]:
+        tree = config.tree()
+        own = {f"env.{key}": value for key, value in tree["env"].items()}
+        return {"env": config.env.name, **own} | {name: tree.get(name) for name in ("curriculum", "randomise")}
+
+    mine, its = flat(one), flat(other)
     return [(key, mine.get(key), its.get(key)) for key in {**mine, **its} if mine.get(key) != its.get(key)]
 
 
@@ -224,8 +230,7 @@ def _member(
     if _is_bot(what):
         kind, _, script = what.partition(":")
         settings = [f"algo={kind}", f"env={config.env.name}", *([f"algo.script={script}"] if script else [])]
-        chosen = resolve(settings).config
-        learners = algorithms(config.model_copy(update={"algo": chosen.algo, "teams": {}}), dict(teams), device)
+        learners = algorithms(resolve(settings).config.model_copy(update={"env": config.env}), dict(teams), device)
     else:
         _, learners = load_learners(Path(what), checkpoint, device)
     missing = [name for name in teams if name not in learners]

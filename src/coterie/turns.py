@@ -89,6 +89,8 @@ class Turns(Guide):
 def order_of(given: Sequence[str | tuple[str, ...]], roster: Roster) -> list[tuple[str, ...]]:
     """Who learns in each turn. UserError for a team that is not there or does not learn."""
     turns = [(turn,) if isinstance(turn, str) else turn for turn in given] or [(name,) for name in roster.learners]
+    if any(not turn for turn in turns):
+        raise UserError("turns.order has a turn in which nobody learns: name a team, or several as [one,other]")
     for name in (name for turn in turns for name in turn):
         if name not in roster.learners:
             raise UserError(

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 import coterie
+import coterie.run
 from coterie.__main__ import main
+from coterie.config import load_resolved, resolve
 from coterie.errors import UserError
 from coterie.response import exploit
 from coterie.standings import Standings, draw, league, words
-from tinyruns import train
+from tinyruns import tiny, train
 
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1", "algo.hidden=[8]")
 
@@ -163,3 +165,41 @@ def test_the_functions_do_what_the_commands_do(runs: Path):
     assert torch.equal(found.score, league([f"learned={runs / 'selfplay'}", "random"], episodes=40).score)
     gap = coterie.exploit(runs / "tag", steps=1e2, episodes=8, **{"eval.every": 0})
     assert (gap.team, gap.response) == ("agent", "adversary")
+
+
+def test_bots_play_in_a_league_of_runs_with_rewards_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+    train(tmp_path / "curious", *RPS, "rewards.icm.strength=0.1")
+    found = league([f"curious={tmp_path / 'curious'}", "random"], episodes=20)
+    assert found.members == ("curious", "random")
+
+
+def test_a_response_takes_the_settings_that_it_is_given_and_has_to_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Negative control: without any it has those of the team that it stands for."""
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+    tag = ("env=particle/simple_tag", "env.episode_limit=5")
+    train(tmp_path / "run", *tag, "algo=ippo", "teams.adversary.algo=mappo", "teams.adversary.algo.hidden=[6]")
+    kept = exploit(tmp_path / "run", ["eval.every=0"], team="agent", steps=80, episodes=4)
+    given = exploit(tmp_path / "run", ["eval.every=0", "algo=ippo"], team="agent", steps=80, episodes=4)
+    names = [load_resolved(Path(found.run) / "config.yaml").config.algo_of("adversary").name for found in (kept, given)]
+    assert names == ["mappo", "ippo"]
+    train(tmp_path / "still", *tag, "algo=ippo", "teams.adversary.algo=random")
+    with pytest.raises(UserError, match="team 'adversary' would respond by algo=random, which learns nothing"):
+        exploit(tmp_path / "still", team="agent", steps=80, episodes=4)
+
+
+def test_a_response_to_a_run_with_lessons_is_trained_on_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+    lessons = tmp_path / "lessons.yaml"
+    lessons.write_text(
+        "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: steps, above: 50}}, "
+        "{name: b, parameters: {speed: 0.5}}]}\n"
+    )
+    settings = ["env=particle/simple_tag", "env.episode_limit=5", "algo=ippo", f"out={tmp_path / 'run'}"]
+    coterie.run.train(resolve(tiny(*settings), lessons))
+    found = exploit(tmp_path / "run", ["eval.every=0"], steps=80, episodes=4)
+    config = load_resolved(Path(found.run) / "config.yaml").config
+    assert config.curriculum.lessons == ()
+    assert config.randomise["speed"].mean() == 0.5

@@ -123,6 +123,7 @@ def test_no_opponent_changes_within_an_episode_when_a_snapshot_is_replaced(
 
     assert not changed(tmp_path / "run")
     monkeypatch.setattr(guide, "Pool", lambda policy, size: Pool(policy, size - 1))
+    monkeypatch.setattr(guide.SelfPlay, "_needed", lambda self, learner, other: False)
     assert changed(tmp_path / "control")
 
 
@@ -210,6 +211,79 @@ def test_ratings_rise_where_there_is_something_to_learn_and_not_where_nothing_is
     assert abs(ladder_of(tmp_path / "level")[-1]) < 100
 
 
+def test_rows_may_come_late_when_teams_take_turns(tmp_path: Path):
+    """Episodes from before a turn and from after it stand in one row."""
+    out = tmp_path / "run"
+    train(
+        out, "env=particle/simple_tag", "algo=ippo", "selfplay.opponents=uniform", "selfplay.every=60", "log.every=3",
+        "selfplay.games=4", "turns.every=120", "steps=480", "env.episode_limit=5",
+    )  # fmt: skip
+    assert "rollout/adversary/return_mean" in names_of(out)
+
+
+def test_a_new_turn_begins_new_episodes_without_self_play_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Negative control: as long as the same team learns, episodes go on."""
+    from coterie.collect import Collector
+
+    firsts: list[bool] = []
+    advance = Collector.advance
+
+    def watched(collector: Collector, steps: int) -> Any:
+        windows, acted = advance(collector, steps)
+        firsts.append(bool(windows["agent"].first[0].all()))
+        return windows, acted
+
+    monkeypatch.setattr(Collector, "advance", watched)
+    train(
+        tmp_path / "run",
+        "env=particle/simple_tag",
+        "algo=ippo",
+        "env.episode_limit=100",
+        "turns.every=120",
+        "steps=240",
+    )
+    assert firsts == [True, False, False, True, False, False]
+
+
+def test_opponents_act_in_training_as_their_method_is_judged_whatever_evaluations_do(tmp_path: Path):
+    from coterie.build import build
+    from coterie.config import resolve
+
+    settings = ["env=particle/simple_ball", "algo=ippo", "selfplay.opponents=uniform", "device=cpu", "copies=2"]
+    for mode, judged in (("greedy", "greedy"), ("auto", "sample")):
+        parts = build(resolve([*settings, f"eval.mode={mode}"]).config)
+        (guide,) = parts.guides
+        assert guide._opponents["right"]._policy._mode == "sample"
+        assert guide._judges["right"]._policy._mode == judged
+        parts.close()
+
+
+def test_who_learns_nothing_plays_no_self_play():
+    from coterie.build import build
+    from coterie.config import resolve
+
+    for algo in ("random", "scripted"):
+        settings = ["env=particle/simple_ball", f"algo={algo}", "selfplay.opponents=uniform", "device=cpu"]
+        with pytest.raises(UserError, match=r"needs two teams that learn, and .* has 0 here: choose"):
+            build(resolve(settings).config)
+
+
+def test_a_checkpoint_of_another_pool_is_one_line(tmp_path: Path):
+    from coterie import run
+
+    out = tmp_path / "run"
+    train(out, *RPS, "selfplay.opponents=uniform", "selfplay.every=40", "selfplay.games=4", "steps=160")
+    config = out / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("window: 10", "window: 4"))
+    with pytest.raises(UserError, match=r"does not fit the run's config\.yaml in what guides the run") as refusal:
+        run.resume(out, ["steps=320"])
+    assert "\n" not in str(refusal.value)
+    config.write_text(text.replace("opponents: uniform", "'opponents': 'off'"))
+    with pytest.raises(UserError, match=r"expected none, found \['selfplay'\]"):
+        run.resume(out, ["steps=320"])
+
+
 # --------------------------------------------------------------------------------------------------------------- faults
 
 
@@ -230,6 +304,25 @@ def test_ratings_rise_where_there_is_something_to_learn_and_not_where_nothing_is
             "teams.column is given settings of its own",
         ),
         (("env=particle/simple_tag", "turns.order=[wolf]", "turns.every=10"), "names 'wolf', which is no team"),
+        (("env=particle/simple_tag", "turns.order=[[]]", "turns.every=10"), "has a turn in which nobody learns"),
+        (
+            (
+                *("env=particle/simple_tag", "selfplay.opponents=uniform", "turns.every=10"),
+                "turns.order=[agent,[adversary,agent]]",
+            ),
+            "turns.order has adversary and agent learn at once, and in self-play one team learns at a time",
+        ),
+        (
+            ("env=particle/simple_tag", "turns.until.metric=selfplay/agent/elo", "turns.until.above=1"),
+            "is never logged without selfplay.opponents",
+        ),
+        (
+            (
+                *("env=particle/simple_tag", "turns.until.metric=selfplay/elo", "turns.until.above=1"),
+                "selfplay.opponents=uniform",
+            ),
+            "which is never logged: did you mean 'selfplay/agent/elo'",
+        ),
         (("env=particle/simple_tag", "turns.order=[agent]"), "nothing ends a turn: give turns.every=STEPS"),
         (
             ("env=particle/simple_tag", "turns.until.metric=eval/wolf/return_mean", "turns.until.above=1"),

@@ -48,16 +48,18 @@ class SelfPlay(Guide):
         every: int,
         policies: dict[str, Policy],
         modes: dict[str, Mode],
+        judging: dict[str, Mode],
         equal: bool,
         roster: Roster,
         collector: Collector,
         evaluator: Evaluator,
         seed: int,
     ):
-        """policies, modes: of both teams, as they act when they learn and when they are opponents; equal: the second
-        team acts as the first does; evaluator: where games are played that rate snapshots; seed: of these.
+        """policies: of both teams, as they learn; modes, judging: how actions are picked by opponents, and by all in
+        games that rate snapshots; equal: the second team acts as the first does; evaluator: where these games are played; seed: of them.
         """
-        self._config, self._every, self._policies, self._modes = config, every, policies, modes
+        self._config, self._every, self._policies = config, every, policies
+        self._modes, self._judging = modes, judging
         self._equal, self._roster, self._seed = equal, roster, seed
         self._collector, self._evaluator = collector, evaluator
         first, second = policies
@@ -65,18 +67,18 @@ class SelfPlay(Guide):
         self._owner = owners  # whose snapshots a team acts as when it does not learn
         # One more than are drawn from: the oldest plays the episodes out that it has begun.
         self._pools = {name: Pool(policies[name], config.window + 1) for name in dict.fromkeys(owners.values())}
-        self._opponents = {team: self._build(team, config.opponents == "latest") for team in owners}
-        self._judges = {team: self._build(team, False) for team in owners}
+        self._opponents = {team: self._build(team, modes, config.opponents == "latest") for team in owners}
+        self._judges = {team: self._build(team, judging, False) for team in owners}
         self.ladder = Ladder()
         self._rates: dict[str, dict[int, list[float]]] = {name: {} for name in self._pools}
         self._recent = [0.0, 0.0]  # won and played since the last row
         self._last = 0  # steps at the last snapshot
         self._learner = ""
 
-    def _build(self, team: str, live_only: bool) -> Opponents:
+    def _build(self, team: str, modes: dict[str, Mode], live_only: bool) -> Opponents:
         owner = self._owner[team]
         spec = self._collector.policies[team].team
-        return Opponents(self._pools[owner], Borrowed(spec, self._policies[owner], self._modes[owner]), live_only)
+        return Opponents(self._pools[owner], Borrowed(spec, self._policies[owner], modes[owner]), live_only)
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -93,13 +95,12 @@ class SelfPlay(Guide):
         self._count(learner, other, finished)
         if self._equal:
             self._pools[learner].refresh()
-        if steps // self._every > self._last // self._every:
+        if steps // self._every > self._last // self._every and not self._needed(learner, other):
             self._last = steps
             lines += self._due(learner, steps)
         if self._roster.learning[0] != learner:
             self._pools[learner].refresh()
             self._seat()
-            self._collector.restart()
         self._weigh(self._other(self._learner))
         return lines
 
@@ -138,6 +139,11 @@ class SelfPlay(Guide):
         self._collector.seat(mine | {other: self._opponents[other]})
         self._evaluator.seat(mine | {other: self._judges[other]})
         self._weigh(other)
+
+    def _needed(self, learner: str, other: str) -> bool:
+        """Whether an episode is under way against the snapshot that the next one replaces: it is waited for."""
+        slot = self._pools[learner].replaced
+        return self._equal and slot is not None and self._opponents[other].plays(slot, self._collector.memory(other))
 
     def _weigh(self, team: str) -> None:
         """Sets the chances of a team's opponents, as configured, and of its judges, all snapshots alike."""
@@ -185,7 +191,7 @@ class SelfPlay(Guide):
         other = self._other(learner)
         seed = seed_of(self._seed, "ladder", steps)
         arena, games = self._evaluator.env, self._config.games
-        games = evaluate(arena, self._evaluator.policies, games, self._modes, seed).episodes
+        games = evaluate(arena, self._evaluator.policies, games, self._judging, seed).episodes
         won = outcome(games, self._spec(learner), self._spec(other))
         if self._config.gate is not None and float(won.mean()) < self._config.gate:
             return [f"no snapshot at {steps:,} steps: won {float(won.mean()):.2f} of the games, less than the gate"]
@@ -203,9 +209,9 @@ class SelfPlay(Guide):
         return number
 
     def strength(self) -> float:
-        """The rating of the first team's newest snapshot: what the best checkpoint is best at."""
-        name = next(iter(self._pools))
-        return float(self.ladder.ratings()[0][self.ladder.place(name, self._pools[name].made - 1)])
+        """What the best checkpoint is best at: the ratings of every team's newest snapshot, added up."""
+        rating, _ = self.ladder.ratings()
+        return sum(float(rating[self.ladder.place(name, pool.made - 1)]) for name, pool in self._pools.items())
 
     def state_dict(self) -> dict[str, Any]:
         return {

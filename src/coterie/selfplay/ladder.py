@@ -48,13 +48,14 @@ class Ladder:
     def __init__(self) -> None:
         self.players: list[Player] = []
         self._score = torch.zeros(0, 0, dtype=torch.float64)
+        self._rated: tuple[Tensor, Tensor] | None = None  # as long as nothing has changed
 
     def enter(self, player: Player) -> int:
         """Takes a player in and returns its place."""
         self.players.append(player)
         grown = torch.zeros(len(self.players), len(self.players), dtype=torch.float64)
         grown[:-1, :-1] = self._score
-        self._score = grown
+        self._score, self._rated = grown, None
         return len(self.players) - 1
 
     def place(self, team: str, number: int) -> int:
@@ -65,14 +66,17 @@ class Ladder:
         """`player` won so much of so many games against `other`, draws counted half."""
         self._score[player, other] += won
         self._score[other, player] += games - won
+        self._rated = None
 
     def ratings(self) -> tuple[Tensor, Tensor]:
         """Elo ratings [P] and their standard errors [P], relative to the first player."""
-        return elo(self._score)
+        if self._rated is None:
+            self._rated = elo(self._score)
+        return self._rated
 
     def state_dict(self) -> dict[str, Any]:
         return {"players": [[p.team, p.number, p.steps] for p in self.players], "score": self._score}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.players = [Player(*entry) for entry in state["players"]]
-        self._score = state["score"].to("cpu", torch.float64)
+        self._score, self._rated = state["score"].to("cpu", torch.float64), None

@@ -106,6 +106,10 @@ class Opponents(Policy):
         plain = {role: {name: x for name, x in vars(a).items() if x is not None} for role, a in action.items()}
         return plain, memory
 
+    def plays(self, slot: int, carry: Carry) -> bool:
+        """Whether a copy is in the middle of an episode against the slot; carry: of all copies."""
+        return bool(((carry[_SLOT] == slot) & ~carry[_CLOSED]).any())
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing: what it acts with is the pool's."""
         return {}

@@ -66,6 +66,12 @@ class Pool:
         self.made += 1
         return number
 
+    @property
+    def replaced(self) -> int | None:
+        """The slot that the next snapshot takes from another; None while there is room."""
+        slot = 1 + self.made % self.size
+        return slot if slot < len(self.numbers) else None
+
     def oldest_first(self) -> list[int]:
         """Slots of the snapshots from the oldest to the newest."""
         return sorted(range(1, len(self.numbers)), key=lambda slot: self.numbers[slot])
