@@ -187,12 +187,12 @@ JOBS = (
         Job(
             f"{env.lower()}-{algo}",
             (f"algo={algo}", f"env=gym/{env}-{version}", f"steps={steps}", f"eval.every={every}", *_SHORT),
-            *("agent", "sum", env.lower(), level, _RAFFIN, (level,)),
+            *("agent", "sum", env.lower(), level, source, (level,)),
         )
-        for algo, env, version, steps, every, level in (
-            ("ddqn", "Acrobot", "v1", "60k", "3k", -80.0),
-            ("ppo", "LunarLander", "v3", "600k", "50k", 242.0),
-            ("sac", "LunarLanderContinuous", "v3", "200k", "20k", 260.0),
+        for algo, env, version, steps, every, level, source in (
+            ("ddqn", "Acrobot", "v1", "60k", "3k", -80.0, "the 2020 trainer that the `original` presets follow"),
+            ("ppo", "LunarLander", "v3", "600k", "50k", 242.0, _RAFFIN),
+            ("sac", "LunarLanderContinuous", "v3", "200k", "20k", 260.0, _RAFFIN),
         )
     ),
     *(
