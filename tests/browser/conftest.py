@@ -43,6 +43,11 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
     made.quit()
 
 
+def _hears_ctrl_c() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Page:
     """A page of a `coterie` command that runs."""
 
@@ -51,8 +56,9 @@ class Page:
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         program = [sys.executable, "-m", "coterie", *command]
         self.process = subprocess.Popen(
-            program, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-        )
+            program, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths},
+            preexec_fn=_hears_ctrl_c,
+        )  # fmt: skip
         assert self.process.stderr is not None
         said = ""
         for line in self.process.stderr:
