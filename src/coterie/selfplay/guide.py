@@ -56,7 +56,8 @@ class SelfPlay(Guide):
         seed: int,
     ):
         """policies: of both teams, as they learn; modes, judging: how actions are picked by opponents, and by all in
-        games that rate snapshots; equal: the second team acts as the first does; evaluator: where these games are played; seed: of them.
+        games that rate snapshots; equal: the second team acts as the first does; evaluator: where these games are
+        played; seed: of them.
         """
         self._config, self._every, self._policies = config, every, policies
         self._modes, self._judging = modes, judging
