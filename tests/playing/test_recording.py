@@ -129,7 +129,14 @@ def test_files_that_do_not_hold_what_they_say_are_one_line(tmp_path: Path, membe
 
 
 def test_the_same_file_unchanged_is_read(tmp_path: Path):
-    Recording(changed(written(tmp_path / "one.zip", [0, 1]))).close()
+    one, same = (
+        Recording(changed(written(tmp_path / "one.zip", [0, 1]))),
+        Recording(written(tmp_path / "same.zip", [0, 1])),
+    )
+    assert one.rows == same.rows
+    assert one.frame(1) == same.frame(1)
+    one.close()
+    same.close()
 
 
 def test_other_files_are_told_apart(tmp_path: Path):
