@@ -71,15 +71,7 @@ class Trainer:
         self._roster, self._guides = roster or Roster.of(algorithms), guides
         self._learners = {name: algorithms[name] for name in self._roster.learners}
         self._judge, self._first = judge, next(iter(self._learners))
-        self._chunk = min(a.horizon for a in self._learners.values())
-        shortest = min(self._learners, key=lambda name: self._learners[name].horizon)
-        for name, algorithm in self._learners.items():
-            if algorithm.horizon % self._chunk:
-                raise UserError(
-                    f"team '{name}' wants windows of {algorithm.horizon} rows, team '{shortest}' of {self._chunk}: "
-                    "give horizons that are multiples of the shortest one, e.g. "
-                    f"teams.{name}.algo.horizon={-(-algorithm.horizon // self._chunk) * self._chunk}"
-                )
+        self._chunk = min(a.horizon for a in self._learners.values())  # of which all others are multiples
         self._pending: dict[str, list[Window]] = {name: [] for name in self._learners}
         self._unlogged: dict[str, list[float]] = {}
         self.steps, self.updates, self.best = 0, 0, -float("inf")

@@ -14,6 +14,7 @@ from coterie.__main__ import main
 from coterie.config import load_resolved, resolve
 from coterie.errors import UserError
 from coterie.response import exploit
+from coterie.selfplay.ladder import tally
 from coterie.standings import Standings, draw, league, words
 from tinyruns import tiny, train
 
@@ -203,3 +204,9 @@ def test_a_response_to_a_run_with_lessons_is_trained_on_the_last(tmp_path: Path,
     config = load_resolved(Path(found.run) / "config.yaml").config
     assert config.curriculum.lessons == ()
     assert config.randomise["speed"].mean() == 0.5
+
+
+def test_games_are_added_up_by_opponent():
+    label = torch.tensor([3, -1, 3, 0, 3])
+    won = torch.tensor([1.0, 0.5, 0.0, 1.0, 0.5], dtype=torch.float64)
+    assert tally(label, won) == [(-1, 0.5, 1), (0, 1.0, 1), (3, 1.5, 3)]

@@ -24,7 +24,7 @@ from coterie.metrics import Metric, declare
 from coterie.policy import Mode, Policy
 from coterie.schema import SelfPlayConfig
 from coterie.seeds import seed_of
-from coterie.selfplay.ladder import Ladder, Player, outcome
+from coterie.selfplay.ladder import Ladder, Player, outcome, tally
 from coterie.selfplay.opponents import Opponents
 from coterie.selfplay.pool import LIVE, Pool
 from coterie.types import TeamSpec
@@ -172,17 +172,13 @@ class SelfPlay(Guide):
         if not len(finished.length):
             return
         won = outcome(finished, self._spec(learner), self._spec(other))
-        label = finished.labels[other]
-        self._recent[0] += float(won.sum())
-        self._recent[1] += len(won)
         rates = self._rates[self._owner[other]]
-        for number in label.unique().tolist():
+        for number, wins, games in tally(finished.labels[other], won):
+            self._recent = [self._recent[0] + wins, self._recent[1] + games]
             if number != LIVE:
-                here = label == number
-                games = int(here.sum())
                 kept = (1 - 1 / self._config.memory) ** games
                 before = rates.get(number, [0.5, 1.0])
-                rates[number] = [before[0] * kept + float(won[here].sum()), before[1] * kept + games]
+                rates[number] = [before[0] * kept + wins, before[1] * kept + games]
 
     def _spec(self, team: str) -> TeamSpec:
         return self._collector.policies[team].team
@@ -198,10 +194,8 @@ class SelfPlay(Guide):
             return [f"no snapshot at {steps:,} steps: won {float(won.mean()):.2f} of the games, less than the gate"]
         number = self._snapshot(learner, steps)
         mine = self.ladder.place(learner, number)
-        for opponent in games.labels[other].unique().tolist():
-            here = games.labels[other] == opponent
-            its = self.ladder.place(self._owner[other], opponent)
-            self.ladder.record(mine, its, float(won[here].sum()), float(here.sum()))
+        for opponent, wins, played in tally(games.labels[other], won):
+            self.ladder.record(mine, self.ladder.place(self._owner[other], opponent), wins, played)
         return ()
 
     def _snapshot(self, team: str, steps: int) -> int:

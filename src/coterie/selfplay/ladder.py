@@ -27,6 +27,17 @@ def outcome(finished: Finished, mine: TeamSpec, theirs: TeamSpec) -> Tensor:
     return ((ours > others).double() - (ours < others).double() + 1) / 2
 
 
+def tally(label: Tensor, won: Tensor) -> list[tuple[int, float, int]]:
+    """What was won of how many games against each opponent: its number, the sum, the count, from [E] labels and
+    outcomes. Read by the host once.
+    """
+    number, place = label.unique(return_inverse=True)
+    games = torch.bincount(place, minlength=len(number))
+    sums = torch.zeros_like(games, dtype=won.dtype).index_add_(0, place, won)
+    found = torch.stack([number.to(won.dtype), sums, games.to(won.dtype)], 1).tolist()
+    return [(int(which), total, int(count)) for which, total, count in found]
+
+
 def counted(spec: EnvSpec) -> str:
     """How `outcome` tells who has won, in words."""
     won = all(f"{group}_won" in spec.metrics for group in spec.groups)

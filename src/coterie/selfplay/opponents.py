@@ -58,8 +58,7 @@ class Opponents(Policy):
             part = (row.obs, row.action_mask, row.alive, row.first, row.acted, memory, noise["act"])
             alone = self._live_only or len(self._pool.numbers) == 1
             action, memory = self._alone(part) if alone else self._in_groups(slot, part)
-        label = torch.tensor(self._pool.numbers, device=slot.device)[slot]
-        note = {"label": label.unsqueeze(1).expand(-1, self.team.n)}
+        note = {"label": self._pool.label[slot].unsqueeze(1).expand(-1, self.team.n)}
         return _actions(action), memory | {_SLOT: slot, _CLOSED: ~row.acted}, note
 
     def _alone(self, part: tuple[Tree, ...]) -> tuple[Tree, Carry]:

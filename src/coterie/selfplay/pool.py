@@ -40,8 +40,7 @@ class Pool:
         mine = self._acting.tensors()
         self.device = next(iter(mine.values())).device
         self._stacked = {name: torch.stack([x] * (size + 1)) for name, x in mine.items()}
-        self.numbers: list[int] = [LIVE]
-        """The number of the snapshot in each slot that is taken."""
+        self._renumber([LIVE])
         self.made = 0
         """Snapshots made so far."""
 
@@ -59,10 +58,7 @@ class Pool:
         number = self.made
         slot = 1 + number % self.size
         self._write(slot)
-        if slot < len(self.numbers):
-            self.numbers[slot] = number
-        else:
-            self.numbers.append(number)
+        self._renumber([*self.numbers[:slot], number, *self.numbers[slot + 1 :]])
         self.made += 1
         return number
 
@@ -76,6 +72,12 @@ class Pool:
         """Slots of the snapshots from the oldest to the newest."""
         return sorted(range(1, len(self.numbers)), key=lambda slot: self.numbers[slot])
 
+    def _renumber(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        """The number of the snapshot in each slot that is taken."""
+        self.label = torch.tensor(numbers, device=self.device)
+        """The same on the device, int64 [slots]."""
+
     def _write(self, slot: int) -> None:
         with torch.no_grad():
             for name, x in self._acting.tensors().items():
@@ -87,4 +89,5 @@ class Pool:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, x in self._stacked.items():
             x.copy_(state["stacked"][name])
-        self.numbers, self.made = list(state["numbers"]), state["made"]
+        self._renumber(list(state["numbers"]))
+        self.made = state["made"]
