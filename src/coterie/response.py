@@ -12,10 +12,11 @@ from typing import Any
 from coterie import registry
 from coterie import run as running
 from coterie.borrowed import Borrowed
-from coterie.build import course_of, environment, eval_modes, load_learners, mirrored, pick_device
+from coterie.build import environment, eval_modes, load_learners, pick_device
 from coterie.config import based_on, load_resolved
 from coterie.errors import UserError, nearest
 from coterie.evaluation import evaluate
+from coterie.guided import course_of, mirrored
 from coterie.policy import Policy
 from coterie.rundir import RunDir
 from coterie.seeds import seed_of
