@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
@@ -35,10 +35,11 @@ class Roster:
 class Guide(ABC):
     """Hears how a run goes and changes what surrounds the learners. The trainer calls it between two windows.
 
-    name: of its part of the checkpoint.
+    name: of its part of the checkpoint; say: shows the user a line at once, where something takes long.
     """
 
     name: str
+    say: Callable[[str], None] = staticmethod(lambda line: None)
 
     @abstractmethod
     def begin(self) -> Sequence[str]:

@@ -69,6 +69,8 @@ class Trainer:
         self._metadata = metadata
         self.teams: dict[str, TeamSpec] = {name: a.policy.team for name, a in algorithms.items()}
         self._roster, self._guides = roster or Roster.of(algorithms), guides
+        for guide in guides:
+            guide.say = progress.note
         self._learners = {name: algorithms[name] for name in self._roster.learners}
         self._judge, self._first = judge, next(iter(self._learners))
         self._chunk = min(a.horizon for a in self._learners.values())  # of which all others are multiples

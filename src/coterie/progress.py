@@ -266,7 +266,7 @@ class RichProgress(Progress):
 class Waiting:
     """Tells how far something is that is not training, if it takes longer than `first_s` seconds, every `every_s`.
 
-    note: shows a line; what: is done, in words that come before the numbers.
+    note: shows a line; what: is done, in words that come before the numbers; unit: what is counted.
     """
 
     def __init__(
@@ -276,16 +276,17 @@ class Waiting:
         first_s: float = 2.0,
         every_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "episodes",
     ):
-        self._note, self._what, self._every, self._clock = note, what, every_s, clock
+        self._note, self._what, self._unit, self._every, self._clock = note, what, unit, every_s, clock
         self._next = clock() + first_s
 
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` episodes are over."""
+        """So much of so much is over."""
         now = self._clock()
         if now >= self._next and done < total:
             self._next = now + self._every
-            self._note(f"{self._what}: {done:,} of {total:,} episodes")
+            self._note(f"{self._what}: {done:,} of {total:,} {self._unit}")
 
 
 def progress(mode: Mode = "auto", title: str = "", start: int = 0) -> Progress:

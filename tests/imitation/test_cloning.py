@@ -83,7 +83,9 @@ def fitted(name, env, demos, memory, steps, **settings):
     """The share of demonstrated actions that a learner finds likeliest after so many steps, and the learner."""
     learner = test_every.learner(name, env, memory)
     pupil = Pupil(learner, ImitationConfig(steps=steps, **{"batch": 128, "lr": 5e-3} | settings), 1e-3, demos, 0, CPU)
-    line = pupil.warm_up()
+    told: list[tuple[int, int]] = []
+    line = pupil.warm_up(lambda done, total: told.append((done, total)))
+    assert told[-1:] == ([(steps, steps)] if steps else [])
     return float(line.split(": ")[-1].partition("%")[0]) / 100, learner
 
 
@@ -176,7 +178,7 @@ def test_imitation_leaves_the_learners_own_moments_as_they_are():
         learner = test_every.learner(name, env, "none")
         before = [p.clone() for p in learner.policy.networks[0].parameters()]
         kept = repr({key: value for key, value in learner.state_dict().items() if "optimiser" in key})
-        Pupil(learner, ImitationConfig(steps=3), 1e-3, demos, 0, CPU).warm_up()
+        Pupil(learner, ImitationConfig(steps=3), 1e-3, demos, 0, CPU).warm_up(lambda done, total: None)
         assert repr({key: value for key, value in learner.state_dict().items() if "optimiser" in key}) == kept
         assert any(not torch.equal(a, b) for a, b in zip(before, learner.policy.networks[0].parameters(), strict=True))
 

@@ -15,7 +15,7 @@ from coterie.envs.matrix.game import Bimatrix, MatrixConfig, bimatrix_game
 from coterie.errors import UserError
 from coterie.metrics import undeclared
 from coterie.types import Row
-from tinyruns import rows_of, state_of, train
+from tinyruns import rows_of, state_of, tiny, train
 
 pytestmark = pytest.mark.usefixtures("without_curves")
 
@@ -256,6 +256,50 @@ def test_opponents_act_in_training_as_their_method_is_judged_whatever_evaluation
         assert guide._opponents["right"]._policy._mode == "sample"
         assert guide._judges["right"]._policy._mode == judged
         parts.close()
+
+
+def test_games_that_rate_a_snapshot_tell_how_far_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Negative control: where they are over soon, nothing is told."""
+    from coterie.selfplay import guide
+
+    play = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=40", "selfplay.opponents=uniform")
+    settings = (*play, "selfplay.every=40", "selfplay.games=8", "progress=lines")
+    train(tmp_path / "soon", *settings)
+    assert "games that rate a snapshot" not in capsys.readouterr().err
+    waiting = guide.Waiting
+    monkeypatch.setattr(guide, "Waiting", lambda note, what: waiting(note, what, first_s=0.0, every_s=0.0))
+    train(tmp_path / "late", *settings)
+    assert "games that rate a snapshot: 0 of 8 episodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env", ["board/connect_four", "board/tictactoe", "skirmish/3m_duel", "particle/simple_ball"])
+def test_games_of_two_sides_are_learned_against_oneself(env: str, tmp_path: Path):
+    """Turns, masks, agents that die, episodes of any length: won and lost are counted for whoever plays which side."""
+    settings = ("selfplay.opponents=pfsp", "selfplay.every=300", "selfplay.games=4", "steps=900", "horizon=40")
+    train(tmp_path / "run", "algo=ippo", f"env={env}", *settings)
+    names = names_of(tmp_path / "run")
+    assert "selfplay/elo" in names
+    assert undeclared(sorted(names)) == []
+    assert len(state_of(tmp_path / "run")["guides"]["selfplay"]["ladder"]["players"]) >= 3
+
+
+def test_a_lesson_may_wait_for_a_rating(tmp_path: Path):
+    lessons = tmp_path / "lessons.yaml"
+    lessons.write_text(
+        "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: selfplay/elo, above: -5000}}, "
+        "{name: b, parameters: {speed: 1.5}}]}\n"
+    )
+    from coterie import run
+    from coterie.config import resolve
+
+    settings = tiny(
+        "env=particle/simple_ball", "algo=ippo", "selfplay.opponents=uniform", "selfplay.every=60", "selfplay.games=4",
+        "env.episode_limit=5", "steps=400", f"out={tmp_path / 'run'}",
+    )  # fmt: skip
+    run.train(resolve(settings, lessons))
+    assert state_of(tmp_path / "run")["guides"]["curriculum"]["lesson"] == 1
 
 
 def test_who_learns_nothing_plays_no_self_play():

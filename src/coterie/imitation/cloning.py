@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from coterie.imitation.config import ImitationConfig
 from coterie.imitation.demos import Demos
 from coterie.math.losses import masked_mean
 from coterie.metrics import Metric, declare
+from coterie.progress import Waiting
 
 declare(
     Metric("imitation/loss", "", "loss of a policy on demonstrations beside its learner, mean over the steps", "down"),
@@ -45,14 +46,15 @@ class Pupil:
         self.digest = demos.digest
         self._manner = Manner(config.margin, config.fit_spread)
 
-    def warm_up(self) -> str:
-        """The warm start, and a line that tells of it."""
+    def warm_up(self, told: Callable[[int, int], None]) -> str:
+        """The warm start, and a line that tells of it; told: hears now and then how many steps of how many are done."""
         batches, steps = self.batches, self.config.warm_steps(self.batches.rows)
         self.policy.scale.observe(batches.obs, batches.live)
         for step in range(steps):
             report = self.step(1.0)
             if step % 100 == 99 or step == steps - 1:
                 self._require_finite(report)
+                told(step + 1, steps)
         self.fitting.arrive()
         with torch.no_grad():
             seen = batches.all() if batches.rows <= _MANY else batches.draw()
@@ -111,7 +113,7 @@ class Cloning(Guide):
     def begin(self) -> Sequence[str]:
         lines = []
         for name, pupil in self.pupils.items():
-            line = pupil.warm_up()
+            line = pupil.warm_up(Waiting(self.say, "imitation before the first window", unit="steps"))
             lines.append(f"team {name}: {line}" if self._named else line)
         return lines
 

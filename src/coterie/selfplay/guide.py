@@ -22,6 +22,7 @@ from coterie.guide import Guide, Roster
 from coterie.math.ratings import prioritised, recency, uniform
 from coterie.metrics import Metric, declare
 from coterie.policy import Mode, Policy
+from coterie.progress import Waiting
 from coterie.schema import SelfPlayConfig
 from coterie.seeds import seed_of
 from coterie.selfplay.ladder import Ladder, Player, outcome, tally
@@ -188,7 +189,8 @@ class SelfPlay(Guide):
         other = self._other(learner)
         seed = seed_of(self._seed, "ladder", steps)
         arena, games = self._evaluator.env, self._config.games
-        games = evaluate(arena, self._evaluator.policies, games, self._judging, seed).episodes
+        told = Waiting(self.say, "games that rate a snapshot")
+        games = evaluate(arena, self._evaluator.policies, games, self._judging, seed, told=told).episodes
         won = outcome(games, self._spec(learner), self._spec(other))
         if self._config.gate is not None and float(won.mean()) < self._config.gate:
             return [f"no snapshot at {steps:,} steps: won {float(won.mean()):.2f} of the games, less than the gate"]
