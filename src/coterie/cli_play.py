@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli_options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, run_or_settings
 from coterie.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.playing.cast import Wanted
+    from coterie.playing.serve import Address
 
 _HOST, _FPS = "127.0.0.1", 5.0
 
@@ -66,9 +70,8 @@ def play(
     coterie play RUN --replay replays --episodes 5
     """
     _check(video, replay, record, human, episodes)
-    for option, given in (("--fps", fps != _FPS), ("--host", host != _HOST), ("--port", port), ("--open", open_)):
-        if given and not human:
-            raise UserError(f"{option} goes with a page: name whom you play with --human TEAM.AGENT, or leave it out")
+    if not human:
+        _check_no_page({"--fps": fps != _FPS, "--host": host != _HOST, "--port": port != 0, "--open": open_})
     if human and algo is None and not any(word.startswith("algo=") for word in what or []):
         algo = None if _is_run(what) else "random"
     path, settings = run_or_settings("play", what, algo, env)
@@ -82,18 +85,27 @@ def play(
 
         running.play(path, resolved, video, episodes, mode, checkpoint, seed, size, replay)
         return 0
-    from coterie.playing import byhand
-    from coterie.playing.cast import Wanted, opened
-    from coterie.playing.serve import Address, require_server
+    from coterie.playing.cast import Wanted
+    from coterie.playing.serve import Address
 
-    if human:
+    wanted = Wanted(path, resolved, human or (), mode, checkpoint, seed, size)
+    _step_by_step(wanted, record, episodes, fps, Address(host, port, open_))
+    return 0
+
+
+def _step_by_step(wanted: Wanted, record: Path | None, episodes: int, fps: float, address: Address) -> None:
+    """Plays by hand if anybody is to be played, else records."""
+    from coterie.playing import byhand
+    from coterie.playing.cast import opened
+    from coterie.playing.serve import require_server
+
+    if wanted.human:
         require_server()
-    with opened(Wanted(path, resolved, human or (), mode, checkpoint, seed, size)) as (game, title):
-        if human:
-            byhand.play_by_hand(game, title, fps, record, Address(host, port, open_))
+    with opened(wanted) as (game, title):
+        if wanted.human:
+            byhand.play_by_hand(game, title, fps, record, address)
         elif record is not None:
             byhand.record_episodes(game, title, episodes, record)
-    return 0
 
 
 def view(
@@ -116,6 +128,13 @@ def view(
 
     view_files(files, Address(host, port, open_))
     return 0
+
+
+def _check_no_page(given: dict[str, bool]) -> None:
+    """UserError for an option of the page where there is none."""
+    for option, is_given in given.items():
+        if is_given:
+            raise UserError(f"{option} goes with a page: name whom you play with --human TEAM.AGENT, or leave it out")
 
 
 def _is_run(what: list[str] | None) -> bool:
