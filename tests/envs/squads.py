@@ -57,9 +57,7 @@ class Patrol:
             self.place[i] += action == 1
         self.given.append(list(actions))
         self.now += 1
-        if self.now == self.crash and not (self.once and Path(self.once).exists()):
-            if self.once:
-                Path(self.once).touch()
+        if self.now == self.crash and _first(self.once):
             raise ConnectionError("the game is gone")
         over = self.now >= self.ends or all(place >= 3 for place in self.place)
         if self.shown == "restart" and self.now == 2:
@@ -94,3 +92,11 @@ class Patrol:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _first(file: str) -> bool:
+    """Whether nobody, in this process or another, asked for this file before; true without one."""
+    try:
+        return not file or Path(file).touch(exist_ok=False) is None
+    except FileExistsError:
+        return False
