@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.collect import Collector, due
+from coterie.collect import Collector, due, stepping
 from coterie.policy import RandomPolicy
 from tinyruns import all_finite
 from worlds import Counter
@@ -99,3 +99,21 @@ def test_an_environment_that_cannot_be_saved_begins_new_episodes_from_seeds_of_t
     assert None not in seeds
     assert len(set(seeds)) == 2
     assert rows[0] != rows[1] != fresh != rows[0]
+
+
+@pytest.mark.parametrize(("copies", "units", "alone"), [(3, 8, True), (3, 4096, False), (4096, 8, False)])
+def test_one_thread_steps_and_acts_where_a_row_of_all_copies_is_little_work(
+    copies: int, units: int, alone: bool
+) -> None:
+    env = Counter(copies, 0, "cpu")
+    policies = [RandomPolicy(team, CPU) for team in env.spec.default_teams()]
+    policies[0].networks = (torch.nn.Linear(units, units),)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with stepping(env, policies):
+            assert torch.get_num_threads() == (1 if alone else 2)
+            assert torch.is_inference_mode_enabled()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

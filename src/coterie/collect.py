@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,7 +53,7 @@ class Collector:
         carries = {name: tree_map(torch.clone, carry) for name, carry in self._carry.items()}
         noise = {name: p.noise(steps, copies, self._noise[name]) for name, p in self.policies.items()}
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
-        with stepping(self.env):
+        with stepping(self.env, self.policies.values()):
             lived = live(self.env, self.policies, self._row, self._carry, noise, modes)
         rows, paid = lived.rows, lived.steps
         self._row, self._carry = tree_map(_apart, rows[-1]), tree_map(_apart, lived.carry)
@@ -242,21 +242,22 @@ def _cut_before(lost: Tensor, earned: dict[str, Tensor], alive: Tensor) -> None:
     earned["truncated"] = earned["truncated"] | (into.unsqueeze(-1) & alive & ~earned["terminated"])
 
 
-_FEW = 1 << 14
-"""Numbers observed in a row of all copies up to which one thread steps and acts faster than two. On spread, 25 rows of
-128 copies, 7,000 numbers, took 12.5 ms with one and 15 with two of an AMD EPYC; of 512 copies 29 and 23.
+_FEW, _LIGHT = 1 << 14, 1 << 24
+"""Numbers observed in a row of all copies, and multiplications that acting on it takes, up to which one thread steps
+and acts as fast as two, or faster. On spread, 25 rows of 128 copies, 7,000 numbers, took 12.5 ms with one and 15 with
+two of an AMD EPYC; of 512 copies 29 and 23. With a GRU, 26 rows of 10 M multiplications took as long with either, of
+20 M 26 ms with one and 22 with two, and 128 rows of 40 M 211 and 145.
 """
 
 
 @contextmanager
-def stepping(env: VectorEnv) -> Iterator[None]:
-    """Within it nothing is differentiated, and where a row of all copies is small PyTorch keeps to one thread.
+def stepping(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[None]:
+    """Within it nothing is differentiated, and where a row of all copies is little work PyTorch keeps to one thread.
 
     Products of a few dozen rows are over before a second thread has taken its part.
     """
-    seen = env.copies * sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
     threads = torch.get_num_threads()
-    alone = env.device.type == "cpu" and threads > 1 and seen <= _FEW
+    alone = env.device.type == "cpu" and threads > 1 and _little(env, policies)
     if alone:
         torch.set_num_threads(1)
     try:
@@ -265,6 +266,13 @@ def stepping(env: VectorEnv) -> Iterator[None]:
     finally:
         if alone:
             torch.set_num_threads(threads)
+
+
+def _little(env: VectorEnv, policies: Iterable[Policy]) -> bool:
+    """Whether one thread is enough to act on a row of all copies; as if every agent read every weight once."""
+    seen = sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
+    weights = sum(p.team.n * w.numel() for p in policies for net in p.networks for w in net.parameters())
+    return env.copies * seen <= _FEW and env.copies * weights <= _LIGHT
 
 
 @dataclass

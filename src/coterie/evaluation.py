@@ -95,7 +95,7 @@ def evaluate(
     tracker = Episodes(env.spec, env.copies, env.device)
     played = torch.zeros(env.copies, dtype=torch.long, device=env.device)
     kept: list[Finished] = []
-    with stepping(env):
+    with stepping(env, policies.values()):
         row = begin(env, seed)
         carry = {name: policy.start(env.copies) for name, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):

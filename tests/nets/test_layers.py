@@ -58,3 +58,32 @@ def test_xavier_weights_are_normal_with_variance_two_over_inputs_and_outputs(set
     assert weight("orthogonal").std() < 0.001
     if sets:
         assert not torch.equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("rows", [1023, 1024, 3000])
+@pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("sets", [None, 3])
+def test_a_product_with_few_columns_is_the_product_and_has_its_gradients(rows, outputs, sets):
+    layer = Linear(7, outputs, sets, 1.0, draw()).double()
+    x = torch.randn(rows, 7, dtype=torch.double, generator=draw(1)).expand(*(sets or 1,) * (sets is not None), -1, -1)
+    x = x.clone().requires_grad_()
+    down = torch.randn(*x.shape[:-1], outputs, dtype=torch.double, generator=draw(2))
+    given = (x, layer.weight, layer.bias)
+    plain = x @ layer.weight + layer.bias
+    found = layer(x)
+    torch.testing.assert_close(found, plain)
+    assert found.is_contiguous()
+    for mine, exact in zip(
+        torch.autograd.grad(found, given, down), torch.autograd.grad(plain, given, down), strict=True
+    ):
+        torch.testing.assert_close(mine, exact)
+
+
+def test_a_product_with_few_columns_is_made_for_several_networks_at_once():
+    layers = [Linear(7, 5, None, 1.0, draw(seed)) for seed in range(2)]
+    x = torch.randn(2, 2000, 7, generator=draw())
+    params = {
+        name: torch.stack([layer.get_parameter(name).detach() for layer in layers]) for name in ("weight", "bias")
+    }
+    found = torch.vmap(lambda p, x: torch.func.functional_call(layers[0], p, (x,)))(params, x)
+    torch.testing.assert_close(found, torch.stack([layer(one) for layer, one in zip(layers, x, strict=True)]).detach())

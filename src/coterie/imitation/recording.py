@@ -44,7 +44,7 @@ def record(
     played, begun = torch.zeros_like(quota), torch.zeros_like(quota)  # whole episodes, and those that were begun
     kept: list[Rows] = []
     whole: list[Tensor] = []
-    with stepping(env):
+    with stepping(env, policies.values()):
         row = begin(env, seed)
         carry = {team: policy.start(env.copies) for team, policy in policies.items()}
         for _ in range(0, most_steps, CHUNK):

@@ -71,6 +71,13 @@ def xavier(rows: int, columns: int, sets: int | None, generator: torch.Generator
     return draws[0] if sets is None else torch.stack(draws)
 
 
+_MANY, _NARROW, _KERNEL = 1024, 8, 16
+"""A product of so many rows by so few columns is made on a CPU with zeros beside them, up to what its kernels take at
+once. Forward and backward, 12,288 x 64 by 64 x 5 took 3.8 ms and takes 2.6 with one thread of an AMD EPYC, 2.2 and 1.5
+with two.
+"""
+
+
 class Linear(nn.Module):
     """x W + b with W [in, out], or [G, in, out] for `sets` sets; gain: of orthogonal weights."""
 
@@ -92,9 +99,13 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs) if sets is None else torch.zeros(sets, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.ndim == 2:
-            return torch.addmm(self.bias, x, self.weight)
-        return torch.baddbmm(self.bias, x, self.weight)
+        outputs, alone = self.weight.shape[-1], self.weight.ndim == 2
+        product = torch.addmm if alone else torch.baddbmm
+        if outputs > _NARROW or x.shape[-2] < _MANY or x.is_cuda or (alone and outputs == 1):
+            return product(self.bias, x, self.weight)
+        spare = (0, _KERNEL - outputs)
+        wide = product(nn.functional.pad(self.bias, spare), x, nn.functional.pad(self.weight, spare))
+        return wide[..., :outputs].contiguous()
 
 
 class LayerNorm(nn.Module):

@@ -80,15 +80,14 @@ class _GruSequence(torch.autograd.Function):
         back = weight.roll(size, -1).transpose(-1, -2).contiguous()
         product = torch.mm if weight.ndim == 2 else torch.bmm
         stretch = max(1, _STRETCH // grad[0].numel())
-        room = torch.empty_like(d[:stretch])
         d_h = torch.zeros_like(grad[0])
         for stop in range(len(grad), 0, -stretch):
             at = slice(max(0, stop - stretch), stop)
-            share = _gru_shares(kept[at], r[at], z[at], recalled[at], new[at], room[: at.stop - at.start])
-            steps = zip(*(x.unbind(0) for x in (grad[at], share, d[at], d_memory[at], z[at], keep[at])), strict=True)
-            for g, own, d_step, d_product, z_step, k in reversed(list(steps)):
+            _gru_shares(kept[at], r[at], z[at], recalled[at], new[at], d[at])
+            steps = zip(*(x.unbind(0) for x in (grad[at], d[at], d_memory[at], z[at], keep[at])), strict=True)
+            for g, d_step, d_product, z_step, k in reversed(list(steps)):
                 g = g + d_h
-                torch.mul(g.unsqueeze(-2), own, out=d_step)
+                d_step.mul_(g.unsqueeze(-2))
                 d_h = product(d_product, back).addcmul_(g, z_step).mul_(k)
         if weight.ndim == 2:
             d_weight = kept.flatten(0, -2).T @ d_memory.flatten(0, -2)
@@ -99,14 +98,13 @@ class _GruSequence(torch.autograd.Function):
         return d_gates, None, d_h, d_weight.roll(-size, -1), d_bias
 
 
-def _gru_shares(kept: Tensor, r: Tensor, z: Tensor, recalled: Tensor, new: Tensor, out: Tensor) -> Tensor:
+def _gru_shares(kept: Tensor, r: Tensor, z: Tensor, recalled: Tensor, new: Tensor, out: Tensor) -> None:
     """What a change of h changes h' W_n + b, the insides of r and of z, and x_n by: [T, .., M, 4, H], into `out`."""
     aten = torch.ops.aten
     aten.tanh_backward(1 - z, new, grad_input=out[..., 3, :])
     torch.mul(out[..., 3, :], r, out=out[..., 0, :])
     aten.sigmoid_backward(out[..., 3, :] * recalled, r, grad_input=out[..., 1, :])
     aten.sigmoid_backward(kept - new, z, grad_input=out[..., 2, :])
-    return out
 
 
 def _lstm(
@@ -229,7 +227,7 @@ class Memory(nn.Module):
 
     def _step(self, x: Tensor, first: Tensor, h: Tensor) -> tuple[Tensor, Carry]:
         """A row of a GRU by PyTorch's own cell, equal but for rounding: for few copies calls are what acting costs."""
-        recall = nn.functional.pad(self.recall_bias, (2 * self.size, 0))
+        recall = torch.cat((self.recall_bias.new_zeros(2 * self.size), self.recall_bias))
         before = h.masked_fill(first.unsqueeze(-1), 0)
         h = torch.gru_cell(x, before, self.input_weight.T, self.weight.T, self.bias, recall)
         return h.unsqueeze(0), {"h": h}
