@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from coterie import registry, settings
+from coterie import elsewhere, messages, registry, settings
 from coterie.config import change, load_resolved, resolve, resolve_kwargs
 from coterie.errors import UserError
 from coterie.origins import to_yaml
@@ -379,3 +379,11 @@ def test_rewards_are_read_back_from_what_a_run_saved(tmp_path: Path):
     resolved = resolve([TAG, "rewards.icm={}", "teams.agent.rewards.icm=null", "teams.agent.rewards.rnd.lr=0.1"])
     (tmp_path / "config.yaml").write_text(to_yaml(resolved))
     assert load_resolved(tmp_path / "config.yaml").config == resolved.config
+
+
+def test_names_from_elsewhere_mean_keys_that_there_are():
+    known = {f"algo.{key}" for name in registry.ALGOS for key in messages.leaf_fields(registry.algorithm(name).Config)}
+    known |= {*messages.leaf_fields(RunConfig), "env.episode_limit"}
+    assert known >= set(elsewhere.NAMES)
+    assert elsewhere.meant("total_timesteps", known) == ["steps"]
+    assert elsewhere.meant("horizon", known) == []

@@ -12,6 +12,8 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from coterie.elsewhere import meant
+
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _BY_ERROR = (
     ("int_", "a whole number"),
@@ -62,7 +64,10 @@ def nearest_keys(key: str, known: Iterable[str]) -> str:
         return (
             "wrappers are for environments that are stepped one copy after the other; one that steps a batch has none"
         )
-    last = key.rpartition(".")[2]
+    section, _, last = key.rpartition(".")
+    from_elsewhere = [candidate for candidate in meant(last, known) if candidate.startswith(section)]
+    if from_elsewhere:
+        return "did you mean " + " or ".join(f"'{candidate}'" for candidate in from_elsewhere[:3]) + "?"
     same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
     by_word = {candidate.rpartition(".")[2]: candidate for candidate in known}
