@@ -308,6 +308,16 @@ def test_actors_wait_for_their_delay():
     assert moved == [False, False, True, False, False, True]
 
 
+def test_hard_copies_count_gradient_steps_and_do_not_wait_for_the_actor():
+    algorithm, collector = learner(Probe(show_x, pay_one, actions=NUMBER), policy_delay=2, target_every=3)
+    equal = []
+    for _ in range(6):
+        live(algorithm, collector)
+        pairs = zip(algorithm.critics.parameters(), algorithm._target_critics.module.parameters(), strict=True)
+        equal.append(all(torch.equal(online, own) for online, own in pairs))
+    assert equal == [False, False, True, False, False, True]
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_what_stands_in_dead_places_changes_no_weight(critic, memory):

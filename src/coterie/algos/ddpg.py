@@ -69,7 +69,7 @@ class DDPGConfig(OffPolicyConfig):
     twin_critics: bool = False
     """Two critics, of which targets take the smaller value."""
     policy_delay: int = Field(1, ge=1, le=1000)
-    """Steps of the critic for one of the actor and of the target networks."""
+    """Steps of the critic for one of the actor and one soft copy to the target networks; hard copies do not wait."""
     target_noise: float = Field(0.0, ge=0, le=2)
     """Spread of the noise on the numbers of target actions."""
     target_noise_clip: float = Field(0.5, gt=0, le=2)
@@ -177,7 +177,8 @@ class DDPG(Algorithm, Student):
         self._target_net = Target(self.policy.net, config.tau, config.target_every)
         self._target_critics = Target(self.critics, config.tau, config.target_every)
         states = (self._state_name,) if self._state_name else ()
-        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
+        carry = self.policy.start(copies)
+        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, carry, seed, device)
         self.notes = (self.replay.description,)
         self._draw = generator(seed, "updates", device=device)
         self._joint = JointAction(team, device)
@@ -221,6 +222,8 @@ class DDPG(Algorithm, Student):
         if self._updates % config.policy_delay == 0:
             loss, value = self._policy_loss(batch)
             report += [value, self._policy_optimiser.step(loss, {"policy": lr})[0]]
+        # Soft copies wait for the actor, as published; hard ones come by their own count of gradient steps.
+        if self._updates % config.policy_delay == 0 or config.target_every is not None:
             self._target_net.follow()
             self._target_critics.follow()
         return torch.stack(report)
