@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import nn
 
 from algos.worlds import Everything, Probe, env_of
-from coterie.algos import coma
+from coterie.algos import coma, onpolicy
 from coterie.algos.coma import COMA, COMAConfig
 from coterie.collect import Collector
 from coterie.errors import NonFiniteError, UserError
@@ -328,6 +328,29 @@ def test_the_advantage_of_a_learner_has_mean_zero_over_its_policy(monkeypatch):
     algorithm.policy.epsilon = 0.0
     plain = algorithm.policy.choices(window.obs, window.action_mask, None, {}, None)[:-1].exp()
     assert mean(plain) > 1e-2
+
+
+def test_components_that_a_role_lacks_do_not_enter_the_scale_of_advantages(monkeypatch):
+    """Guards choose twice and the scout once: what it lacks is neither counted as a zero nor reported as one."""
+    algorithm, collector = learner(Everything("multi_discrete"), normalise_advantage=True, lr=1e-6, critic_lr=1e-6)
+    seen, scaled, original = spied(monkeypatch), [], coma.standardise
+
+    def spy(x, weight):
+        scaled.append(original(x, weight))
+        return scaled[-1]
+
+    monkeypatch.setattr(coma, "standardise", spy)
+    window = window_of(algorithm, collector)
+    metrics = algorithm.update(window, 0.0)
+    ((_, _, _, gain),) = seen
+    there = onpolicy.live(window)[..., None] & torch.tensor([[True, True], [True, True], [True, False]])
+    held = gain[there].double()
+    assert held.mean().abs() > 0.01  # the control: zeros among them would move mean and spread
+    expected = (held - held.mean()) / held.std(correction=0)
+    torch.testing.assert_close(scaled[0][there].double(), expected, atol=1e-5, rtol=1e-5)
+    one, other = scaled[0][..., 0], torch.where(there[..., 1], scaled[0][..., 1], scaled[0][..., 0])
+    mean = ((one + other) / 2)[onpolicy.live(window)].mean()
+    assert metrics["policy/advantage"] == pytest.approx(mean.item(), abs=1e-6)
 
 
 def test_the_floor_is_explored_with_and_not_evaluated_with():

@@ -138,6 +138,8 @@ class COMA(Algorithm, Student):
         onpolicy.require_enough(*asked, self.horizon // self._length, copies)
         if config.epsilon_schedule == "exponential" and config.epsilon_end == 0:
             raise UserError("algo.epsilon_end=0 is never reached exponentially: use algo.epsilon_schedule=linear")
+        if config.epsilon_schedule == "exponential" and config.epsilon == 0:
+            raise UserError("algo.epsilon=0 goes with no exponential schedule: use algo.epsilon_schedule=linear")
         require_alike(team, config.share)
         self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
         reads_id = (config.share != "none" and team.n > 1) if config.agent_id is None else config.agent_id
@@ -218,7 +220,7 @@ class COMA(Algorithm, Student):
         # Nothing of a masked place may reach the loss.
         gain = torch.where(live.unsqueeze(-1), gain, 0.0)
         if config.normalise_advantage:
-            gain = standardise(gain, live.unsqueeze(-1).expand_as(gain))
+            gain = standardise(gain, self._counted(live).expand_as(gain))
         log_pi, pi = log_pi[:-1], pi[:-1]
         score = by_component(torch.where(taken > 0, log_pi, 0.0), self._component)
         policy_loss = masked_mean(-(gain * score).sum(-1), live)
@@ -226,7 +228,7 @@ class COMA(Algorithm, Student):
         norm = self._actor_step.step(policy_loss - entropy_coef * entropy, {"policy": lr})
         with torch.no_grad():
             likeliest = masked_mean(pi.amax(-1), live)
-            mean_gain = masked_mean(gain.mean(-1), live)
+            mean_gain = masked_mean(self._mean_of_parts(gain), live)
             report = torch.stack([policy_loss.detach(), entropy.detach(), mean_gain, likeliest, norm[0]])
         return torch.cat([report, critic_report])
 
@@ -334,6 +336,12 @@ class COMA(Algorithm, Student):
     def _value(self, q: Tensor, weight: Tensor) -> Tensor:
         """Values by choice [.., N, A] weighted and summed, the mean over an agent's components: [.., N]."""
         return self._mean_of_parts(by_component(q * weight, self._component))
+
+    def _counted(self, live: Tensor) -> Tensor:
+        """[.., N] as [.., N, K] or [.., N, 1]: which components live agents have."""
+        if self._component is None:
+            return live.unsqueeze(-1)
+        return live.unsqueeze(-1) & self._component.amax(1).bool()
 
     def _mean_of_parts(self, x: Tensor) -> Tensor:
         """[.., N, K] as the mean over the components that an agent has: [.., N]."""
