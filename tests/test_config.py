@@ -304,6 +304,12 @@ def test_nested_sections_free_mappings_and_required_keys_of_any_algorithm(odd: N
     assert "algo.flag=maybe: expected true or false" in _refused("algo=odd", "algo.path=x", "algo.flag=maybe")
 
 
+def test_what_a_key_expects_is_told_in_coteries_words():
+    assert "algo.embedding=17: expected a multiple of 4, e.g. 128" in _refused("algo=poca", "algo.embedding=17")
+    line = _refused("algo=frozen", "algo.run=x", "algo.checkpoint=first")
+    assert r"algo.checkpoint=first: expected text of the form ^(best|last|\d+)$, e.g. best" in line
+
+
 def test_a_file_s_mistakes_are_named_with_their_line(tmp_path: Path):
     file = tmp_path / "own.yaml"
     for text, words in (

@@ -128,6 +128,10 @@ def _expected(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
     if kind in {"too_short", "too_long"}:
         at = "at least" if kind == "too_short" else "at most"
         return f"{at} {context.get('min_length', context.get('max_length'))} of them"
+    if kind == "multiple_of":
+        return f"a multiple of {show(context['multiple_of'])}"
+    if kind == "string_pattern_mismatch":
+        return f"text of the form {context['pattern']}"
     for start, words in _BY_ERROR:
         if kind.startswith(start):
             return words
