@@ -9,6 +9,7 @@ import torch
 
 from coterie import run
 from coterie.collect import Collector
+from coterie.config import resolve
 from coterie.loop import joined
 from coterie.policy import RandomPolicy
 from coterie.types import tree_leaves
@@ -86,3 +87,25 @@ def test_an_environment_that_cannot_be_saved_goes_on_and_the_run_says_so(
     run.resume(tmp_path / "run", [])
     assert "cannot save its state: new episodes begin" in capsys.readouterr().err
     assert state_of(tmp_path / "run")["steps"] >= 240
+
+
+def test_a_run_whose_learner_took_no_gradient_step_says_so_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ddqn = ("algo=iql", "algo.memory=none", "algo.last_action=false", "algo.hidden=[8]", "algo.horizon=10")
+    ddqn += ("env=particle/simple_spread", "env.episode_limit=5", "copies=4", "steps=80", "eval.every=0")
+    ddqn += ("log.tensorboard=false", "threads=1", "device=cpu")
+
+    def ended(name: str, starts: int, batch: int, *settings: str) -> tuple[run.Result, str]:
+        learned = (f"algo.learning_starts={starts}", f"algo.batch={batch}", f"out={tmp_path / name}")
+        result = run.train(resolve([*ddqn, *learned, *settings]))
+        return result, capsys.readouterr().err
+
+    result, said = ended("few", 40, 10_000, "progress=off")
+    assert said.startswith("coterie: team agent: the learner took no gradient step: its replay came to ")
+    assert said == f"coterie: {result.summary.warnings[0]}\n"
+    assert result.exit_code == 0
+    assert "end before algo.learning_starts=500" in ended("short", 500, 16, "progress=off")[1]
+    assert "took no gradient step" in ended("shown", 40, 10_000, "progress=lines")[1]
+    assert ended("learned", 40, 16, "progress=off")[1] == ""
+    assert ended("unlogged", 40, 16, "progress=off", "log.every=10")[1] == ""  # no row tells of the updates

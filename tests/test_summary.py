@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.summary import summarise
+from coterie.config import resolve
+from coterie.summary import summarise, unlearned
 
 RUN = Path("runs/my run")
 
@@ -110,6 +111,42 @@ def test_a_team_without_a_level_of_its_own_gets_none_of_anothers():
     data = [{"steps": 1, "eval/red/return_mean": 1.0}]
     assert summarise(RUN, data, 1, {"blue": 5.0}).teams[0].random is None
     assert summarise(RUN, rows(1.0), 1, {"blue": 5.0, "red": 1.0}).teams[0].random is None
+
+
+def test_a_learner_from_replay_that_took_no_gradient_step_is_named_with_why():
+    settings = ["algo=qmix", "steps=6000", "algo.learning_starts=2000", "algo.batch=16"]
+    config = resolve(settings).config
+
+    def told(rows, steps=6000, config=config, team="red"):
+        return unlearned(config, [team], rows, steps)
+
+    few = [{"steps": 3000, "replay/sequences": 7.0}, {"replay/sequences": 8.0}]
+    assert told(few) == (
+        "team red: the learner took no gradient step: its replay came to 8 sequences, fewer than algo.batch=16: lower "
+        "that, or raise steps",
+    )
+    long = resolve([*settings, "algo.memory=gru", "algo.sequence_start=episode"]).config
+    assert told(few, config=long)[0].endswith("; where episodes are long, give algo.sequence_start=window")
+    assert "came to 0 sequences" in told([])[0]
+    short = resolve([*settings[:1], "steps=1500", *settings[2:]]).config
+    assert told([], 1500, short) == (
+        "team red: the learner took no gradient step: the run's 1,500 steps end before algo.learning_starts=2000: "
+        "lower that, or raise steps",
+    )
+    by_turns = [{"replay/red/sequences": 99.0, "replay/red/updates": 0.0, "replay/blue/updates": 5.0}]
+    assert "red: the learner took no gradient step: it was given fewer steps than algo.learning" in told(by_turns)[0]
+    assert told(by_turns, team="blue") == ()
+    own = resolve([*settings, "env=particle/simple_tag", "teams.agent.algo.batch=9"]).config
+    assert "fewer than teams.agent.algo.batch=9: lower" in told(few, config=own, team="agent")[0]
+
+
+def test_a_learner_that_learned_is_to_learn_later_or_has_no_replay_is_not_warned_of():
+    config = resolve(["algo=ddpg", "steps=6000", "algo.learning_starts=2000"]).config
+    learned = [{"replay/updates": 0.0}, {"replay/updates": 3.0}, {"eval/return_mean": 1.0}]
+    assert unlearned(config, ["red"], learned, 6000) == ()
+    assert unlearned(config, ["red"], [], 1000) == ()  # it was stopped
+    assert unlearned(config, ["red"], [{"replay/updates": 0.0}], 3000)
+    assert unlearned(resolve(["algo=ippo"]).config, ["red"], [], 10**6) == ()
 
 
 def test_on_a_terminal_the_same_words_are_coloured_and_paths_are_whole():

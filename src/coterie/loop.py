@@ -83,6 +83,11 @@ class Trainer:
         self._evaluated_at = -1
         self._task = evaluator.task
 
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The teams that can learn."""
+        return tuple(self._learners)
+
     def log_to(self, logger: Logger) -> None:
         """Rows go to `logger` from now on."""
         self._logger = logger
@@ -157,9 +162,14 @@ class Trainer:
             return {}
         return self._row()
 
+    @property
+    def unlogged(self) -> dict[str, float]:
+        """What learners said of their updates since the last row, averaged."""
+        return {name: sum(values) / len(values) for name, values in self._unlogged.items()}
+
     def _row(self) -> dict[str, float]:
         """What happened since the last row, averaged, with the episodes that ended and the time it took."""
-        row: dict[str, float] = {name: sum(values) / len(values) for name, values in self._unlogged.items()}
+        row = self.unlogged
         self._unlogged = {}
         finished = self.collector.statistics()
         if finished is not None:

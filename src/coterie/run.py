@@ -44,7 +44,7 @@ from coterie.rundir import RunDir, describe, disk_error, write_text
 from coterie.schema import RunConfig
 from coterie.seeds import seed_of
 from coterie.shown import frames, save_replay
-from coterie.summary import Summary, summarise
+from coterie.summary import Summary, summarise, unlearned
 
 _SIGNALLED = 128  # a shell's exit code for a process that a signal ended: 128 + its number
 
@@ -172,7 +172,7 @@ def _run(config: RunConfig, folder: RunDir, parts: Parts, found: Found | None) -
     finally:
         display.close()
         _close(logger or rows, folder)
-    return _finish(config, folder, trainer.steps, received)
+    return _finish(config, folder, trainer, received)
 
 
 def _changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:
@@ -212,19 +212,23 @@ def _say(line: str) -> None:
     print(f"coterie: {line}", file=sys.stderr)
 
 
-def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) -> Result:
-    """Curves, summary, and how to go on after an interruption; steps: where the run stands."""
+def _finish(config: RunConfig, folder: RunDir, trainer: Trainer, received: list[int]) -> Result:
+    """Curves, summary, and how to go on after an interruption."""
+    steps = trainer.steps
     done = steps >= config.steps
-    summary = _summary(config, folder, steps)
+    summary = _summary(config, folder, trainer)
     if summary.lesson:
         folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
     if done and summary.teams:  # without a return there is nothing to draw
         from coterie.plot import plot
 
         plot([folder.path], folder.path / "curves.png")
-        summary = _summary(config, folder, steps)
+        summary = _summary(config, folder, trainer)
     if config.progress != "off":
         summary.print(Console(stderr=True))
+    else:
+        for line in summary.warnings:
+            _say(line)
     if received and not done:
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(received[0], f"signal {received[0]}")
         print(
@@ -236,11 +240,13 @@ def _finish(config: RunConfig, folder: RunDir, steps: int, received: list[int]) 
     return Result(folder.path, summary, 0)
 
 
-def _summary(config: RunConfig, folder: RunDir, steps: int) -> Summary:
+def _summary(config: RunConfig, folder: RunDir, trainer: Trainer) -> Summary:
     rows, manifest = log.read(folder.metrics_path), folder.read_manifest()
     told = summarise(folder.path, rows, config.steps, manifest.get("random"), manifest.get("published"))
     lesson = reached(config.curriculum, rows)
-    return replace(told, steps=steps, lesson=lesson)  # the last windows may not have made a row yet
+    # The last windows may not have made a row yet.
+    warnings = unlearned(config, trainer.learners, [*rows, trainer.unlogged], trainer.steps)
+    return replace(told, steps=trainer.steps, lesson=lesson, warnings=warnings)
 
 
 def _schedule(config: RunConfig) -> Schedule:

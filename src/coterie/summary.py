@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.text import Text
 from coterie.metrics import by_team
 from coterie.plot import sparkline
 from coterie.progress import duration, number
+from coterie.schema import RunConfig
 
 _FILES = (
     ("metrics", "metrics.jsonl"),
@@ -83,6 +84,8 @@ class Summary:
     """The lesson that it came to, `lesson 2 of 3: far`."""
     ladder: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of self-play: the newest snapshot's Elo rating and its standard error by team, "" where one plays all sides."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong without stopping it, a line each."""
 
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
@@ -113,6 +116,7 @@ class Summary:
             for rated in [f"the newest snapshot is rated {rating:.0f} ± {error:.0f} Elo; the untrained policy is 0"]
         ]
         for block in (
+            [Text(line, style="yellow") for line in self.warnings],
             [Text(verdict) for verdict in verdicts],
             _pairs([(name, str(path)) for name, path in self.files], "dim"),
             _pairs(self.next_commands, "cyan"),
@@ -207,6 +211,42 @@ def _ladder(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]
         if rating:
             return {team: (rating[team], error[team]) for team in rating}
     return {}
+
+
+def unlearned(
+    config: RunConfig, learners: Iterable[str], rows: Sequence[Mapping[str, Any]], steps: int
+) -> tuple[str, ...]:
+    """A line for each of the `learners` from replay that took no gradient step: why, and what to change. None for those
+    whose time is still to come.
+
+    rows: of metrics, all of the run; steps: done.
+    """
+    lines = []
+    for team in learners:
+        settings = vars(config.algo_of(team).params)
+        if "learning_starts" not in settings or any(_of(rows, team, "replay/updates")):
+            continue
+        key = f"teams.{team}.algo" if team in config.teams else "algo"
+        starts, batch = settings["learning_starts"], settings["batch"]
+        held = int(max(_of(rows, team, "replay/sequences"), default=0))
+        if steps < starts:
+            if steps < config.steps:
+                continue
+            why = f"the run's {steps:,} steps end before {key}.learning_starts={starts}: lower that, or raise steps"
+        elif held < batch:
+            why = f"its replay came to {held:,} sequences, fewer than {key}.batch={batch}: lower that, or raise steps"
+            if settings["memory"] != "none" and settings["sequence_start"] == "episode":
+                why += f"; where episodes are long, give {key}.sequence_start=window"
+        else:  # it learns by turns
+            why = f"it was given fewer steps than {key}.learning_starts={starts}: lower that, or raise steps"
+        lines.append(f"team {team}: the learner took no gradient step: {why}")
+    return tuple(lines)
+
+
+def _of(rows: Sequence[Mapping[str, Any]], team: str, name: str) -> list[float]:
+    """The team's values of `area/name`, oldest first; metrics of a run with one team do not say its name."""
+    found = (by_team(row, name) for row in rows)
+    return [values[said] for values in found for said in (team, "") if said in values]
 
 
 def _level(levels: Mapping[str, float] | None, team: str) -> float | None:
