@@ -59,6 +59,33 @@ def test_masked_places_are_zero_in_windows_and_count_for_nothing(fill: float) ->
     assert collect.statistics() is None
 
 
+def shown_to_the_second(collect: Collector, *windows: int) -> list[bool]:
+    """In which rows walker_1 sees anything in copy 0, window after window."""
+    rows = [collect.advance(steps)[0]["walkers"].obs["walker"][:-1, 0, 1] for steps in windows]
+    assert all_finite(rows)
+    return (torch.cat(rows) != 0).any(-1).tolist()
+
+
+@pytest.mark.parametrize("windows", [(7,), (2, 5), (3, 4), (1,) * 7])
+def test_who_was_cut_alone_is_seen_once_more_wherever_windows_begin(windows: tuple[int, ...]) -> None:
+    settings: dict[str, Any] = {"limit": 6, "mortal": True, "fill": float("nan")}
+    assert shown_to_the_second(collector(**settings, recalled=True), *windows) == [True] * 3 + [False] + [True] * 3
+    assert shown_to_the_second(collector(**settings), *windows) == [True] * 2 + [False] * 2 + [True] * 3
+
+
+def test_who_was_cut_alone_is_seen_once_more_by_who_takes_up_there() -> None:
+    settings: dict[str, Any] = {"limit": 6, "mortal": True, "fill": float("nan"), "recalled": True}
+    one, other, older = (collector(**settings) for _ in range(3))
+    one.advance(2)
+    state = one.state_dict()
+    other.load_state_dict(state)
+    assert shown_to_the_second(other, 3) == [True, False, True]
+    older.load_state_dict({name: value for name, value in state.items() if name != "cut"})
+    assert shown_to_the_second(older, 3) == [False, False, True]
+    one.restart()
+    assert shown_to_the_second(one, 5) == [True] * 3 + [False, True]
+
+
 def test_rewards_are_due_to_those_who_live_and_act() -> None:
     reward = torch.tensor([[[1.0, torch.nan], [torch.inf, 2.0]]])
     acted, alive = torch.tensor([[True, False]]), torch.tensor([[[True, False], [True, True]]])

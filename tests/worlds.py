@@ -19,14 +19,15 @@ class Counter(VectorEnv):
     """Two walkers see noise; walker i earns (i + 1) x pay a step, their group 0.5, whatever they do but for `bonus`.
 
     limit: steps of an episode; staggered: copy b's has b + 1; mortal: walker_1 is dead from its 2nd to its 4th step;
-    fill: what stands where nobody lives or acts; bonus: what action 0 earns besides; flaw: what becomes NaN in copy 2
-    at the flaw_at-th step: obs, reward, group or state; hang_at: the step that does not end; exact: can be saved.
+    recalled: it is not dead but cut, and shows its last observation; fill: what stands where nobody lives or acts;
+    bonus: what action 0 earns besides; flaw: what becomes NaN in copy 2 at the flaw_at-th step: obs, reward, group or
+    state; hang_at: the step that does not end; exact: can be saved.
     """
 
     def __init__(
         self, copies: int, seed: int, device: Any, limit: int = 5, staggered: bool = False, mortal: bool = False,
         fill: float | str = 0.0, pay: float = 1.0, bonus: float = 0.0, flaw: str = "", flaw_at: int = -1,
-        hang_at: int = -1, exact: bool = True,
+        hang_at: int = -1, exact: bool = True, recalled: bool = False,
     ):  # fmt: skip
         role = RoleSpec(
             "walker", "walkers", ("walker_0", "walker_1"),
@@ -39,6 +40,7 @@ class Counter(VectorEnv):
         self.copies, self.device = copies, torch.device(device)
         self._limit = torch.arange(copies) + 1 if staggered else torch.full((copies,), limit)
         self._pay, self._bonus, self._fill = pay, bonus, float(fill)
+        self._recalled = recalled
         self._flaw, self._flaw_at, self._hang_at = flaw, flaw_at, hang_at
         self._generator = torch.Generator().manual_seed(seed)
         self._age = torch.zeros(copies, dtype=torch.int64)
@@ -53,7 +55,7 @@ class Counter(VectorEnv):
             self._generator.manual_seed(seed)
         self._age, self._closing = torch.zeros_like(self._age), torch.zeros_like(self._closing)
         self._alive = torch.ones_like(self._alive)
-        return self._row(self._alive)
+        return self._row(self._alive, ~self._alive)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Row]:
         if self._taken == self._hang_at:
@@ -79,8 +81,9 @@ class Counter(VectorEnv):
         nobody = torch.zeros_like(before)
         metrics = {"age": torch.where(ended, self._age, 0).float()}
         over = ended[:, None] & before
-        step = Step(reward, group_reward, died, over, nobody[:, 0], ended, metrics)
-        return step, self._row(first, flawed)
+        dead, cut = (nobody, died | over) if self._recalled else (died, over)
+        step = Step(reward, group_reward, dead, cut, nobody[:, 0], ended, metrics)
+        return step, self._row(first, cut, flawed)
 
     def _living(self) -> Tensor:
         alive = torch.ones(self.copies, 2, dtype=torch.bool)
@@ -88,10 +91,10 @@ class Counter(VectorEnv):
             alive[:, 1] = (self._age < 2) | (self._age >= 4)
         return alive
 
-    def _row(self, first: Tensor, flawed: bool = False) -> Row:
+    def _row(self, first: Tensor, cut: Tensor, flawed: bool = False) -> Row:
         obs = torch.rand(self.copies, 2, 4, generator=self._generator)
         state = torch.stack([self._age.float(), obs[:, 0, 0]], -1)
-        obs = torch.where(self._alive[..., None], obs, self._fill)
+        obs = torch.where((self._alive | cut)[..., None], obs, self._fill)
         if flawed and self._flaw == "obs":
             obs[2, 1, 3] = torch.nan
         if flawed and self._flaw == "state":

@@ -42,6 +42,7 @@ class Collector:
         self.ended: Finished | None = None  # the episodes of the last window, if there was one
         self.dropped = 0  # episodes whose worker failed
         self._spread_flags = not env.spec.mortal  # an agent's flags are its copy's
+        self._cut: Tensor | None = None  # [B, N], whom the last step cut; None if no step was taken
 
     def advance(self, steps: int) -> tuple[dict[str, Window], Tensor]:
         """Acts for `steps` rows of every copy; returns each team's window and how many rows were acted on, a tensor
@@ -63,7 +64,8 @@ class Collector:
         if lost is not None:
             shown["acted"] = _without(shown["acted"], lost)
         earned = self._earned(paid, shown["alive"][:-1], shown["acted"][:-1])
-        self._check(shown, earned)
+        sees = self._sees(shown, earned)
+        self._check(shown, earned, sees)
         finished = self.episodes.add(
             earned["reward"], earned["group_reward"], shown["acted"][:-1],
             earned["episode_terminated"] | earned["episode_truncated"], [step.metrics for step in paid], lost,
@@ -77,7 +79,7 @@ class Collector:
             self.finished.append(finished)
         actions, record = _stacked(lived.actions), _stacked(lived.records)
         windows = {
-            name: self._window(policy.team, shown, earned, actions, record[name], carries[name])
+            name: self._window(policy.team, shown, sees, earned, actions, record[name], carries[name])
             for name, policy in self.policies.items()
         }
         return windows, shown["acted"][:-1].sum()
@@ -93,7 +95,7 @@ class Collector:
 
     def restart(self) -> None:
         """New episodes begin in every copy; those that are under way count nowhere."""
-        self._row = begin(self.env)
+        self._row, self._cut = begin(self.env), None
         self._carry = {name: policy.start(self.env.copies) for name, policy in self.policies.items()}
         self.episodes = Episodes(self.env.spec, self.env.copies, self.env.device)
 
@@ -120,15 +122,28 @@ class Collector:
             earned["group_reward"] = due(earned["group_reward"], acted)
         return earned
 
+    def _sees(self, shown: dict[str, Any], earned: dict[str, Tensor]) -> Tensor:
+        """Whose observations count, [T + 1, B, N]: of who lives, and of who was cut alone in the row behind the cut,
+        since its value is taken from there. Notes whom the last step cut.
+        """
+        alive: Tensor = shown["alive"]
+        if not self.env.spec.mortal:
+            return alive
+        cut = earned["truncated"] & ~earned["terminated"] & alive[:-1] & shown["acted"][:-1, :, None]
+        before = torch.zeros_like(cut[0]) if self._cut is None else self._cut
+        self._cut = cut[-1].clone()
+        return alive | torch.cat([before[None], cut])
+
     def _window(
-        self, team: TeamSpec, shown: dict[str, Any], earned: dict[str, Tensor], actions: Tree, record: Tree, carry: Tree
-    ):
+        self, team: TeamSpec, shown: dict[str, Any], sees: Tensor, earned: dict[str, Tensor], actions: Tree,
+        record: Tree, carry: Tree,
+    ) -> Window:  # fmt: skip
         agents = slice(team.start, team.stop)
         names = [role.name for role in team.roles]
         alive, acted = shown["alive"][..., agents], shown["acted"]
         obs = {name: shown["obs"][name] for name in names}
         if team.mortal:  # what is masked must reach no loss, whatever the environment left there
-            obs = _cleaned(obs, alive, team)
+            obs = _cleaned(obs, sees[..., agents], team)
         return Window(
             obs=obs,
             action_mask={name: shown["action_mask"][name] for name in names if name in shown["action_mask"]},
@@ -147,16 +162,16 @@ class Collector:
             episode_truncated=earned["episode_truncated"],
         )
 
-    def _check(self, shown: dict[str, Any], earned: dict[str, Tensor]) -> None:
-        """NonFiniteError names the copy, agent and step of a NaN or infinity that somebody alive saw or earned."""
+    def _check(self, shown: dict[str, Any], earned: dict[str, Tensor], sees: Tensor) -> None:
+        """NonFiniteError names the copy, agent and step of a NaN or infinity that somebody saw (`_sees`) or earned."""
         sums = [x.sum() for x in tree_leaves((shown["obs"], shown["state"], earned["reward"], earned["group_reward"]))]
         if bool(torch.stack([s.float() for s in sums]).isfinite().all()):
             return
         slices = self.env.spec.role_slices()
         for name, x in shown["obs"].items():
-            alive = shown["alive"][..., slices[name]]
+            there = sees[..., slices[name]]
             for leaf in tree_leaves(x):
-                bad = ~leaf.flatten(3).isfinite().all(-1) & alive
+                bad = ~leaf.flatten(3).isfinite().all(-1) & there
                 self._blame(bad, f"observation of role '{name}'", self.env.spec.agents[slices[name]])
         for name, x in shown["state"].items():
             self._blame(~x.isfinite().all(-1), f"state '{name}'", None)
@@ -187,6 +202,7 @@ class Collector:
         return {
             "env": self.env.state_dict() if self.env.spec.exact_resume else {},
             "row": None if row is None else {name: getattr(row, name) for name in ROWS},
+            "cut": self._cut,
             "carry": self._carry,
             "noise": {name: g.get_state() for name, g in self._noise.items()},
             "collected": self._collected,
@@ -209,6 +225,8 @@ class Collector:
         self.env.load_state_dict(state["env"])
         fields = {name: tree_map(lambda x: x.to(device), state["row"][name]) for name in ROWS}
         self._row = Row(**fields)
+        cut: Tensor | None = state.get("cut")  # checkpoints of older versions do not say
+        self._cut = None if cut is None else cut.to(device)
         self._carry = tree_map(lambda x: x.to(device), state["carry"])
         self.episodes.load_state_dict(state["episodes"])
 
@@ -377,11 +395,11 @@ def _apart(x: Tensor) -> Tensor:
     return x if whole else x.clone(memory_format=torch.contiguous_format)
 
 
-def _cleaned(obs: dict[str, Tree], alive: Tensor, team: TeamSpec) -> dict[str, Tree]:
-    """Observations by role [.., n, D] with zeros where nobody lives; alive: [.., N]."""
+def _cleaned(obs: dict[str, Tree], sees: Tensor, team: TeamSpec) -> dict[str, Tree]:
+    """Observations by role [.., n, D] with zeros where nobody sees them; sees: [.., N]."""
     cleaned, at = {}, 0
     for role in team.roles:
-        here = alive[..., at : at + role.n]
+        here = sees[..., at : at + role.n]
         at += role.n
         cleaned[role.name] = tree_map(
             lambda x, here=here: torch.where(here.view(*here.shape, *[1] * (x.ndim - here.ndim)), x, 0), obs[role.name]

@@ -46,6 +46,20 @@ def raising(*_: Any) -> Any:
     raise RuntimeError("the pond is dry")
 
 
+def recalling(sees: float) -> type[Wrapped]:
+    """Frogs are not caught but cut, and their last observations hold `sees`; what they can do then is shown too."""
+
+    def step(self: Wrapped, action: dict[str, Action]) -> tuple[Step, Row]:
+        step, row = Wrapped.step(self, action)
+        cut = step.terminated & ~ended(step)[:, None]
+        frog = torch.where(cut[:, 1:, None], torch.tensor([True, False]), True)
+        row = frogs(row, lambda x: torch.where(cut[:, 1:, None], sees, x))
+        self.before = replace(row, action_mask=row.action_mask | {"frog": frog})
+        return replace(step, terminated=step.terminated & ~cut, truncated=step.truncated | cut), self.before
+
+    return type("Recalling", (Wrapped,), {"step": step})
+
+
 def refusing(*_: Any) -> Any:
     raise UserError("environment 'pond': step() returned no frog")
 
@@ -248,6 +262,8 @@ FAULTS: dict[str, tuple[str, type[Wrapped]]] = {
             )
         ),
     ),
+    "NaN is observed last": ("finite", recalling(float("nan"))),
+    "a last observation outside of the space": ("range", recalling(5.0)),
     "mortal not declared": ("mortal", on_spec(mortal=False)),
     "group rewards not declared": ("group-reward", on_spec(paid_by_group=False)),
     # ends and restarts

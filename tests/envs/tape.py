@@ -17,13 +17,14 @@ SEES, DOES = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(100)
 
 class Tape(Instance):
     """Two agents see t and 100 + t and earn t and 10 t, their group 100, at step t. The second ends at step 3 and is
-    back in the row of step 5; all end at step 7.
+    back in the row of step 5; all end at step 7. cut: the second is cut at step 3, and shows its last observation.
     """
 
     spec = EnvSpec("tape", (RoleSpec("all", "all", ("a", "b"), SEES, DOES),), {}, mortal=True, paid_by_group=True)
     layout = Layout(spec, {"all": Observer(SEES)})
 
-    def __init__(self) -> None:
+    def __init__(self, cut: bool = False) -> None:
+        self.cut = cut
         self.given: list[list[Any]] = []
         self.seeds: list[int | None] = []
 
@@ -45,7 +46,7 @@ class Tape(Instance):
         place.reward[...] = np.array([self.t, 10 * self.t]) * lives
         place.group_reward[0] = 100
         if self.t == 3:
-            place.terminated[1], place.alive[1] = True, False
+            (place.truncated if self.cut else place.terminated)[1], place.alive[1] = True, False
         if self.t == 5:
             place.alive[1] = True
         if self.t == 7:
@@ -53,7 +54,8 @@ class Tape(Instance):
         self._show()
 
     def _show(self) -> None:
-        self.place.obs["all"][""][:, 0] = np.array([self.t, 100 + self.t]) * self.place.alive
+        shown = self.place.alive | self.place.truncated
+        self.place.obs["all"][""][:, 0] = np.array([self.t, 100 + self.t]) * shown
 
     def render(self) -> np.ndarray | None:
         return np.full((2, 2, 3), 9, np.uint8)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from faults import FAULTS, ForgetsItsGenerator, filled, frogs, method, on_rows, on_spec, on_steps, raising
+from faults import FAULTS, ForgetsItsGenerator, filled, frogs, method, on_rows, on_spec, on_steps, raising, recalling
 from pond import LIMIT, Plain, Pond, Wrapped
 
 from coterie.envs.check import Report, check
@@ -47,6 +47,11 @@ def test_a_sound_environment_has_no_findings(world: Callable[[], World]):
     report = found(Wrapped, world, steps=100)
     assert report.findings == (), report.render()
     assert report.ok
+
+
+def test_the_last_observation_and_mask_of_who_was_cut_alone_may_be_shown():
+    report = found(recalling(1.0), steps=100)
+    assert report.findings == (), report.render()
 
 
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from gymnasium import spaces
 import coterie
 from coterie import registry
 from coterie.__main__ import main
+from coterie.algos.ppo import PPO, PPOConfig
+from coterie.algos.qlearning import QLearning, QLearningConfig
+from coterie.collect import Collector
 from coterie.config import load_resolved, resolve
 from coterie.envs.adapters.pettingzoo import PettingZoo
 from coterie.envs.adapters.rounds import Rounds
@@ -28,8 +32,10 @@ from coterie.envs.check import check
 from coterie.envs.make import make, spec_of
 from coterie.envs.paths import difference, random_actions
 from coterie.envs.vector import VectorEnv
-from coterie.errors import UserError
+from coterie.errors import NonFiniteError, UserError
 from coterie.origins import to_yaml
+from coterie.policy import RandomPolicy
+from coterie.replay import Replay
 from coterie.schema import WorkersConfig
 from coterie.seeds import seed_of
 from coterie.types import Action, Row, Step
@@ -212,6 +218,9 @@ CLEAN = (
     ("zooworlds:Crowd", {"max_agents": 5, "episode_limit": 7}),
     ("zooworlds:Crowd", {"max_agents": {"ant": 4}}),
     ("zooworlds:Ring", {}),
+    ("zooworlds:Recalled", {}),
+    ("zooworlds:Shifts", {}),
+    ("zooworlds:Shifts", {"episode_limit": 3}),
     ("zooworlds:pendulum", {"episode_limit": 8}),
     ("zooworlds:spread_by_turns", {"N": 2, "max_cycles": 5}),
 )
@@ -262,11 +271,12 @@ def test_agents_die_come_late_and_end_with_the_episode():
 
 def test_an_absent_agent_shows_nothing_and_could_do_anything():
     _, path = isle_rows()
-    row = path[6][0]
+    assert path[6][0].obs["scout"][:, 0, 1:].tolist() == [[6, 7]] * 2  # was cut in the step before
+    row = path[7][0]
     assert not row.obs["worker"][:, 0].any()
     assert not row.obs["scout"].any()
     assert row.action_mask["worker"][:, 0].all()
-    assert row.obs["worker"][:, 1, 1].tolist() == [6, 6]
+    assert row.obs["worker"][:, 1, 1].tolist() == [7, 7]
     assert "scout" not in row.action_mask
 
 
@@ -301,6 +311,144 @@ def test_a_limit_cuts_whoever_lives_and_who_dies_at_it_has_died():
     assert step.truncated[0].tolist() == [False, True, True]
     assert path[4][0].obs["worker"][0, 1, 1] == 4  # the closing row shows the last observation
     assert path[5][0].first[0].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_who_is_cut_alone_shows_its_last_observation_and_is_gone(workers: int):
+    env = make("zooworlds:Shifts", {"clock": True}, 2, workers=WorkersConfig(count=workers))
+    try:
+        path = list(played(env, 7))
+    finally:
+        env.close()
+    for b in range(2):
+        assert [row.alive[b].int().tolist() for row, *_ in path] == [[1, 1]] * 3 + [[0, 1]] * 4
+        assert [step.truncated[b].int().tolist() for _, _, step, _ in path[:6]] == [
+            *([[0, 0]] * 2), [1, 0], *([[0, 0]] * 2), [0, 1]
+        ]  # fmt: skip
+        assert [row.obs["agent"][b, 0].tolist() for row, *_ in path] == [
+            *([1, t] for t in range(4)), *([[0, 0]] * 3)
+        ]  # fmt: skip
+        masks = [row.action_mask["agent"][b, 0].int().tolist() for row, *_ in path]
+        assert masks == [[1, 0], [1, 1], [1, 0], [1, 1], [1, 1], [1, 1], [1, 1]]
+        assert [row.obs["agent"][b, 1].tolist() for row, *_ in path] == [[1, t] for t in range(7)]
+        assert [bool(row.acted[b]) for row, *_ in path] == [True] * 6 + [False]
+
+
+def test_who_is_cut_alone_where_its_episode_is_cut_too_is_in_the_closing_row():
+    _, path = isle_rows(episode_limit=6)
+    row, _, step, closing = path[5]
+    assert row.alive[0].tolist() == [False, True, True]
+    assert step.truncated[0].tolist() == [False, True, True]
+    assert closing.alive[0].tolist() == [False, True, True]
+    assert closing.obs["scout"][0, 0, 1:].tolist() == [6, 7]
+
+
+def test_who_is_cut_alone_in_a_game_of_turns_waits_in_its_last_row():
+    path = list(played(make("zooworlds:Recalled", copies=1), 7))
+    assert path[4][2].truncated[0].tolist() == [False, True, False]
+    shown = [(row.obs["player"][0, 1].tolist(), row.action_mask["player"][0, 1].int().tolist()) for row, *_ in path[4:]]
+    assert shown[1:] == [([5, 1], [0, 0, 0, 1]), ([0, 0], [1, 1, 1, 1])]
+    assert [row.alive[0].tolist() for row, *_ in path[5:]] == [[True, False, True]] * 2
+    assert not path[5][0].action_mask["player"][0, 2, 3]  # the turn goes on
+
+
+def empties_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake of adapters: who was cut alone is not shown."""
+    change = Rounds._change
+
+    def changed(self: Rounds, *given: Any) -> dict[Any, int]:
+        change(self, *given)
+        for seat in self._cut:
+            seat.empty()
+        return self._seated
+
+    monkeypatch.setattr(Rounds, "_change", changed)
+
+
+def cleans_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake of collectors: what is shown of who was cut alone does not reach learners."""
+    monkeypatch.setattr(Collector, "_sees", lambda self, shown, earned: shown["alive"])
+
+
+MISTAKES = (None, empties_at_once, cleans_the_dead)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_independent_learner_s_value_of_who_was_cut_alone_is_taken_from_its_last_observation(
+    mistake: Any, monkeypatch: pytest.MonkeyPatch
+):
+    if mistake:
+        mistake(monkeypatch)
+    env = make("zooworlds:Shifts", {"clock": True}, 2)
+    (team,) = env.spec.default_teams()
+    config = PPOConfig(horizon=6, hidden=(8,), gamma=0.9, gae_lambda=0.0, normalise_value=False, critic="own")
+    learner = PPO(team, config, 2, None, 0, torch.device("cpu"))
+    window = Collector(env, {team.name: learner.policy}, seed=0).advance(6)[0][team.name]
+    clock = torch.arange(7.0)
+    seen = torch.stack([torch.ones(7), clock], -1).view(7, 1, 1, 2).expand(7, 2, 2, 2)
+    with torch.no_grad():
+        value = learner.critic({"agent": seen}, None, None, {})[0][..., 0]
+        target = learner._targets(window)[0].target[..., 0]
+    expected = 1 + 0.9 * value[1:]
+    torch.testing.assert_close(target[:, :, 1], expected[:, :, 1])
+    torch.testing.assert_close(target[:2, :, 0], expected[:2, :, 0])
+    assert torch.allclose(target[2, :, 0], expected[2, :, 0]) == (mistake is None)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_q_learning_takes_the_value_of_who_was_cut_alone_through_the_replay(
+    mistake: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A reward of 1 for ever is worth 2 at gamma 0.5."""
+    if mistake:
+        mistake(monkeypatch)
+    env = make("zooworlds:Shifts", copies=2)
+    (team,) = env.spec.default_teams()
+    config = QLearningConfig(
+        mixer="none", share="none", gamma=0.5, hidden=(16,), lr=1e-2, horizon=5, learning_starts=0, batch=32,
+        target_every=10, updates=4,
+    )  # fmt: skip
+    learner = QLearning(team, config, 2, None, 0, torch.device("cpu"))
+    collector = Collector(env, {team.name: learner.policy}, seed=0)
+    for _ in range(60):
+        learner.update(collector.advance(5)[0][team.name], 0.0)
+    with torch.no_grad():
+        (q,) = learner.value({"agent": torch.tensor([[[1.0, 0.0]] * 2])}, None, {}, None)[0].values()
+    worth = q[0, :, 0].tolist()
+    assert worth[1] == pytest.approx(2, abs=0.05)
+    assert (worth[0] == pytest.approx(2, abs=0.05)) == (mistake is None)
+
+
+def test_windows_and_replays_show_who_was_cut_alone_wherever_windows_begin():
+    env = make("zooworlds:Shifts", {"clock": True}, 2)
+    (team,) = env.spec.default_teams()
+    collector = Collector(env, {team.name: RandomPolicy(team, torch.device("cpu"))}, seed=0)
+    replay = Replay(
+        team, 2, 3, capacity=60, length=1, starts="row", states=(), seed=0, device=torch.device("cpu")
+    )  # fmt: skip
+    windows = [collector.advance(3)[0][team.name] for _ in range(4)]
+    seen = torch.cat([window.obs["agent"][:-1, :, 0] for window in windows])
+    assert seen[:7, 0].tolist() == [[1, 0], [1, 1], [1, 2], [1, 3], [0, 0], [0, 0], [0, 0]]
+    for one, then in pairwise(windows):
+        assert torch.equal(one.obs["agent"][-1], then.obs["agent"][0])
+    for window in windows:
+        replay.add(window)
+    sample = replay.sample(200).window
+    cut = sample.truncated[0, :, 0]
+    assert cut.any()
+    assert sample.obs["agent"][1, cut, 0].tolist() == [[1, 3]] * int(cut.sum())
+    assert not sample.alive[1, cut, 0].any()
+
+
+def test_a_last_observation_that_is_no_number_stops_the_run():
+    env = make("zooworlds:Shifts", {"last": float("nan")}, 2)
+    (team,) = env.spec.default_teams()
+    collector = Collector(env, {team.name: RandomPolicy(team, torch.device("cpu"))}, seed=0)
+    collector.advance(2)
+    with pytest.raises(
+        NonFiniteError, match=r"observation of role 'agent' .*copy 0, agent agent_0, step 2 of the copy"
+    ):
+        collector.advance(2)
 
 
 def test_strangers_take_free_slots_which_stay_empty_for_a_row():
@@ -524,6 +672,7 @@ def test_what_cannot_be_made_is_one_line(name: str, params: dict[str, Any], word
         ("rewards", "step() returned no rewards of agent 'worker_1', which acted"),
         ("truncations", "step() returned no truncations of agent 'worker_1', which acted"),
         ("observations", "returned no observation of agent 'worker_1', which lives"),
+        ("unseen", "returned no observation of agent 'scout_0', which was cut by a limit"),
         ("vanished", "agent 'worker_1' left `agents`, and neither terminations nor truncations said so"),
         ("stranger", "agent 'worker_7' appeared, which is none of `possible_agents`: set env.max_agents=N"),
         ("mask", "the action mask of an agent of role worker has 2 entries: expected 3"),

@@ -36,10 +36,10 @@ from tinyruns import train
 # -------------------------------------------------------------------------------------------------------------- frames
 
 
-def stacked(mistake: bool = False) -> list[list[list[float]]]:
-    """What both agents see of three frames from row to row; mistake: lives are not looked at."""
+def stacked(mistake: bool = False, cut: bool = False) -> list[list[list[float]]]:
+    """What both agents see of three frames from row to row; mistake: lives are not looked at; cut: as of the tape."""
     layout = seen_as(Tape.layout, lambda space: stacked_space(space, 3))
-    stack = Stack(Tape(), Tape.layout, 3)
+    stack = Stack(Tape(cut), Tape.layout, 3)
     place = placed(stack, layout)
     if mistake:
         stack._alive = np.ones(2, np.bool_)
@@ -67,6 +67,10 @@ FRAMES = [
 def test_frames_stand_side_by_side_and_begin_anew_with_every_life():
     assert stacked() == FRAMES
     assert stacked(mistake=True) != FRAMES
+
+
+def test_who_is_cut_alone_sees_its_last_frames_once():
+    assert stacked(cut=True) == [*FRAMES[:3], [FRAMES[3][0], [101, 102, 103]], *FRAMES[4:]]
 
 
 def test_stacked_spaces_are_as_many_times_as_wide():

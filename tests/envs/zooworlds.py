@@ -123,6 +123,44 @@ class Crowd:
         pass
 
 
+class Shifts:
+    """Two agents earn 1 a step: `agent_0` is cut after 3 steps, `agent_1` after 6. Both see 1 and, with `clock`, the
+    number of the step; `last`: what `agent_0` sees at its end in place of the 1. Choice 1 is open after odd steps.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    possible_agents = ["agent_0", "agent_1"]  # noqa: RUF012
+
+    def __init__(self, clock: bool = False, last: float = 1.0):
+        self.clock, self.last = clock, last
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return NEAR
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.now, self.agents = 0, list(self.possible_agents)
+        return self._shown(self.agents)
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        before = self.agents
+        self.now += 1
+        cut = {agent: self.now == (3 if agent == "agent_0" else 6) for agent in before}
+        self.agents = [agent for agent in before if not cut[agent]]
+        observations, infos = self._shown(before)
+        return observations, dict.fromkeys(before, 1.0), dict.fromkeys(before, False), cut, infos
+
+    def _shown(self, agents: list[str]) -> tuple[Any, Any]:
+        odd = {agent: self.last if (agent, self.now) == ("agent_0", 3) else 1.0 for agent in agents}
+        observations = {agent: np.array([odd[agent], self.clock * self.now], np.float32) for agent in agents}
+        return observations, {agent: {"action_mask": np.array([1, self.now % 2], np.int8)} for agent in agents}
+
+    def close(self) -> None:
+        pass
+
+
 class Faulty(Isle):
     """An island with a fault."""
 
@@ -150,6 +188,8 @@ class Faulty(Isle):
             infos["worker_0"] = {"action_mask": [1, 1]}
         part = {"rewards": rewards, "truncations": truncations, "observations": observations}.get(self.fault, {})
         part.pop("worker_1", None)
+        if self.fault == "unseen" and self.now == 6:
+            observations.pop("scout_0", None)
         return observations, rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
@@ -240,3 +280,12 @@ class Ring(AECEnv):
         self.infos = {agent: {"action_mask": self._mask()} for agent in self.agents}
         self.agent_selection = then
         self._deads_step_first()
+
+
+class Recalled(Ring):
+    """`player_1` is cut after its second move, and the others go on."""
+
+    def step(self, action: int) -> None:
+        super().step(action)
+        if self.terminations.get("player_1"):
+            self.terminations["player_1"], self.truncations["player_1"] = False, True

@@ -101,7 +101,7 @@ class Watch:
         """The row that `reset` returned, on the host. Broken if it has not the form of a row."""
         row = self._structured("reset()", row, Row, self._row_form())
         self._at, self._age = 0, torch.zeros_like(self._age)
-        self._rows(row)
+        self._rows(row, row.alive)
         self._none(~row.acted, "acted", "the row of a reset is a closing one")
         self._first(row, row.alive)
         self._row = row
@@ -116,7 +116,8 @@ class Watch:
         step = self._structured("the step", result[0], Step, self._step_form())
         row = self._structured("the row", result[1], Row, self._row_form())
         before, self._row = self._row, row
-        self._rows(row)
+        cut = before.acted[:, None] & before.alive & step.truncated & ~step.terminated
+        self._rows(row, row.alive | cut)  # who was cut alone shows its last observation, and is not alive
         self._earned(before, step)
         self._ends(before, step, row)
         self._lives(before, step, row)
@@ -182,44 +183,45 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------- one row, one step
 
-    def _rows(self, row: Row) -> None:
+    def _rows(self, row: Row, sees: Tensor) -> None:
+        """sees: [B, N], whose observations and masks are read."""
         slices = self.spec.role_slices()
         for role in self.spec.roles:
-            alive = row.alive[:, slices[role.name]]
+            there = sees[:, slices[role.name]]
             seen = leaves(row.obs[role.name], f"obs[{role.name!r}]")
             for name, space in sensors(role.observation_space).items():
-                self._observed(f"obs[{role.name!r}]{name}", seen[f"obs[{role.name!r}]{name}"], space, alive, role)
+                self._observed(f"obs[{role.name!r}]{name}", seen[f"obs[{role.name!r}]{name}"], space, there, role)
             if role.name in row.action_mask:
-                self._masks(role, row.action_mask[role.name], alive)
+                self._masks(role, row.action_mask[role.name], there)
         for name, value in row.state.items():
             self._none(~value.isfinite().all(-1), "finite", f"state['{name}'] holds NaN or infinity", f"state {name}")
         if not self.spec.mortal:
             self._none(~row.alive, "mortal", "an agent is not alive, and the spec says mortal=False")
         self._none(row.first & ~row.alive, "first", "`first` holds for an agent that is not alive", "dead")
 
-    def _observed(self, name: str, value: Tensor, space: Any, alive: Tensor, role: RoleSpec) -> None:
+    def _observed(self, name: str, value: Tensor, space: Any, there: Tensor, role: RoleSpec) -> None:
         start = self.spec.role_slices()[role.name].start
         flat = value.flatten(2) if value.ndim > 2 else value[..., None]
         low, high = (torch.as_tensor(bound).flatten() for bound in (space.low, space.high))
         if flat.is_floating_point():
-            bad = alive & ~flat.isfinite().all(-1)
+            bad = there & ~flat.isfinite().all(-1)
             self._none(bad, "finite", f"{name} holds NaN or infinity", name, start)
             slack = 1e-5 * (1 + flat.abs())
-            out = alive & ~bad & ((flat < low - slack) | (flat > high + slack)).any(-1)
+            out = there & ~bad & ((flat < low - slack) | (flat > high + slack)).any(-1)
         else:
-            out = alive & ((flat < low) | (flat > high)).any(-1)
+            out = there & ((flat < low) | (flat > high)).any(-1)
         if out.any():
             worst = flat[out]
             said = f"{name} holds values from {worst.min():.4g} to {worst.max():.4g}, outside of {space}"
             self._none(out, "range", said, name, start)
 
-    def _masks(self, role: RoleSpec, mask: Tensor, alive: Tensor) -> None:
+    def _masks(self, role: RoleSpec, mask: Tensor, there: Tensor) -> None:
         start = self.spec.role_slices()[role.name].start
         for i, component in enumerate(mask.split(role.action.choices, dim=-1)):
             said = f"the mask of role {role.name} allows nothing in component {i}"
-            self._none(alive & ~component.any(-1), "mask-empty", said, role.name, start)
+            self._none(there & ~component.any(-1), "mask-empty", said, role.name, start)
         said = f"the mask of role {role.name} has a False for an agent that is not alive"
-        self._none(~alive & ~mask.all(-1), "mask-dead", said, role.name, start)
+        self._none(~there & ~mask.all(-1), "mask-dead", said, role.name, start)
 
     def _earned(self, before: Row, step: Step) -> None:
         acted = before.acted

@@ -17,7 +17,8 @@ class VectorEnv(ABC):
 
     A copy whose episode ends shows its true last observation in the next row, the *closing* row (`acted` False). The
     step taken from a closing row ignores the action, earns nothing and brings the first row of the new episode. So the
-    true successor of every acted row is the row after it.
+    true successor of every acted row is the row after it. So it is for agents: who is cut alone, by a limit that is not
+    its episode's, shows its true last observation in the row after, in which it is not alive.
 
     `reset` and `step` return fresh tensors: they may be kept without copying.
     """

@@ -32,6 +32,7 @@ class Rounds(Instance):
         self._elapsed, self._closed = 0, False
         self._seated: dict[Any, int] = {}  # who lives, and where
         self._order: list[Any] = []
+        self._cut: list[_Seat] = []  # of those who were cut alone: their last observations are shown for one row
 
     def attach(self, place: Place) -> None:
         self._place = place
@@ -58,7 +59,7 @@ class Rounds(Instance):
         self._place.alive[...] = False
         for seat in self._seats:
             seat.empty()
-        self._seated = {}
+        self._seated, self._cut = {}, []
         for agent in self.env.agents:
             self._sit(agent)
         if not self._seated:
@@ -67,6 +68,9 @@ class Rounds(Instance):
         self._show(*begun, self._seated)
 
     def step(self, actions: list[Any]) -> None:
+        for seat in self._cut:
+            seat.empty()
+        self._cut = []
         brought = self.env.step({agent: actions[seat] for agent, seat in self._seated.items()})
         if not (isinstance(brought, tuple) and len(brought) == 5):
             raise self._told("step() did not return (observations, rewards, terminations, truncations, infos)")
@@ -79,6 +83,7 @@ class Rounds(Instance):
         if self._elapsed >= self._limit and not self._place.ended.any():
             going = [seat for agent, seat in self._seated.items() if agent in before]
             self._place.truncated[going] = self._place.ended[1] = True
+            self._place.alive[self._place.truncated] = True  # who was cut alone at this step is cut with the others
         self._show(observations, infos, seen)
 
     def _pay(self, rewards: Any, terminations: Any, truncations: Any) -> list[Any]:
@@ -116,26 +121,31 @@ class Rounds(Instance):
             for agent in present
             if agent not in before and not (terminations.get(agent) or truncations.get(agent))
         ]
+        for agent in ended:
+            if place.truncated[before[agent]] and agent not in observations:
+                raise self._told(f"step() returned no observation of agent '{agent}', which was cut by a limit")
         if not staying and not came:
             place.ended[1 if place.truncated.any() else 0] = True
             if not self._mortal and place.truncated.any() and place.terminated.any():
                 raise self._told("some agents terminated while others were cut: env.mortal=true")
-            for agent in [agent for agent in before if agent not in observations]:
-                if place.truncated[before[agent]]:
-                    raise self._told(f"step() returned no observation of agent '{agent}', which was cut by a limit")
             return {agent: seat for agent, seat in before.items() if agent in observations}
         if not self._mortal and (ended or came):
             raise self._told(f"agent '{(ended or came)[0]}' ended early or came late: env.mortal=true")
         self._seated = dict(before)
-        for agent in came:  # who just ended still keeps a seat, which is empty for one row at least
+        for agent in came:  # who just ended still keeps a seat, in which nobody lives for one row at least
             self._sit(agent)
+        cut: dict[Any, int] = {}
         for agent in ended:
             seat = self._seated.pop(agent)
             place.alive[seat] = False
-            self._seats[seat].empty()
+            if place.truncated[seat]:  # its value is taken from what it sees last
+                cut[agent] = seat
+                self._cut.append(self._seats[seat])
+            else:
+                self._seats[seat].empty()
         self._seated = {agent: self._seated[agent] for agent in present if agent in self._seated}
         self._order = list(self._seated)
-        return self._seated
+        return self._seated | cut
 
     def _sit(self, agent: Any) -> None:
         """Gives a seat to one who begins to live. UserError where there is none."""

@@ -61,6 +61,7 @@ class Instance(ABC):
         """Takes the native actions of all agents, in the spec's order, and writes what they brought and the next row.
 
         Actions of absent agents are there and mean nothing. Where the episode ends, the row is its last one.
+        Who is cut while others go on shows its last observation in that row, in which it is not alive.
         """
 
     @abstractmethod

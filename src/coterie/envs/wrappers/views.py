@@ -122,7 +122,8 @@ def stacked_space(space: spaces.Box, frames: int) -> spaces.Box:
 class Stack(Wrapper):
     """Shows the latest observations side by side along the last axis, the oldest first. layout: of the inner copy.
 
-    Where an agent's life begins, its first observation stands for those before it.
+    Where an agent's life begins, its first observation stands for those before it. Who was cut alone sees its last
+    observation beside those before it.
     """
 
     def __init__(self, inner: Instance, layout: Layout, frames: int):
@@ -130,7 +131,7 @@ class Stack(Wrapper):
         self._layout, self._frames = layout, frames
 
     def attach(self, place: Place) -> None:
-        self._alive, self._was = place.alive, np.zeros_like(place.alive)
+        self._alive, self._truncated, self._was = place.alive, place.truncated, np.zeros_like(place.alive)
         slices = self._layout.spec.role_slices()
         obs: dict[str, dict[str, np.ndarray]] = {}
         self._views: list[tuple[np.ndarray, np.ndarray, np.ndarray, slice]] = []
@@ -152,7 +153,7 @@ class Stack(Wrapper):
         self._show()
 
     def _show(self) -> None:
-        begun = ~(self._was & self._alive)
+        begun = ~(self._was & (self._alive | self._truncated))
         for frame, frames, shown, agents in self._views:
             width = frame.shape[-1]
             frames[..., :-width] = frames[..., width:]
