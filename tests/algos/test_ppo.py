@@ -220,6 +220,11 @@ def test_shapes_that_do_not_fit_are_one_line():
         learner(Everything(), memory="gru", sequence=5)
     with pytest.raises(UserError, match="share=role"):
         learner(Everything(), share="all")
+    more = r"algo.minibatches=9 is more than a window's 8 sequences \(4 copies x 2\): lower it, or raise copies or"
+    with pytest.raises(UserError, match=more):
+        learner(Everything(), 4, memory="gru", sequence=6, minibatches=9)
+    with pytest.raises(UserError, match=r"algo.minibatches=49 is more than a window's 48 rows"):
+        learner(Everything(), 4, minibatches=49)
     with pytest.raises(UserError, match="needs an environment state"):
         learner(Probe(see=lambda x, age: x.view(-1, 1, 1), pay=pay_nothing), critic="state")
 

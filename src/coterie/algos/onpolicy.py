@@ -239,16 +239,34 @@ def deal(copies: int, parts: int, batch: int | None, shuffle: torch.Generator) -
     """
     if batch is not None:
         return [torch.randperm(copies, generator=shuffle)[:batch] for _ in range(parts)]
-    return [None] if parts == 1 else [*torch.randperm(copies, generator=shuffle).chunk(parts)]
+    return [None] if parts == 1 else [*_split(torch.randperm(copies, generator=shuffle), parts)]
 
 
-def require_enough(name: str, wanted: int, pieces: int, copies: int) -> None:
-    """UserError if `copies` windows of `pieces` sequences are fewer than the `wanted` that `algo.{name}` asks for."""
+def _split(order: Tensor, parts: int) -> tuple[Tensor, ...]:
+    """`parts` parts, of which none is empty: fewer only where there is less to deal out."""
+    even = order.chunk(parts)  # may come out as fewer: 16 in 9 parts are 8 of 2
+    return even if len(even) == parts or len(order) < parts else order.tensor_split(parts)
+
+
+def require_enough(name: str, wanted: int, pieces: int, copies: int, what: str = "sequences") -> None:
+    """UserError if `copies` windows of so many pieces (`what`) are fewer than the `wanted` that `algo.{name}` asks
+    for.
+    """
     if wanted > pieces * copies:
         raise UserError(
-            f"algo.{name}={wanted} is more than a window's {pieces * copies} sequences "
+            f"algo.{name}={wanted} is more than a window's {pieces * copies} {what} "
             f"({copies} copies x {pieces}): lower it, or raise copies or algo.horizon"
         )
+
+
+def require_minibatches(wanted: int, length: int | None, horizon: int, copies: int) -> None:
+    """UserError if a window has fewer sequences of `length` rows, or without sequences fewer rows, than
+    `algo.minibatches` asks for.
+    """
+    if length is None:
+        require_enough("minibatches", wanted, horizon, copies, "rows")
+    else:
+        require_enough("minibatches", wanted, horizon // length, copies)
 
 
 def backwards(length: int, chunks: int, learn: Callable[[slice], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -288,7 +306,7 @@ def minibatches(
     """
     axis = 0 if carries is None else 1
     order = rows[torch.randperm(len(rows), generator=shuffle).to(rows.device)]
-    for part in order.chunk(parts):
+    for part in _split(order, parts):
         minibatch = tree_map(lambda x, part=part: x.index_select(axis, part), batch)
         yield minibatch, carries and tree_map(lambda x, part=part: x.index_select(0, part), carries)
 

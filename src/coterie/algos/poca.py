@@ -155,6 +155,7 @@ class POCA(Algorithm, Judging, Student):
         self.team, self.config, self.device = team, config, device
         self.horizon = horizon or config.horizon
         self._length = onpolicy.sequence_length(config.sequence, self.horizon) if config.recurrent else None
+        onpolicy.require_minibatches(config.minibatches, self._length, self.horizon, copies)
         agent_id = config.share == "all" if config.agent_id is None else config.agent_id
         require_alike(team, config.share)
         self.streams = Streams(streams, config.gamma, device)

@@ -377,6 +377,7 @@ class PPO(Algorithm, Judging, Student):
                     f"algo.batch_sequences={config.batch_sequences} goes with algo.critic_chunks: set that too, or "
                     "algo.minibatches instead"
                 )
+            onpolicy.require_minibatches(config.minibatches, self._length, self.horizon, copies)
             return
         if self._recurrent:
             raise UserError(
