@@ -31,6 +31,7 @@ import coterie
 from coterie import metrics, registry
 from coterie.__main__ import main
 from coterie.config import _CHANGEABLE as CHANGEABLE
+from coterie.config import resolve
 from coterie.overrides import primitive
 from coterie.settings import flatten
 from tinyruns import tiny
@@ -137,6 +138,18 @@ def test_pictures_are_there_and_not_heavy(page: Path):
         assert picture.stat().st_size < (500_000 if picture.suffix == ".gif" else 150_000)
         with Image.open(picture) as image:
             assert min(image.size) >= 200
+
+
+def test_the_cooperative_worlds_tell_what_the_committed_results_are():
+    text = (ROOT / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
+    results = (ROOT / "benchmarks" / "results" / "learning.md").read_text(encoding="utf-8")
+    found = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (.*-.*) \|$", results, re.MULTILINE)}
+    for world in ("escape", "baton"):
+        cells = [found[f"{world}-{algo}"] for algo in ("poca", "coma", "ippo")]
+        told = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
+        assert f"| `{world}` | {' | '.join(told)} |" in text
+        for algo in ("poca", "coma", "ippo", "mappo"):
+            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "the page says 1 M"
 
 
 def test_every_page_can_be_reached_from_the_first_one():
