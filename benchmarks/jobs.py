@@ -139,13 +139,13 @@ JOBS = (
     *(
         Job(
             f"spread-openai-50-{algo.replace('/', '-')}",
-            (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k"),
+            (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k", *more),
             *("agent", "agent", "spread-openai-50-core", level, _ORIGINAL, (-382.0, -344.0, -300.0), "spread_greedily"),
         )
-        for algo, level in (
+        for algo, level, *more in (
             ("maddpg", -300.0),
             ("coma", -379.0),
-            ("maddpg/original", -300.0),
+            ("maddpg/original", -300.0, "env.limit_ends=false"),  # there the limit was an end, as in the other two
             ("coma/original", -379.0),
             ("mappo/original", -344.0),
         )

@@ -124,7 +124,17 @@ def expected_starts(windows: int, kept: int, length: int, starts: str) -> set[in
 
 @pytest.mark.parametrize(
     ("starts", "length"),
-    [("row", 1), ("row", 3), ("row", 6), ("window", 2), ("window", 4), ("window", 8), ("episode", 5), ("episode", 20)],
+    [
+        ("row", 1),
+        ("row", 3),
+        ("row", 6),
+        ("window", 2),
+        ("window", 4),
+        ("window", 6),
+        ("window", 8),
+        ("episode", 5),
+        ("episode", 20),
+    ],
 )
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_exactly_the_whole_sequences_in_the_ring_are_drawn_and_each_is_the_stream(starts, length, alpha):
@@ -379,7 +389,9 @@ def test_the_size_is_known_before_anything_is_stored():
     replay.add(window_at(0))
     assert replay.nbytes == 42 * 68 + 40 * 8
     assert replay_of(store="disk").description == "replay of 40 steps: 3.2 kB on disk"
-    assert filled(1, starts="window").nbytes == 42 * 68 + 12 * 8 + 6 * B * 2 * 4 * 4
+    carry = {"memory": torch.zeros(B, 2, 4)}
+    stored = 42 * 68 + 12 * 8 + 6 * B * 2 * 4 * 4
+    assert replay_of(starts="window", carry=carry).nbytes == filled(1, starts="window").nbytes == stored
 
 
 @pytest.mark.parametrize("store", ["device", "disk"])
@@ -395,13 +407,15 @@ def test_leaves_without_entries_are_carried_along(store):
 
 def test_a_replay_that_cannot_fit_is_refused_with_what_is_free_and_the_mend(monkeypatch):
     gc.collect()
-    monkeypatch.setattr(coterie.replay, "free_bytes", lambda store, device: 200_000)
-    with pytest.raises(UserError) as caught:
-        replay_of(capacity=4000)
-    assert str(caught.value) == (
-        "algo.replay=4000 does not fit: a replay of 4,000 steps takes 304 kB of memory, and 200 kB are free; "
-        "give algo.replay=2600 or algo.replay_store=disk"
-    )
+    for disk, mend in ((10**9, ""), (200_000, " with TMPDIR=a folder on a larger disk")):
+        free = {"device": 200_000, "disk": disk}
+        monkeypatch.setattr(coterie.replay, "free_bytes", lambda store, device, free=free: free[store])
+        with pytest.raises(UserError) as caught:
+            replay_of(capacity=4000)
+        assert str(caught.value) == (
+            "algo.replay=4000 does not fit: a replay of 4,000 steps takes 304 kB of memory, and 200 kB are free; "
+            f"give algo.replay=2600 or algo.replay_store=disk{mend}"
+        )
     with pytest.raises(UserError, match=r"of the temporary folder's disk, and .* or TMPDIR=a folder on a larger disk"):
         replay_of(capacity=4000, store="disk")
     assert replay_of(capacity=2600).nbytes <= 200_000
@@ -425,7 +439,8 @@ def test_replays_that_are_not_filled_yet_count_as_taken(monkeypatch):
     [
         ({"capacity": 8, "length": 5}, "algo.replay=8 holds 4 rows of 2 copies, .* give at least algo.replay=10"),
         ({"capacity": 0}, "algo.replay=0 and sequences of 3 steps: expected at least 1 of both"),
-        ({"starts": "window", "length": 6}, "give at most 4 steps, or a multiple of 4"),
+        ({"least": 41}, "algo.replay=40 holds at most 36 sequences of 3 steps, less than algo.batch=41"),
+        ({"starts": "window", "least": 11}, "holds at most 10 sequences of 3 steps, less than algo.batch=11"),
     ],
 )
 def test_a_replay_that_can_hold_no_sequence_is_refused(changes, message):

@@ -27,7 +27,7 @@ from coterie.ring import Ring, Store, join, likeness, plain, record_of, split
 from coterie.room import free_bytes, in_words
 from coterie.seeds import generator
 from coterie.segments import Segment, Written
-from coterie.starts import Kind, Starts, index_bytes
+from coterie.starts import Kind, Starts, index_bytes, most_starts
 from coterie.types import TeamSpec, Tree, Window, tree_leaves, tree_map
 
 _SEGMENT_BYTES = 4 << 20
@@ -67,8 +67,9 @@ class Replay:
     length: steps of a sequence; starts: where one may begin: `row`, every row that was acted on; `window`, the first
     row of every window, with the memory stored for it; `episode`, the first row of every episode; states: names of the
     states that are stored; store: where the rows lie, `device` (that of the learner), `cpu`, or `disk` (files in the
-    temporary folder, mapped into memory); priority_exponent: alpha, 0 draws uniformly; importance_exponent: beta, which
-    may be set anew between samples.
+    temporary folder, mapped into memory); carry: like the memories that are stored with windows, by name [B, N, H];
+    least: sequences that there must be room for; priority_exponent: alpha, 0 draws uniformly; importance_exponent:
+    beta, which may be set anew between samples.
 
     Memory is taken when the first window comes, and UserError raised here already if there is not enough of it, or if
     `capacity` holds no sequence. The device is read once an `add`, and never to sample.
@@ -76,8 +77,8 @@ class Replay:
 
     def __init__(
         self, team: TeamSpec, copies: int, horizon: int, *, capacity: int, length: int, starts: Kind,
-        states: tuple[str, ...], seed: int, device: torch.device, store: Store = "device",
-        priority_exponent: float = 0.0, importance_exponent: float = 0.0,
+        states: tuple[str, ...], seed: int, device: torch.device, store: Store = "device", carry: Tree = None,
+        least: int = 1, priority_exponent: float = 0.0, importance_exponent: float = 0.0,
     ):  # fmt: skip
         self._copies, self._horizon, self._length, self._states = copies, horizon, length, states
         self._kind: Kind = starts
@@ -86,7 +87,7 @@ class Replay:
         self._rows = -(-capacity // (copies * horizon)) * horizon
         self._device = torch.device(device)
         self._home = self._device if store == "device" else torch.device("cpu")
-        _require_sequence(capacity, copies, self._rows, length, horizon, starts)
+        _require_sequences(capacity, copies, self._rows, length, horizon, starts, least)
         choices = max((n for role in team.roles for n in role.action.choices), default=1)
         self._small = torch.uint8 if choices <= 1 << 8 else torch.int16 if choices <= 1 << 15 else torch.int32
         self._generator = generator(seed, "replay", device=self._home)
@@ -96,8 +97,9 @@ class Replay:
         self._resumed = False  # no window was added since the state was loaded
         self._written: dict[int, Written] = {}  # segments by their first row
         expected = likeness(team, copies, states, self._small)
-        self.nbytes = (self._rows + 1) * sum(x.nbytes for x in tree_leaves(expected)) + self._index_bytes()
-        """Bytes of the rows and the index; from the first window on exactly, with the memories stored beside."""
+        stored = (self._rows // horizon + 1) * sum(x.nbytes for x in tree_leaves(carry or {}))
+        self.nbytes = (self._rows + 1) * sum(x.nbytes for x in tree_leaves(expected)) + stored + self._index_bytes()
+        """Bytes of the rows, the memories stored beside them and the index; from the first window on exactly."""
         self._require_room(capacity)
         _living.add(self)
 
@@ -136,7 +138,11 @@ class Replay:
         fits = free / self.nbytes * capacity
         fits = int(fits // (unit := 10 ** max(0, int(math.log10(max(fits, 1))) - 1)) * unit)
         smaller = f"algo.replay={fits} or " if fits else ""
-        other = "TMPDIR=a folder on a larger disk" if self._store == "disk" else "algo.replay_store=disk"
+        other = "TMPDIR=a folder on a larger disk"
+        if self._store != "disk" and ((room := free_bytes("disk", self._device)) is None or self.nbytes <= room):
+            other = "algo.replay_store=disk"
+        elif self._store != "disk":
+            other = f"algo.replay_store=disk with {other}"
         raise UserError(
             f"algo.replay={capacity} does not fit: a replay of {capacity:,} steps takes {in_words(self.nbytes)} of "
             f"{where}, and {in_words(free)} are free; give {smaller}{other}"
@@ -366,8 +372,10 @@ class _Held:
 _living: weakref.WeakSet[Replay] = weakref.WeakSet()
 
 
-def _require_sequence(capacity: int, copies: int, rows: int, length: int, horizon: int, starts: Kind) -> None:
-    """UserError if no sequence fits, or if sequences from stored memories would not meet the windows they begin at."""
+def _require_sequences(
+    capacity: int, copies: int, rows: int, length: int, horizon: int, starts: Kind, least: int
+) -> None:
+    """UserError if there is never room for `least` sequences."""
     if length < 1 or capacity < 1:
         raise UserError(f"algo.replay={capacity} and sequences of {length} steps: expected at least 1 of both")
     if rows < length:
@@ -375,8 +383,9 @@ def _require_sequence(capacity: int, copies: int, rows: int, length: int, horizo
             f"algo.replay={capacity} holds {rows} rows of {copies} copies, less than one sequence of {length} steps: "
             f"give at least algo.replay={length * copies}"
         )
-    if starts == "window" and length > horizon and length % horizon:
+    most = most_starts(rows - length + 1, copies, horizon, starts)
+    if most < least:
         raise UserError(
-            f"sequences of {length} steps begin at windows of {horizon} rows: give at most {horizon} steps, or a "
-            f"multiple of {horizon}"
+            f"algo.replay={capacity} holds at most {most} sequences of {length} steps, less than algo.batch={least}: "
+            "give a larger algo.replay or a smaller algo.batch"
         )

@@ -148,6 +148,8 @@ class TeamSpec:
     """The team is all there is in the environment."""
     equal_sides: bool = False
     """It is one of two sides that could be exchanged."""
+    episode_limit: int | None = None
+    """Steps after which an episode is cut, None without limit."""
 
     @property
     def n(self) -> int:
@@ -222,6 +224,7 @@ class EnvSpec:
             state_sizes=self.state_sizes,
             whole=len(chosen) == len(self.roles),
             equal_sides=self.equal_sides,
+            episode_limit=self.episode_limit,
         )
 
     def default_teams(self) -> tuple[TeamSpec, ...]:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from coterie.collect import Collector
 from coterie.envs.make import make
 from coterie.errors import NonFiniteError, UserError
 from coterie.nets.teamvalue import agents_best, agents_done
-from coterie.types import tree_leaves, tree_map
+from coterie.types import Action, tree_leaves, tree_map
 
 CPU = torch.device("cpu")
 MIXERS = ("none", "sum", "monotonic", "duplex")
+CENTRAL = {"mixer": "monotonic", "weighting": "central"}
 
 
 def learner(env, **settings):
@@ -151,7 +153,12 @@ def test_a_masked_choice_is_neither_taken_nor_bootstrapped_from(masked):
 
 
 @pytest.mark.parametrize(
-    ("memory", "start", "learns"), [("gru", "episode", True), ("lstm", "window", True), ("none", "episode", False)]
+    ("memory", "start", "learns"),
+    [
+        ("gru", {"sequence_start": "episode"}, True),
+        ("lstm", {"sequence_start": "window"}, True),
+        ("none", {}, False),
+    ],
 )
 def test_a_cue_is_remembered_by_networks_with_memory_alone(memory, start, learns):
     def see(x, age):
@@ -162,7 +169,7 @@ def test_a_cue_is_remembered_by_networks_with_memory_alone(memory, start, learns
 
     env = env_of(Probe(see, pay, size=2, length=3), 32)
     algorithm, _ = trained(
-        env, 120, memory=memory, memory_size=16, sequence_start=start, horizon=8, hidden=(16,), batch=64, lr=5e-3,
+        env, 120, memory=memory, memory_size=16, **start, horizon=8, hidden=(16,), batch=64, lr=5e-3,
         epsilon_steps=15_000,
     )  # fmt: skip
     assert (played(algorithm, env) * 3 > 0.95) == learns
@@ -276,6 +283,63 @@ def test_what_stands_in_dead_places_changes_no_weight(mixer, memory):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("where", ["dead", "live"])
+@pytest.mark.parametrize("settings", [{"mixer": mixer} for mixer in MIXERS] + [CENTRAL])
+def test_what_the_dead_did_changes_no_weight(settings, where):
+    found = []
+    for changed in (False, True):
+        algorithm, collector = learner(env_of(Everything("discrete", 0.0), 16), **settings)
+        for _ in range(3):
+            window = window_of(algorithm, collector)
+            places = ~window.alive[:-1] if where == "dead" else window.alive[:-1] & window.acted[:-1, :, None]
+            assert places.any()
+            if changed:
+                done, at = {}, 0
+                for role in algorithm.team.roles:
+                    here = places[..., at : (at := at + role.n), None]
+                    own = window.action[role.name].discrete
+                    done[role.name] = Action(torch.where(here, (own + 1) % role.action.choices[0], own))
+                window = replace(window, action=done)
+            algorithm.update(window, 0.0)
+        found.append(tree_leaves(dict(algorithm.module.state_dict())))
+    same = all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert same == (where == "dead")
+
+
+@pytest.mark.parametrize("mixer", ["sum", "monotonic", "duplex"])
+@pytest.mark.parametrize("limit", [True, False])
+def test_a_limit_is_no_end_for_a_team_whose_agents_can_die(mixer, limit):
+    """What the mixer is told of the row behind a limit: its agents live and count. An end, the control, is worth what
+    it pays.
+    """
+    world = Probe(
+        lambda x, age: torch.ones(len(x), 2, 1), lambda x, age, d, c: torch.ones(len(x), 2), n=2, length=3, limit=limit
+    )
+    world.spec = replace(world.spec, mortal=True)
+    algorithm, collector = learner(env_of(world, 4), mixer=mixer, memory="gru")
+    seen = []
+    algorithm._far["value"].mixer.register_forward_pre_hook(lambda module, args: seen.append(args[4]))
+    window = window_of(algorithm, collector)
+    algorithm._batch(window)
+    alive = seen[0]
+    behind = window.episode_truncated | window.episode_terminated
+    assert behind.any()
+    assert alive[behind].all()
+    assert bool((algorithm._batch(window).target[behind] == window.reward.sum(-1)[behind]).all()) != limit
+    assert alive[~behind & window.acted[:-1]].all()
+
+
+def test_importance_weighs_all_that_is_learned():
+    algorithm, collector = learner(env_of(Everything("discrete", 0.0), 16), **CENTRAL)
+    algorithm.replay.add(window_of(algorithm, collector))
+    sample = algorithm.replay.sample
+    for weight in (1.0, 0.0):
+        algorithm.replay.sample = lambda n, w=weight: replace(
+            drawn := sample(n), weight=w * torch.ones_like(drawn.weight)
+        )
+        assert (algorithm._learn(1e-3)[0] == 0) == (weight == 0)
+
+
 @pytest.mark.parametrize("which", ["closing", "acted"])
 def test_closing_rows_are_not_learned_from(which):
     """A reward of a million there changes nothing; the control puts it where rows were acted on."""
@@ -310,15 +374,19 @@ def test_rewards_are_measured_once_as_they_come():
 def test_burn_in_gives_the_memory_that_a_whole_pass_has():
     """Q of the rows after it are those of a pass over all rows."""
     settings = {"memory": "gru", "last_action": True, "horizon": 12}
-    algorithm, collector = learner(env_of(Everything(), 16), burn_in=4, sequence=8, sequence_start="window", **settings)
-    window = window_of(algorithm, collector)
-    whole = algorithm._unrolled(algorithm.value, window, dict(window.carry))
-    rest, carry, _ = algorithm._warmed(window)
-    part = algorithm._unrolled(algorithm.value, rest, carry)
-    for name, q in part.items():
-        assert torch.allclose(q, whole[name][4:], atol=1e-6)
-    cold = algorithm._unrolled(algorithm.value, rest, algorithm.policy.start(window.copies))
-    assert not torch.allclose(cold["guard"], whole["guard"][4:], atol=1e-4)  # the control: an empty memory
+    weighted = {"mixer": "monotonic", "weighting": "central"}
+    algorithm, collector = learner(env_of(Everything(), 16), burn_in=4, **weighted, **settings)
+    window = [window_of(algorithm, collector) for _ in range(2)][1]
+    rest, online, far = algorithm._warmed(window)
+    stored, empty = dict(window.carry), algorithm.policy.start(window.copies)
+    begins = {"value": stored, "central": empty | {"last": stored["last"]}}  # what acted is not what judges
+    for networks, carries in ((algorithm.module, online), (algorithm._far, far)):
+        for part, begin in begins.items():
+            whole = algorithm._unrolled(networks[part], window, begin)
+            for name, q in algorithm._unrolled(networks[part], rest, carries[part]).items():
+                assert torch.allclose(q, whole[name][4:], atol=1e-6)
+            cold = algorithm._unrolled(networks[part], rest, empty)
+            assert not torch.allclose(cold["guard"], whole["guard"][4:], atol=1e-4)  # the control: an empty memory
 
 
 def test_acting_and_learning_see_the_same_q():
@@ -372,6 +440,49 @@ def test_settings_that_do_not_fit_are_named():
         learner(env, weighting="central", mixer="sum")
     with pytest.raises(UserError, match=r"algo\.share=all"):
         learner(env, share="all")
+    for name in ("epsilon", "epsilon_end"):
+        with pytest.raises(UserError, match=rf"algo\.{name}=0 goes with no exponential schedule"):
+            learner(env, epsilon_schedule="exponential", **{name: 0.0})
+    with pytest.raises(UserError, match=r"algo\.team_reward=true changes nothing with algo\.mixer=sum"):
+        learner(env, mixer="sum", team_reward=True)
+    with pytest.raises(UserError, match=r"algo\.trace_decay=0\.5 changes nothing along one step"):
+        learner(env, trace_decay=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "found", "said"),
+    [
+        ({"memory": "none"}, 12, "row", ""),
+        ({}, 12, "episode", ""),
+        ({}, 13, "window", ""),
+        ({}, None, "window", ""),
+        ({"sequence": 30}, 30, "episode", ""),
+        ({"burn_in": 4}, 12, "window", ""),
+        ({"sequence_start": "window"}, 12, "window", ""),
+        ({"sequence_start": "episode"}, None, "episode", ""),
+        ({"memory": "none", "burn_in": 2}, 12, "row", "algo.burn_in=2 changes nothing without a memory"),
+        ({"memory": "none", "sequence": 2}, 12, "row", "algo.sequence=2 changes nothing without a memory"),
+        ({"memory": "none", "sequence_start": "window"}, 12, "row", "algo.sequence_start=window changes nothing"),
+        ({"sequence_start": "episode"}, 13, "episode", "nothing behind step 12 is learned from: give algo.sequence=13"),
+        ({"sequence_start": "episode", "burn_in": 4}, 12, "episode", "the first 4 steps of every episode only warm"),
+        (
+            {"sequence": 6},
+            13,
+            "window",
+            "only 6 rows of each are learned from: leave algo.sequence out",
+        ),
+    ],
+)
+def test_sequences_begin_where_every_row_is_learned_from_or_it_is_said_which_are_not(settings, limit, found, said):
+    world = Everything()
+    world.spec = replace(world.spec, episode_limit=limit)
+    algorithm, collector = learner(env_of(world, 8), **{"memory": "gru", **settings})
+    assert algorithm.replay._kind == found
+    _, *notes = algorithm.notes
+    assert [said in note for note in notes] == [True] * bool(said)
+    for _ in range(4):
+        algorithm.replay.add(window_of(algorithm, collector))
+    assert algorithm._learn(1e-3).isfinite().all()
 
 
 def test_continuous_actions_are_refused():

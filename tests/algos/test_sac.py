@@ -383,7 +383,10 @@ def test_a_teams_critic_reads_the_others_choices_and_not_the_own():
     with torch.no_grad():
         other = algorithm._q(algorithm.critics, window, slice(0, -1), action, None).amin(0)
     assert torch.equal(q[..., 0, :], other[..., 0, :])
-    assert (q[..., 1:, :] != other[..., 1:, :]).any(-1).all()
+    moved = (q[..., 1:, :] != other[..., 1:, :]).any(-1)
+    lives = window.alive[:-1, :, :1]
+    assert torch.equal(moved, lives.expand_as(moved))  # what the dead drew is told to nobody
+    assert not lives.all()
 
 
 def test_prioritised_sequences_are_weighted_and_drawn_by_their_error():

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
 from coterie.algos.deterministic import DeterministicPolicy, NoiseKind
-from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, gradient_steps, sequence_error
+from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, gradient_steps, sequence_error, unlearned
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.student import Fitting, Student
 from coterie.algos.target import Target
@@ -177,8 +177,9 @@ class DDPG(Algorithm, Student):
         self._target_net = Target(self.policy.net, config.tau, config.target_every)
         self._target_critics = Target(self.critics, config.tau, config.target_every)
         states = (self._state_name,) if self._state_name else ()
-        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
-        self.notes = (self.replay.description,)
+        carry = self.policy.start(copies)
+        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, carry, seed, device)
+        self.notes = (self.replay.description, *unlearned(config, team, self.horizon))
         self._draw = generator(seed, "updates", device=device)
         self._joint = JointAction(team, device)
         self._members = onpolicy.group_members(team).to(device)

@@ -13,10 +13,11 @@ from coterie.algos.target import Target as Target
 from coterie.math.schedules import Shape as ScheduleShape
 from coterie.metrics import Metric, declare
 from coterie.nets.layers import Activation, Init
-from coterie.nets.memory import MemoryKind
+from coterie.nets.memory import Carry, MemoryKind
 from coterie.nets.team import Shape, Share
 from coterie.replay import Replay
 from coterie.schema import Count
+from coterie.starts import Kind
 from coterie.types import TeamSpec, Window, tree_map
 
 declare(
@@ -82,12 +83,13 @@ class OffPolicyConfig(BaseModel):
     memory_size: int = Field(64, ge=1)
     """Units of the recurrent layer."""
     sequence: int | None = Field(None, ge=1)
-    """Rows of a sequence that a recurrent network learns from; the whole window if not given."""
+    """Rows of a sequence that a recurrent network learns from; as many as a window has if not given."""
     burn_in: int = Field(0, ge=0)
-    """Rows at the begin of a sequence that only warm up a recurrent network's memory."""
-    sequence_start: Literal["episode", "window"] = "episode"
+    """Rows before those, which only warm up a recurrent network's memory."""
+    sequence_start: Literal["auto", "episode", "window"] = "auto"
     """Where sequences for recurrent networks begin: with an episode and an empty memory, or with a window of
-    collecting and the memory that the acting network had there.
+    collecting and the memory that the acting network had there; auto: with an episode where no episode is longer than a
+    sequence, else with a window.
     """
     share: Share = "role"
     """Who shares parameters: the agents of a role, all of the team (told apart by their id), or none."""
@@ -120,25 +122,73 @@ def build_replay(
     horizon: int,
     steps_ahead: int,
     states: tuple[str, ...],
+    carry: Carry,
     seed: int,
     device: torch.device,
 ) -> Replay:
-    """The memory that the settings ask for: transitions of `steps_ahead` steps, or sequences for recurrent networks."""
-    length = burn_in_and_sequence(config, horizon) if config.recurrent else steps_ahead
+    """The memory that the settings ask for: transitions of `steps_ahead` steps, or sequences for recurrent networks.
+
+    carry: what the acting network remembers of `copies` copies.
+    """
+    starts = _starts(config, team, horizon)
     return Replay(
         team,
         copies,
         horizon,
         capacity=config.replay,
-        length=length,
-        starts=config.sequence_start if config.recurrent else "row",
+        length=burn_in_and_sequence(config, horizon) if config.recurrent else steps_ahead,
+        starts=starts,
         states=states,
+        carry=carry if starts == "window" else {},
+        least=config.batch,
         seed=seed,
         device=device,
         store=config.replay_store,
         priority_exponent=config.priority_exponent,
         importance_exponent=config.importance_exponent,
     )
+
+
+def _starts(config: OffPolicyConfig, team: TeamSpec, horizon: int) -> Kind:
+    """Where sequences begin."""
+    if not config.recurrent:
+        return "row"
+    if config.sequence_start != "auto":
+        return config.sequence_start
+    limit = team.episode_limit
+    whole = config.burn_in == 0 and limit is not None and limit <= (config.sequence or horizon)
+    return "episode" if whole else "window"
+
+
+def unlearned(config: OffPolicyConfig, team: TeamSpec, horizon: int) -> tuple[str, ...]:
+    """What the settings leave out, a line each for the user: rows that no sequence learns from, keys without effect."""
+    if not config.recurrent:
+        given = {"sequence": config.sequence is not None, "burn_in": config.burn_in > 0}
+        given["sequence_start"] = config.sequence_start != "auto"
+        return tuple(
+            f"algo.{name}={getattr(config, name)} changes nothing without a memory: algo.memory=gru, or leave it out"
+            for name, is_given in given.items()
+            if is_given
+        )
+    learned, limit, found = config.sequence or horizon, team.episode_limit, []
+    if _starts(config, team, horizon) == "window":
+        if learned < horizon:
+            found.append(
+                f"sequences begin with windows of {horizon} rows, and only {learned} rows of each are learned from: "
+                f"leave algo.sequence out, or give algo.horizon={learned}"
+            )
+        return tuple(found)
+    if limit is not None and limit > learned:
+        found.append(
+            f"episodes have up to {limit} steps, and nothing behind step {learned} is learned from: give "
+            f"algo.sequence={limit}, or algo.sequence_start=window"
+        )
+    if config.burn_in:
+        found.append(
+            f"the first {config.burn_in} steps of every episode only warm the memory up and are never learned from: "
+            "give algo.sequence_start=window, or leave algo.burn_in out"
+        )
+    return tuple(found)
 
 
 def gradient_steps(config: OffPolicyConfig, horizon: int, copies: int) -> int:

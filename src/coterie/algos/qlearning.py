@@ -12,7 +12,7 @@ in place of padding; Adam in place of RMSprop.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -20,7 +20,16 @@ from torch import Tensor, nn
 
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
-from coterie.algos.offpolicy import OffPolicyConfig, Target, build_replay, cut, gradient_steps, rows_of, sequence_error
+from coterie.algos.offpolicy import (
+    OffPolicyConfig,
+    Target,
+    build_replay,
+    cut,
+    gradient_steps,
+    rows_of,
+    sequence_error,
+    unlearned,
+)
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.student import Fitting, Student
 from coterie.errors import UserError
@@ -34,6 +43,7 @@ from coterie.nets.critics import TeamView
 from coterie.nets.joint import JointAction
 from coterie.nets.memory import Carry
 from coterie.nets.mixers import MixerKind, Unrestricted, build_mixer
+from coterie.nets.team import join
 from coterie.nets.teamvalue import Choices, TeamValue, agents_best, agents_done
 from coterie.schema import Count
 from coterie.seeds import generator
@@ -80,7 +90,7 @@ class QLearningConfig(OffPolicyConfig):
     """Networks read what their agent did in the row before; needs a memory."""
     epsilon: float = Field(1.0, ge=0, le=1)
     """Probability of a uniformly drawn action at the start."""
-    epsilon_end: float = Field(0.05, gt=0, le=1)
+    epsilon_end: float = Field(0.05, ge=0, le=1)
     """The same at the end of its schedule."""
     epsilon_steps: Count = Field(50_000, ge=1)
     """Environment steps from the one to the other."""
@@ -112,8 +122,8 @@ class Batch:
     live: Tensor
     weight: Tensor
     """What an error weighs in weighted QMIX; 1 [] else."""
-    central_loss: Tensor
-    """Q*'s own loss [] in weighted QMIX; 0 else."""
+    central_error: Tensor
+    """Q*'s own errors [T, S] in weighted QMIX, by the measure of the loss; 0 [] else."""
 
 
 class QLearning(Algorithm, Student):
@@ -146,8 +156,9 @@ class QLearning(Algorithm, Student):
         self._far: dict[str, TeamValue] = dict(self.target.module.items())  # pyright: ignore[reportCallIssue]
         self._central: TeamValue | None = parts.get("central")
         states = () if self._state_name is None else (self._state_name,)
-        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
-        self.notes = (self.replay.description,)
+        carry = self.policy.start(copies)
+        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, carry, seed, device)
+        self.notes = (self.replay.description, *unlearned(config, team, self.horizon))
         self._members = onpolicy.group_members(team).to(device)
         self._reward_moments: Moments = count_start(1, device)
         self._steps, self._updates = 0, 0
@@ -179,9 +190,9 @@ class QLearning(Algorithm, Student):
         config = self.config
         drawn = self.replay.sample(config.batch)
         batch = self._batch(drawn.window)
-        error = value_error(batch.q, batch.target, config.huber_delta) * batch.weight
+        error = value_error(batch.q, batch.target, config.huber_delta) * batch.weight + batch.central_error
         importance = drawn.weight.view(1, -1, *[1] * (error.ndim - 2))
-        loss = masked_mean(error * importance, batch.live) + batch.central_loss
+        loss = masked_mean(error * importance, batch.live)
         norm = self._optimiser.step(loss, {"value": lr})
         self.target.follow()
         self._updates += 1
@@ -195,38 +206,38 @@ class QLearning(Algorithm, Student):
     def _batch(self, window: Window) -> Batch:
         """Q of what was done and its targets, along sequences [T + 1, S, ..]."""
         config = self.config
-        window, carry, far_carry = self._warmed(window)
+        window, carry, far = self._warmed(window)
         # Without a memory a sequence is learned from at its first row alone; the others serve its target.
         here, later = slice(0, -1 if config.recurrent else 1), slice(1, None)
         if config.recurrent:
-            online = self._unrolled(self.value, window, carry)
+            online = self._unrolled(self.value, window, carry["value"])
             now, ahead = _rows(online, here), {name: q[1:].detach() for name, q in online.items()}
         else:
-            now = self._unrolled(self.value, rows_of(window, here), carry)
+            now = self._unrolled(self.value, rows_of(window, here), carry["value"])
             with torch.no_grad():
-                ahead = self._unrolled(self.value, rows_of(window, later), carry)
+                ahead = self._unrolled(self.value, rows_of(window, later), carry["value"])
         with torch.no_grad():
-            target = self._target(rows_of(window, later), ahead, window, far_carry)[
+            target = self._target(rows_of(window, later), ahead, window, far)[
                 : window.horizon if config.recurrent else 1
             ]
         rows, done = rows_of(window, here), agents_done(self.policy.net, window.action)
         done = {name: pick[: len(target)] for name, pick in done.items()}
         q = self._worth(self.value, now, done, rows)
         live = self._paid(window)[1][: len(target)]
-        weight, central_loss = q.new_ones(()), q.new_zeros(())
+        weight, central_error = q.new_ones(()), q.new_zeros(())
         if self._central is not None:
-            central = self._unrolled(self._central, window, carry)
-            weight, central_loss = self._weighed(_rows(central, here), now, done, rows, q, target, live)
-        return Batch(q, target, live, weight, central_loss)
+            central = self._unrolled(self._central, window, carry["central"])
+            weight, central_error = self._weighed(_rows(central, here), now, done, rows, q, target)
+        return Batch(q, target, live, weight, central_error)
 
-    def _target(self, later: Window, ahead: Q, window: Window, carry: Carry) -> Tensor:
+    def _target(self, later: Window, ahead: Q, window: Window, carries: dict[str, Carry]) -> Tensor:
         """Targets of all steps [T, S, N] or [T, S]; later: the rows after the first, ahead: the online Q there."""
         config = self.config
-        far = _rows(self._unrolled(self._far["value"], window, carry), slice(1, None))
+        far = _rows(self._unrolled(self._far["value"], window, carries["value"]), slice(1, None))
         picks = agents_best(self.policy.net, ahead if config.double_q else far, self._masks(later))
         judge = "value" if self._central is None else "central"
         if judge == "central":
-            far = _rows(self._unrolled(self._far[judge], window, carry), slice(1, None))
+            far = _rows(self._unrolled(self._far[judge], window, carries[judge]), slice(1, None))
         next_value = self._worth(self._far[judge], far, picks, later)
         reward, _ = self._paid(window)
         if config.reward_scale != "none":
@@ -240,20 +251,21 @@ class QLearning(Algorithm, Student):
         return n_step_return(reward, next_value, terminated, boundary, config.gamma, config.n_step)
 
     def _weighed(
-        self, central: Q, q: Q, done: Choices, rows: Window, value: Tensor, target: Tensor, live: Tensor
+        self, central: Q, q: Q, done: Choices, rows: Window, value: Tensor, target: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Weights of the errors of Q_tot [T, S] and the loss of Q* []. Source: Rashid et al. 2020, eq. 5 to 7."""
+        """Weights of the errors of Q_tot and errors of Q*, both [T, S]. Source: Rashid et al. 2020, eq. 5 to 7."""
         assert self._central is not None
         best_known = self._worth(self._central, central, done, rows)
-        loss = masked_mean(value_error(best_known, target, self.config.huber_delta), live)
+        error = value_error(best_known, target, self.config.huber_delta)
         with torch.no_grad():
             if self.config.weighting == "optimistic":
                 better = value < target
             else:
                 greedy = agents_best(self.policy.net, q, self._masks(rows))
-                same = torch.stack([(greedy[name] == done[name]).flatten(-2).all(-1) for name in greedy]).all(0)
-                better = same | (target > self._worth(self._central, central, greedy, rows))
-            return torch.where(better, 1.0, self.config.weight_rest), loss
+                same = {name: (greedy[name] == done[name]).all(-1) for name in greedy}
+                alike = (join(same, self.policy.blocks, -1) | ~rows.alive).all(-1)  # whatever the dead drew
+                better = alike | (target > self._worth(self._central, central, greedy, rows))
+            return torch.where(better, 1.0, self.config.weight_rest), error
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
@@ -268,19 +280,32 @@ class QLearning(Algorithm, Student):
             reward = reward + window.group_reward.sum(-1)
         return reward, live.any(-1)
 
-    def _warmed(self, window: Window) -> tuple[Window, Carry, Carry]:
-        """The rows to learn from, and the memories of the online and the target network before them."""
-        carry = dict(window.carry) or self.policy.start(window.copies)
+    def _warmed(self, window: Window) -> tuple[Window, dict[str, Carry], dict[str, Carry]]:
+        """The rows to learn from, and the memories before them: of the online networks and of their targets, by part.
+
+        What is stored is the memory of the network that acted; that of Q* begins empty.
+        """
+        stored = dict(window.carry) or self.policy.start(window.copies)
+        carries = {"value": stored, "central": {name: torch.zeros_like(x) for name, x in stored.items()}}
+        if "last" in stored:
+            carries["central"]["last"] = stored["last"]
         if not self.config.burn_in or not self.config.recurrent:
-            return window, carry, carry
+            return window, carries, carries
         warm, rest = cut(window, self.config.burn_in)
-        read = self.policy.inputs(warm.obs, warm.action, warm.first, carry)
-        with torch.no_grad():
-            online, far = (dict(value(*read)[1]) for value in (self.value, self._far["value"]))
+        online, far = (
+            {name: self._led_up(value, warm, carries[name]) for name, value in parts.items()}
+            for parts in (cast(dict[str, TeamValue], dict(self.module.items())), self._far)
+        )
+        return rest, online, far
+
+    @torch.no_grad()
+    def _led_up(self, value: TeamValue, warm: Window, carry: Carry) -> Carry:
+        """The memory of a network behind the rows that warm it up."""
+        after = dict(value(*self.policy.inputs(warm.obs, warm.action, warm.first, carry))[1])
         if self.policy.last_action:
             before = {name: Action(x.discrete[-1]) for name, x in warm.action.items() if x.discrete is not None}
-            online["last"] = far["last"] = self.policy.remembered(before)
-        return rest, online, far
+            after["last"] = self.policy.remembered(before)
+        return after
 
     def _unrolled(self, value: TeamValue, window: Window, carry: Carry) -> Q:
         """Q by block of all rows of the window."""
@@ -290,8 +315,7 @@ class QLearning(Algorithm, Student):
         """Q of `picks` in these rows to every agent [.., N], or to the team [..]."""
         state = None if self._state_name is None else rows.state[self._state_name]
         obs = self.policy.scale(rows.obs) if self._mixes and state is None else {}
-        alive = rows.alive & rows.acted.unsqueeze(-1) if self.team.mortal else rows.alive
-        return value.worth(q, picks, self._masks(rows), alive, obs, state)
+        return value.worth(q, picks, self._masks(rows), rows.alive, obs, state)
 
     def _masks(self, rows: Window) -> dict[str, Tensor | None]:
         return {block.name: block.mask(rows.action_mask) for block in self.policy.blocks}
@@ -352,6 +376,19 @@ class QLearning(Algorithm, Student):
 def _refuse(team: TeamSpec, config: QLearningConfig) -> None:
     """UserError for settings that do not go together."""
     require_alike(team, config.share)
+    for name in ("epsilon", "epsilon_end"):
+        if config.epsilon_schedule == "exponential" and getattr(config, name) == 0:
+            raise UserError(f"algo.{name}=0 goes with no exponential schedule: use algo.epsilon_schedule=linear")
+    if config.trace_decay is not None and not config.recurrent and config.n_step == 1:
+        raise UserError(
+            f"algo.trace_decay={config.trace_decay} changes nothing along one step: give algo.n_step=5, say, "
+            "or leave it out"
+        )
+    if config.team_reward and config.mixer != "none":
+        raise UserError(
+            f"algo.team_reward=true changes nothing with algo.mixer={config.mixer}, whose team is paid what its agents "
+            "earn in all: leave it out"
+        )
     if config.last_action and not config.recurrent:
         raise UserError(
             "algo.last_action=true needs a memory, whose sequences show what was done: give algo.memory=gru"

@@ -24,7 +24,15 @@ from torch.nn import Module
 
 from coterie.algos import onpolicy
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
-from coterie.algos.offpolicy import OffPolicyConfig, Units, build_replay, gradient_steps, rows_of, sequence_error
+from coterie.algos.offpolicy import (
+    OffPolicyConfig,
+    Units,
+    build_replay,
+    gradient_steps,
+    rows_of,
+    sequence_error,
+    unlearned,
+)
 from coterie.algos.optimiser import Optimiser
 from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
 from coterie.algos.student import Fitting, Student
@@ -129,8 +137,9 @@ class SAC(Algorithm, Student):
         self._temperature_optimiser = Optimiser({"temperature": self.temperature}, config.adam_eps, 0.0, None)
         self.targets = Target(self.critics, config.tau, config.target_every)
         states = () if self._state_name is None else (self._state_name,)
-        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, seed, device)
-        self.notes = (self.replay.description,)
+        carry = self.policy.start(copies)
+        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, carry, seed, device)
+        self.notes = (self.replay.description, *unlearned(config, team, self.horizon))
         self._noise = generator(seed, "update", device=device)
         self._members = onpolicy.group_members(team).to(device)
         numbers = [role.action.continuous for role in team.roles for _ in role.agents]
@@ -159,7 +168,7 @@ class SAC(Algorithm, Student):
             reward = self._paid(window).unsqueeze(-1)
             self._reward_moments = count_update(self._reward_moments, reward, live)
         metrics: dict[str, float] = {}
-        if self._steps >= config.learning_starts and self.replay.ready(1):
+        if self._steps >= config.learning_starts and self.replay.ready(config.batch):
             self.replay.importance_exponent = scheduled("linear", config.importance_exponent, 1.0, progress)
             share = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
             reports = [self._learn(self.replay.sample(config.batch), share) for _ in range(self._rounds)]
@@ -255,7 +264,7 @@ class SAC(Algorithm, Student):
         seen = rows_of(window, rows)
         state = None if self._state_name is None else seen.state[self._state_name]
         first = seen.first if self.config.recurrent else None
-        return critics(seen.obs, state, action, fresh, first)
+        return critics(seen.obs, state, action, fresh, first, seen.alive if self.team.mortal else None)
 
     def _counts(self, window: Window, valued: bool) -> Tensor:
         """[L, S, N] bool: what is learned from. A team's critic also learns what the team earns after one's death

@@ -85,6 +85,10 @@ class JointAction:
         parts = [vectors[role.name].flatten(-2) for role in self._team.roles]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
+    def present(self, joint: Tensor, alive: Tensor) -> Tensor:
+        """[.., J] with zeros for what the dead did; alive: [.., N]."""
+        return torch.where(alive[..., self.owner], joint, 0.0)
+
     def split(self, joint: Tensor) -> dict[str, Tensor]:
         """[.., J] cut back into vectors by role [.., n, P]."""
         roles = self._team.roles

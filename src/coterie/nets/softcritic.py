@@ -125,13 +125,15 @@ class TwinCritic(nn.Module):
         action: dict[str, Action],
         fresh: dict[str, Action] | None,
         first: Tensor | None,
+        alive: Tensor | None = None,
     ) -> Tensor:
-        """action: what all do, by role; fresh: where every agent's own numbers are taken from instead, None: nowhere.
+        """action: what all do, by role; fresh: where every agent's own numbers are taken from instead, None: nowhere;
+        alive: [.., N], what others do is not told; None: all do.
 
         With memory, rows are sequences [T, M, ..] that begin with an empty one, and first is [T, M, N].
         The gradient of entry i reaches the fresh numbers of agent i alone.
         """
-        done = self._done(action, action if fresh is None else fresh)
+        done = self._done(action, action if fresh is None else fresh, alive)
         carry = {} if first is None else self._start(first.shape[1])
         return torch.stack([critic(obs, state, done, first, carry) for critic in (self.one, self.other)])
 
@@ -147,12 +149,13 @@ class TwinCritic(nn.Module):
                 out[block.name] = torch.ones_like(done.continuous[..., :1])
         return join_choices(out, self.blocks, 0.0)
 
-    def _done(self, action: dict[str, Action], own: dict[str, Action]) -> dict[str, Tensor]:
+    def _done(self, action: dict[str, Action], own: dict[str, Action], alive: Tensor | None) -> dict[str, Tensor]:
         """What every agent is told of what is done, by block: its own numbers from `own`, its own choices hidden."""
         if self._joint is None:
             numbers = {block.name: block.action(own).continuous for block in self.blocks}
             return {name: x for name, x in numbers.items() if x is not None}
-        joint = self._joint.join(self._joint.vectors(action)).unsqueeze(-2)
+        joint = self._joint.join(self._joint.vectors(action))
+        joint = (joint if alive is None else self._joint.present(joint, alive)).unsqueeze(-2)
         if own is not action:
             fresh = self._joint.join(self._joint.vectors(own)).unsqueeze(-2)
             joint = torch.where(self._numbers, fresh, joint)

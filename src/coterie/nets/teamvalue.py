@@ -56,15 +56,15 @@ class TeamValue(nn.Module):
         top = joint = chosen
         if isinstance(self.mixer, Duplex):
             top = join({b.name: best(q[b.name], masks[b.name], b.choices)[1] for b in order}, order, -1)
-            top, joint = torch.where(alive, top, 0.0), self._vector(picks)
+            top, joint = torch.where(alive, top, 0.0), self._vector(picks, alive)
         return self.mixer(chosen, top, seen, joint, alive)
 
-    def _vector(self, picks: Choices) -> Tensor:
-        """What all do as one vector [.., J]."""
+    def _vector(self, picks: Choices, alive: Tensor) -> Tensor:
+        """What all do as one vector [.., J], zeros for the dead."""
         actions: dict[str, Action] = {}
         for block in self.net.blocks:
             actions |= block.split(Action(picks[block.name]))
-        return self._joint.join(self._joint.vectors(actions))
+        return self._joint.present(self._joint.join(self._joint.vectors(actions)), alive)
 
 
 def agents_best(net: TeamNet, q: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Choices:
