@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 
 from algos import test_coma, test_poca, test_ppo, test_qlearning
-from algos.families import FAMILIES, WITH_LAMBDA, WITH_STEPS, clock, made, teach, window_of
+from algos.families import FAMILIES, OF_AGENTS, WITH_LAMBDA, WITH_STEPS, clock, made, teach, window_of
 from algos.worlds import Everything, Probe
 from coterie.algos import onpolicy, poca, ppo
 from coterie.algos.ppo import PPOConfig
@@ -289,3 +289,24 @@ def test_policy_gradients_are_paid_two_where_a_miss_costs_much(name, k, pays):
     window = window_of(algorithm, collector)
     paid = (window.reward.mean(-1) + window.group_reward[..., 0])[window.acted[:-1]]
     assert paid.median().item() == pays
+
+
+@pytest.mark.parametrize("name", ["iql", "ddpg", "sac", "maddpg", "masac"])
+def test_who_is_cut_alone_is_worth_for_itself_what_it_would_have_been(name):
+    """The row behind shows it as it stood, dead to the others; a team's critic, the control, counts on it no more."""
+    algorithm, collector, targets = made(name, Everything("discrete", dead=0.0), 16)
+    window = window_of(algorithm, collector)
+    stays = (window.alive[:-2] & window.alive[1:-1]).all(-1) & window.acted[1:-1] & window.acted[:-2]
+    t, b = stays.nonzero()[0].tolist()
+    window.truncated[t, b, 0] = True
+    alive = window.alive.clone()
+    alive[t + 1, b, 0] = False
+    found = []
+    for shown in (window, replace(window, alive=alive)):
+        with torch.no_grad():
+            worth = [targets(algorithm, shown)[t, b]]
+            if name in {"sac", "masac"}:  # the entropy of what it would have done
+                algorithm._noise.manual_seed(0)
+                worth.append(algorithm._draw(shown)[1][t + 1, b])
+        found.append(torch.cat(worth))
+    assert torch.equal(*found) == (name in OF_AGENTS)

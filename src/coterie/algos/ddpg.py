@@ -376,12 +376,14 @@ class DDPG(Algorithm, Student):
     def _vectors(
         self, out: dict[str, Tensor], batch: Batch, start: int, stop: int, smoothing: tuple[float, float] | None
     ) -> dict[str, Tensor]:
-        """Actions of the rows [start, stop) as vectors by role, from an actor's outputs; zero where nobody lives."""
+        """Actions of the rows [start, stop) as vectors by role, from an actor's outputs. To a team the dead do nothing;
+        for itself an agent that was cut alone would have gone on.
+        """
         alive = batch.alive[start:stop]
         masks = {role: mask[start:stop] for role, mask in batch.rows.action_mask.items()}
         noise = self.policy.draw(alive.shape[:-1], self._draw)
         vectors = self.policy.vectors(out, masks, noise, self.config.temperature, smoothing)
-        return self._cleaned(vectors, alive) if self.team.mortal else vectors
+        return self._cleaned(vectors, alive) if self.team.mortal and self._central else vectors
 
     def _cleaned(self, vectors: dict[str, Tensor], live: Tensor) -> dict[str, Tensor]:
         """Vectors by role [.., n, P] with zeros where `live` [.., N] does not hold."""

@@ -200,13 +200,15 @@ class SAC(Algorithm, Student):
         return torch.cat([losses, report, critic_norm, policy_norm])
 
     def _draw(self, window: Window) -> tuple[Draw, Tensor]:
-        """The policy on all rows with one action drawn on each, and its entropy [L + 1, S, N]: 0 for the dead."""
+        """The policy on all rows with one action drawn on each, and its entropy [L + 1, S, N]: 0 for a team's dead,
+        while an agent that was cut alone would have gone on for itself.
+        """
         copies = window.copies
         noise = self.policy.draw((window.horizon + 1, copies), self._noise)
         first = window.first if self.config.recurrent else None
         draw = self.policy(window.obs, window.action_mask, first, window.carry or self.policy.start(copies), noise)
         spread = entropy(draw.prob, draw.log_prob, draw.log_density)
-        return draw, torch.where(window.alive, spread, 0.0) if self.team.mortal else spread
+        return draw, torch.where(window.alive, spread, 0.0) if self.team.mortal and self._central else spread
 
     def _targets(self, window: Window, draw: Draw, spread: Tensor, alpha: Tensor) -> Tensor:
         """What Q is to become [L, S, N]: rewards and entropies of the rows to come, and the Q at their end."""
