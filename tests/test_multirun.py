@@ -35,6 +35,9 @@ def stop(number, frame):
     sys.exit(130)
 signal.signal(signal.SIGINT, stop)
 time.sleep(float(os.environ.get("STAND_IN_SLEEP", "0.05")))
+together, until = int(os.environ.get("STAND_IN_TOGETHER", "1")), time.monotonic() + 30
+while log.read_text().count('"begin"') < together and time.monotonic() < until:
+    time.sleep(0.01)
 note("end")
 print(json.dumps({"run": "runs/" + words["seed"], "teams": {"agent": {"now": float(words["seed"]), "best": 1.5}}}))
 """
@@ -87,8 +90,9 @@ def test_printed_commands_are_quoted_for_a_shell(tmp_path: Path):
 
 
 def test_all_run_and_the_table_shows_their_results(
-    stand_in: tuple[list[str], Path], capsys: pytest.CaptureFixture[str]
+    stand_in: tuple[list[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setenv("STAND_IN_TOGETHER", "2")  # nobody ends before a second one has begun
     command, log = stand_in
     assert run_all(plan(["seed=0,1,2"]), at_once=2, command=command) == 0
     captured = capsys.readouterr()
