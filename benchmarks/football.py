@@ -1,13 +1,12 @@
-"""Steps a second of football's academy_3_vs_1_with_keeper: four copies in two workers, and two bare engines.
+"""Throughput of football/academy_3_vs_1_with_keeper: four environments in two workers, and two bare engines.
 
     python benchmarks/football.py [--seconds 6] [--rounds 5] [--results FOLDER]
 
-Bare: two processes, each with one of the package's own FootballEnv and nothing around it, in a loop of random actions
-with a reset where an episode ends; the steps of both together. Coterie: four copies in worker processes, with tensors
-out and in, random actions drawn beforehand, sent and received as the collector of a run does: all copies together, or
-(`workers.overlap=true`) one half while the other steps. All are measured by turns, round after round, and the medians
-are told. Needs the engine (`make football`), and a machine with nothing else to do. Writes football.json and
-football.md.
+Bare: two processes, each stepping one `FootballEnv` of the package with random actions and resetting it when an episode
+ends; the sum of both. Coterie: four environments in worker processes, tensors in and out, random actions sampled in
+advance, sent and received as the collector does: all environments together or, with `workers.overlap=true`, one half
+while the other half steps. The variants are interleaved over several rounds and the medians are reported. Needs the
+engine (`make football`) and an idle machine. Writes football.json and football.md.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ import numpy as np
 import torch
 from reporting import machine, priority, table
 
+from coterie.config.schema import WorkersConfig
+from coterie.core.types import Action
+from coterie.envs.contract.partial_step import env_parts
+from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make
-from coterie.envs.parts import parts_of
-from coterie.envs.vector import VectorEnv
-from coterie.schema import WorkersConfig
-from coterie.types import Action
 
 HERE = Path(__file__).resolve().parent
 TASK, PLAYERS = "academy_3_vs_1_with_keeper", 3
 BARE = "two bare engines in two processes"
-OURS, HALVES = "Coterie, 4 copies in 2 workers", "Coterie, 4 copies in 2 workers a half"
-SETS = 100  # of actions, drawn before
+OURS, HALVES = "Coterie, 4 environments in 2 workers", "Coterie, 4 environments in 2 workers per half"
+SETS = 100  # action batches, sampled in advance
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 def measured(seconds: float, rounds: int) -> dict[str, list[float]]:
-    """Steps a second by who steps, round by round."""
+    """Steps per second of each round, by stepping method."""
     context = multiprocessing.get_context("spawn")
     lines = []
     for seed in range(2):
@@ -74,9 +73,9 @@ def measured(seconds: float, rounds: int) -> dict[str, list[float]]:
         context.Process(target=bare, args=(there, seed), daemon=True).start()
         lines.append(here)
     for line in lines:
-        line.recv()  # it is ready
+        line.recv()  # ready
     envs = {
-        who: make(f"football/{TASK}", copies=4, seed=0, workers=WorkersConfig(count=2, overlap=who == HALVES))
+        who: make(f"football/{TASK}", num_envs=4, seed=0, workers=WorkersConfig(count=2, overlap=who == HALVES))
         for who in (OURS, HALVES)
     }
     found: dict[str, list[float]] = {BARE: []} | {who: [] for who in envs}
@@ -97,9 +96,9 @@ def measured(seconds: float, rounds: int) -> dict[str, list[float]]:
 
 
 def ours(env: VectorEnv, seconds: float) -> float:
-    """Steps a second of all copies, each part being sent its next actions as soon as its last step is heard of."""
-    parts, generator = parts_of(env), torch.Generator().manual_seed(0)
-    shape = (parts[0].copies, PLAYERS, 1)
+    """Steps per second of all environments; each part receives its next actions as soon as its last step arrives."""
+    parts, generator = env_parts(env), torch.Generator().manual_seed(0)
+    shape = (parts[0].num_envs, PLAYERS, 1)
     drawn = [{"left": Action(torch.randint(19, shape, generator=generator))} for _ in range(SETS)]
     steps, began = 0, time.perf_counter()
     for part in parts:
@@ -111,11 +110,11 @@ def ours(env: VectorEnv, seconds: float) -> float:
             part.send(drawn[steps % SETS])
     for part in parts:
         part.receive()
-    return (steps + 1) * env.copies / (time.perf_counter() - began)
+    return (steps + 1) * env.num_envs / (time.perf_counter() - began)
 
 
 def bare(line: Any, seed: int) -> None:
-    """Steps one engine of the package for as many seconds as it is told, and says how fast; 0 ends it."""
+    """Steps one bare engine for each number of seconds received and sends its speed; 0 ends the process."""
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from gfootball.env.config import Config
@@ -134,7 +133,7 @@ def bare(line: Any, seed: int) -> None:
 
 
 def page(content: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Results as Markdown."""
     facts = content["machine"]
     rows = [[who, f"{speed:,.0f}", ", ".join(f"{s:,.0f}" for s in content["rounds"][who])]
             for who, speed in content["steps_per_s"].items()]  # fmt: skip
@@ -142,16 +141,16 @@ def page(content: dict[str, Any]) -> str:
         "# Football",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, gfootball 2.10.2, PyTorch {facts['torch']}, Coterie "
-        f"{facts['coterie']} ({facts['revision']}), {content['date']}. Steps a second on "
-        f"`{content['task']}`, three players controlled, "
-        f"random actions; medians of {len(content['rounds'][OURS])} rounds of {content['seconds']:g} seconds taken by "
-        f"turns, made by `python benchmarks/football.py`{content['priority']}.",
+        f"{facts['coterie']} ({facts['revision']}), {content['date']}. Steps per second on "
+        f"`{content['task']}`, three controlled players, "
+        f"random actions; medians of {len(content['rounds'][OURS])} interleaved rounds of {content['seconds']:g} "
+        f"seconds, measured by `python benchmarks/football.py`{content['priority']}.",
         "",
-        *table(["who steps", "median", "rounds"], rows),
+        *table(["stepping method", "median", "rounds"], rows),
         "",
-        f"Coterie's steps are {content['share'][OURS]:.2f} of the bare engines', and in halves "
-        f"{content['share'][HALVES]:.2f}. The bare ones are the package's `FootballEnv`, which shows raw observations, "
-        "and go each at its own pace; Coterie's copies wait for the slowest, of all or of their half: a reset takes as "
+        f"Coterie reaches {content['share'][OURS]:.2f} of the speed of the bare engines, and "
+        f"{content['share'][HALVES]:.2f} double-buffered. The bare engines return raw observations and run "
+        "independently. Coterie's environments wait for the slowest one of the batch or half, and a reset takes as "
         "long as six steps.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What the learning benchmark's runs reached, beside baselines: learning.json, learning.md and curves."""
+"""Collects the results of the learning benchmark and its baselines: learning.json, learning.md and curves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 from jobs import COMMON, JOBS, Job
 from reporting import machine, table, whole_number
 
-from coterie.checkpoint import Checkpoints
-from coterie.config import load_resolved, resolve
-from coterie.plot import Run, draw
-from coterie.run import evaluate_baseline, evaluate_run
+from coterie.commands.evaluate import evaluate_baseline, evaluate_run
+from coterie.config.resolve import load_resolved, resolve
+from coterie.runs.checkpoints import Checkpoints
+from coterie.runs.plots import Run, draw
 
 BASELINE_EPISODES = 10_000
 
 
-def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> None:
-    """Writes what there is so far over what was written before; unfinished runs are left out, and said."""
+def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int) -> None:
+    """Updates the results with all finished runs and prints the unfinished ones."""
     results.mkdir(parents=True, exist_ok=True)
     written = results / "learning.json"
     found: dict[str, dict[str, Any]] = json.loads(written.read_text())["jobs"] if written.exists() else {}
     for job in jobs:
-        episodes = job.episodes or at_least
+        episodes = job.episodes or episodes_per_run
         seeds = {folder.name.removeprefix("seed"): folder for folder in sorted((runs / job.name).glob("seed[0-9]*/"))}
         read = {seed: one_run(job, folder, episodes) for seed, folder in seeds.items() if finished(folder)}
         missing = [seed for seed in seeds if seed not in read]
@@ -47,7 +47,7 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> Non
         "date": datetime.now().astimezone().date().isoformat(),
         "command": shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]]),
         "common": list(COMMON),
-        "final_episodes": at_least,
+        "final_episodes": episodes_per_run,
         "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
     }
     written.write_text(json.dumps(content, indent=2) + "\n")
@@ -57,7 +57,7 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, at_least: int) -> Non
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in the folder did all its steps."""
+    """True if the run completed all its steps."""
     if not (folder / "config.yaml").exists():
         return False
     last = Checkpoints(folder / "checkpoints").latest()
@@ -68,7 +68,7 @@ def finished(folder: Path) -> bool:
 
 
 def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
-    """One seed's curve in numbers, and what its best checkpoint earns in episodes that chose nothing."""
+    """Learning curve of one seed, and the returns of its best and last checkpoints in fresh evaluation episodes."""
     run = Run.load(folder)
     if job.measure:
         curve = run.curve("", f"eval/metric/{job.measure}")
@@ -105,7 +105,7 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
 
 
 def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str, Any]:
-    """The seeds of a job gathered, on both scales, and the baselines of its environment."""
+    """Summary of a job over its seeds, on both scales, with the baselines of its environment."""
     n = len(next(iter(read.values()))["final"][job.team]["return_by_agent"])
     divisor = n if job.scale == "agent" and not job.measure else 1
 
@@ -137,7 +137,7 @@ def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str
 
 
 def peak(curves: list[list[float]]) -> float:
-    """The highest of the means over seeds at one evaluation; curves: a seed's evaluations in order."""
+    """Maximum over evaluations of the mean over seeds; `curves` holds the evaluations of each seed in order."""
     return max(statistics.fmean(values) for values in zip(*curves, strict=False))
 
 
@@ -151,7 +151,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def baselines(job: Job) -> dict[str, float]:
-    """Mean returns of the job's team, its agents added up, or its measure: if all act at random, and by a script."""
+    """Mean return of the team (sum over agents), or the measure, of random play and of the script."""
     played = min(job.episodes or BASELINE_EPISODES, BASELINE_EPISODES)
     world = [setting for setting in job.overrides if setting.startswith("env")]
     random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), played)
@@ -168,26 +168,26 @@ def baselines(job: Job) -> dict[str, float]:
 
 
 def page(content: dict[str, Any], pictures: list[str]) -> str:
-    """The results as Markdown."""
+    """Results as Markdown."""
     facts = content["machine"]
     lines = [
         "# Learning",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
         f"({facts['revision']}), {content['date']}. Every run is one process with one thread.",
-        "Made by `python benchmarks/learning.py` and gathered by its `--collect`, job by job; all jobs share "
+        "Trained by `python benchmarks/learning.py` and collected with `--collect`, job by job. All jobs share "
         f"`{shlex.join(content['common'])}`.",
         "",
-        f"*Result*: the checkpoint that was best in evaluation while training, in {content['final_episodes']:,} "
-        "episodes of other seeds, actions picked as the algorithm was published, or as `eval.mode` says; "
-        f"mean over training seeds, and from the lowest to the highest seed. "
-        f"Baselines are means over {BASELINE_EPISODES:,} episodes, or as many as a job's result where it names fewer. "
-        "*Peak*: the highest mean over seeds of one evaluation while training, as Papoudakis et al. report; the "
-        "highest of many noisy figures promises too much, the more so the fewer episodes an evaluation has.",
+        f"*Result*: the checkpoint with the best evaluation during training, evaluated again in "
+        f"{content['final_episodes']:,} episodes with other seeds, in the action mode of the published method or of "
+        f"`eval.mode`; mean over training seeds, and range from the lowest to the highest seed. "
+        f"Baselines are means over {BASELINE_EPISODES:,} episodes, or over the episodes of a job that uses fewer. "
+        "*Peak*: the highest mean over seeds of one evaluation during training, as reported by Papoudakis et al. The "
+        "maximum of many noisy estimates is biased upward, more so with few episodes per evaluation.",
         "",
         *table(
             [
-                *("job", "seeds", "steps", "return of, or", "result", "last checkpoint", "peak", "random", "script"),
+                *("job", "seeds", "steps", "return of", "result", "last checkpoint", "peak", "random", "script"),
                 *("level", "minutes"),
             ],
             [_row(name, entry) for name, entry in content["jobs"].items()],
@@ -200,13 +200,18 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         if entry["level"] is not None
     ]
     levels += [
-        f"- {name}: the result is over {entry['final_episodes']:,} episodes"
+        f"- {name}: the result is a mean over {entry['final_episodes']:,} episodes"
         for name, entry in content["jobs"].items()
         if entry.get("final_episodes", content["final_episodes"]) != content["final_episodes"]
     ]
     lines += levels + [""] * bool(levels)
-    lines += ["When an evaluation first passed a level, by seed:", "", *_passes(content["jobs"]), ""]
-    lines += ["What each was told:", ""]
+    lines += [
+        "Steps and time at which an evaluation first reached a level, by seed:",
+        "",
+        *_passes(content["jobs"]),
+        "",
+    ]
+    lines += ["Commands:", ""]
     lines += [f"- {name}: `coterie train {shlex.join(entry['overrides'])}`" for name, entry in content["jobs"].items()]
     lines += [""]
     lines += [f"![{name}](learning-{name}.png)" for name in pictures]
@@ -219,8 +224,8 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         final, last = entry["metrics"][measure], entry["metrics_last"][measure]
     else:
         final, last = (entry[kind][entry["team"]][entry["scale"]] for kind in ("final", "final_last"))
-    who = f"an agent of {entry['team']}" if entry["scale"] == "agent" else f"{entry['team']}, summed"
-    who = f"share {measure}" if measure else who
+    who = f"{entry['team']}, per agent" if entry["scale"] == "agent" else f"{entry['team']}, sum"
+    who = f"fraction {measure}" if measure else who
     script = next((value for kind, value in entry["baselines"].items() if kind != "random"), None)
     return [
         name,
@@ -238,7 +243,7 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """A return with as many digits as tell one from another."""
+    """Return with an appropriate number of digits."""
     return f"{value:.1f}" if abs(value) >= 20 else f"{value:.2f}"
 
 

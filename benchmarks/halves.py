@@ -1,9 +1,9 @@
-"""What `workers.overlap` brings: milliseconds that a collector takes for a step of all copies.
+"""Benefit of `workers.overlap`: milliseconds that the collector takes per step of all environments.
 
-    python benchmarks/halves.py [--copies 16] [--seconds 0.5] [--results FOLDER]
+    python benchmarks/halves.py [--num-envs 16] [--seconds 0.5] [--results FOLDER]
 
-Every environment has as many processes with it and without; the lower quartile of windows of eight steps, in one thread
-of PyTorch. Writes halves.json and halves.md.
+Both variants use the same number of processes. Reported is the lower quartile over rollouts of eight steps with one
+PyTorch thread. Writes halves.json and halves.md.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from reporting import machine, priority, table
 
-from coterie.actor import ActorPolicy
-from coterie.collect import Collector
+from coterie.config.schema import WorkersConfig
 from coterie.envs.make import make
-from coterie.nets.team import Shape
-from coterie.schema import WorkersConfig
+from coterie.nets.config import NetworkConfig
+from coterie.policies.stochastic import StochasticPolicy
+from coterie.training.collector import Collector
 
 HERE = Path(__file__).resolve().parent
 SLOW = "gym/slowworld:Slow-v0"
@@ -34,12 +34,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
     "BipedalWalker-v3, 2 x 256 units": ("gym/BipedalWalker-v3", {}, [256, 256]),
     "rware-tiny-2ag-v2, 2 x 256 units": ("rware/rware-tiny-2ag-v2", {}, [256, 256]),
 }
-WINDOW = 8
+ROLLOUT_LENGTH = 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--copies", type=int, default=16)
+    parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
@@ -47,50 +47,50 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     for case, (name, params, hidden) in CASES.items():
         found[case] = {
-            f"{processes} processes{', halves' * overlap}": took(
-                name, params, hidden, given.copies, WorkersConfig(count=processes // (1 + overlap), overlap=overlap),
+            f"{processes} processes{', double-buffered' * overlap}": took(
+                name, params, hidden, given.num_envs, WorkersConfig(count=processes // (1 + overlap), overlap=overlap),
                 given.seconds,
             )
             for processes in (2, 4)
             for overlap in (False, True)
         }  # fmt: skip
     date = datetime.now().astimezone().date().isoformat()
-    content = {"machine": machine(), "date": date, "copies": given.copies, "priority": priority()}
+    content = {"machine": machine(), "date": date, "num_envs": given.num_envs, "priority": priority()}
     given.results.mkdir(parents=True, exist_ok=True)
-    (given.results / "halves.json").write_text(json.dumps(content | {"ms_a_step": found}, indent=2) + "\n")
+    (given.results / "halves.json").write_text(json.dumps(content | {"ms_per_step": found}, indent=2) + "\n")
     (given.results / "halves.md").write_text(page(content, found))
     print(given.results / "halves.md")
 
 
 def took(
-    name: str, params: dict[str, Any], hidden: list[int], copies: int, workers: WorkersConfig, seconds: float
+    name: str, params: dict[str, Any], hidden: list[int], num_envs: int, workers: WorkersConfig, seconds: float
 ) -> float:
-    """Milliseconds of a step of all copies, acting included."""
-    env = make(name, params, copies, 0, workers=workers)
+    """Milliseconds per step of all environments, acting included."""
+    env = make(name, params, num_envs, 0, workers=workers)
     (team,) = env.spec.default_teams()
-    shape = Shape(hidden, "relu", False, "none", 0)
+    shape = NetworkConfig(hidden, "relu", False, "none", 0)
     generator = torch.Generator().manual_seed(0)
-    policy = ActorPolicy(team, shape, "all", False, False, 1.0, False, generator, env.device)
+    policy = StochasticPolicy(team, shape, "all", False, False, 1.0, False, generator, env.device)
     collector = Collector(env, {team.name: policy}, 0)
-    collector.advance(WINDOW)
+    collector.advance(ROLLOUT_LENGTH)
     times, began = [], time.perf_counter()
     while time.perf_counter() < began + seconds:
         at = time.perf_counter()
-        collector.advance(WINDOW)
-        times.append((time.perf_counter() - at) / WINDOW * 1000)
+        collector.advance(ROLLOUT_LENGTH)
+        times.append((time.perf_counter() - at) / ROLLOUT_LENGTH * 1000)
     env.close()
     return sorted(times)[len(times) // 4]
 
 
 def page(content: dict[str, Any], found: dict[str, dict[str, float]]) -> str:
-    """The results as Markdown."""
+    """Results as Markdown."""
     facts, kinds = content["machine"], list(next(iter(found.values())))
     lines = [
-        "# Halves",
+        "# Double-buffered workers",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
-        f"({facts['revision']}), {content['date']}. Milliseconds of a step of {content['copies']} copies, acting "
-        "included, by the environment and the size of the policy, made by `python benchmarks/halves.py`"
+        f"({facts['revision']}), {content['date']}. Milliseconds per step of {content['num_envs']} environments, "
+        "acting included, by environment and policy size, measured by `python benchmarks/halves.py`"
         f"{content['priority']}.",
         "",
         *table(

@@ -1,4 +1,4 @@
-"""The learning benchmark's jobs: what is trained, on which scale it is read, and which level it is held against."""
+"""Jobs of the learning benchmark: configuration, scale of the result, and reference level."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Literal
 class Job:
     """One configuration that is trained with several seeds.
 
-    overrides: what `coterie train` is told; team: whose return is the result; scale: `agent`, the mean return of
-    one of its agents, or `sum`, that of all of them; level, source: what the result is held against, on that scale, and
-    where it comes from; passes: levels of which it is said when they are first reached; picture: jobs of one name share
-    a plot; script: the environment's script that is a baseline, if it brings one;
-    episodes: of the final evaluation, where the usual number leaves too much to chance or takes too long; measure: a
-    metric of the environment that is the result in place of the return, such as the share of battles won.
+    Attributes:
+        overrides: Arguments of `coterie train`.
+        team: Team whose return is the result.
+        scale: `agent` for the mean return per agent, `sum` for the sum over agents.
+        picture: Jobs with the same name share a plot.
+        level: Reference level on that scale.
+        source: Source of the reference level.
+        passes: Levels for which the time of the first evaluation above them is reported.
+        script: Script of the environment that serves as a baseline.
+        episodes: Episodes of the final evaluation if the default is too noisy or too slow.
+        measure: Environment metric that replaces the return as the result, such as the win rate.
     """
 
     name: str
@@ -38,16 +43,16 @@ COMMON = (
     "threads=1",
     "eval.every=250k",
     "eval.episodes=512",
-    "eval.copies=128",
+    "eval.num_envs=128",
     "checkpoint.every=1M",
     "log.tensorboard=false",
     "progress=lines",
 )
-"""What every job is told before its own overrides."""
+"""Settings of all jobs; the overrides of a job come after them."""
 
 _PAPOUDAKIS = "Papoudakis et al. 2021, Table 3, 20 M steps"
-_ORIGINAL = "the best run of the code that the convention comes from, 3.2 M steps"
-_HUNT = "the code that the openai convention comes from, against a learning prey, 1 M steps"
+_ORIGINAL = "best run of the original code, 3.2 M steps"
+_HUNT = "the original code against a learning prey, 1 M steps"
 _SPREAD = "env=particle/simple_spread"
 _TAG = "env=particle/simple_tag"
 _TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50")
@@ -55,17 +60,17 @@ _LEVELS = (-155.0, -145.0, -135.0)
 _OFF_POLICY = "Papoudakis et al. 2021, Table 3, 2 M steps"
 _OPENAI = (_SPREAD, "env.variant=openai")
 _LISTENER = ("env=particle/simple_speaker_listener", "env.variant=openai")
-_FOLLOWS = "asked for; no listener earns more than about -12.4, `follow_speaker` in docs/environments/particle.md"
+_FOLLOWS = "required; no listener earns more than about -12.4, see `follow_speaker` in docs/environments/particle.md"
 _POLE = "the task's limit"
 _ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
-_SHORT = ("eval.episodes=100", "eval.copies=20")
-_MATCHES = ("eval.episodes=64", "eval.copies=8")
+_SHORT = ("eval.episodes=100", "eval.num_envs=20")
+_MATCHES = ("eval.episodes=64", "eval.num_envs=8")
 _RAFFIN = "Raffin 2020 (RL Zoo)"
 _CURIOUS = {"": (), "icm": ("rewards.icm={}",), "rnd": ("rewards.rnd={}",)}
 _SHOWN = ("imitation.demos=benchmarks/runs/plates.safetensors",)
-"""Made by `coterie record --algo scripted --env sparse/plates --out benchmarks/runs/plates.safetensors`."""
+"""Recorded by `coterie record --algo scripted --env sparse/plates --out benchmarks/runs/plates.safetensors`."""
 _ALIKE = ("rewards.gail.demos=benchmarks/runs/rooms.safetensors", "rewards.gail.reward=negative")
-"""Made by `coterie record --algo scripted --env sparse/rooms --out benchmarks/runs/rooms.safetensors`."""
+"""Recorded by `coterie record --algo scripted --env sparse/rooms --out benchmarks/runs/rooms.safetensors`."""
 _FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
 
 JOBS = (
@@ -133,7 +138,7 @@ JOBS = (
             ("maddpg", "2M", -141.7, _OFF_POLICY),
             ("masac", "1M", None, ""),
             ("coma", "3M", -204.3, _PAPOUDAKIS),
-            ("poca", "3M", -135.0, "asked of MA-POCA here"),
+            ("poca", "3M", -135.0, "required level"),
         )
     ),
     *(
@@ -145,7 +150,11 @@ JOBS = (
         for algo, level, *more in (
             ("maddpg", -300.0),
             ("coma", -379.0),
-            ("maddpg/original", -300.0, "env.limit_ends=false"),  # there the limit was an end, as in the other two
+            (
+                "maddpg/original",
+                -300.0,
+                "env.terminate_at_limit=false",
+            ),  # the original terminates at the limit, as the other two presets do
             ("coma/original", -379.0),
             ("mappo/original", -344.0),
         )
@@ -199,7 +208,7 @@ JOBS = (
         Job(
             f"skirmish-{task}-{algo}",
             (f"algo={algo}", f"env=skirmish/{task}", f"steps={steps}", "eval.every=50k"),
-            *("allies", "sum", f"skirmish-{task}", level, "asked for", (level,)),
+            *("allies", "sum", f"skirmish-{task}", level, "required", (level,)),
             measure="won",
         )
         for task, level, lengths in (("3m", 0.95, ("700k", "500k")), ("2s3z", 0.90, ("1500k", "1M")))
@@ -218,7 +227,7 @@ JOBS = (
             "steps=4M",
             "eval.every=250k",
             "eval.episodes=40",
-            "eval.copies=20",
+            "eval.num_envs=20",
         ),
         *("agent", "sum", "rware", None, "", (1.0, 10.0)),
         episodes=100,
@@ -260,7 +269,7 @@ JOBS = (
 
 
 def command(job: Job, seed: int, out: str, extra: tuple[str, ...] = ()) -> list[str]:
-    """The settings of one run as `coterie train` takes them; what comes later wins."""
+    """Arguments of `coterie train` for one run; later settings win."""
     settings: dict[str, str] = {}
     for setting in (*COMMON, *job.overrides, f"seed={seed}", *extra, f"out={out}"):
         key, _, value = setting.partition("=")

@@ -1,13 +1,13 @@
-"""Trains the jobs of `jobs.py`, and gathers what they reached into `benchmarks/results`.
+"""Trains the jobs of `jobs.py` and collects their results in `benchmarks/results`.
 
     python benchmarks/learning.py --list                     # the jobs
-    python benchmarks/learning.py                            # all of them, one after the other
+    python benchmarks/learning.py                            # all jobs, sequentially
     python benchmarks/learning.py --only spread-openai-mappo --seeds 0,1 --jobs 2
     python benchmarks/learning.py --only simple-ppo algo.lr=1e-3 --again
     python benchmarks/learning.py --collect                  # writes learning.json, learning.md and the curves
 
-Every run is a process of its own with one thread, in benchmarks/runs/<job>/seed<k>. Complete runs are left alone and
-stopped ones go on, so that the same command can be given again. Settings at the end are put over those of the jobs.
+Every run is a separate process with one thread in benchmarks/runs/<job>/seed<k>. Completed runs are skipped and
+interrupted ones are resumed, so the command can be repeated. Trailing settings override those of the jobs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pathlib import Path
 
 from jobs import JOBS, SEEDS, Job, command
 
-from coterie.checkpoint import Checkpoints
-from coterie.config import Resolved, load_resolved, resolve
-from coterie.errors import UserError, nearest
+from coterie.config.resolve import Resolved, load_resolved, resolve
+from coterie.core.errors import UserError, nearest
+from coterie.runs.checkpoints import Checkpoints
 
 HERE = Path(__file__).resolve().parent
 RUNS, RESULTS = HERE / "runs", HERE / "results"
 
 MAY_DIFFER = ("out", "steps", "threads", "device", "progress", "eval", "checkpoint", "log")
-"""Settings in which a run may differ from its job without being another experiment."""
+"""Settings that may differ between a run and its job without making it a different experiment."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run that is to be made or to go on: the command's words after `python -m coterie`."""
+    """One run to start or resume; `words` are the arguments of `python -m coterie`."""
 
     job: Job
     seed: int
@@ -65,23 +65,23 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the jobs")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that override those of the jobs")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a job; may be given several times")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="seeds, separated by commas")
-    parser.add_argument("--jobs", type=int, default=1, metavar="K", help="how many runs at a time, one thread each")
+    parser.add_argument("--jobs", type=int, default=1, metavar="K", help="number of parallel runs, one thread each")
     parser.add_argument("--again", action="store_true", help="remove the chosen runs first")
     parser.add_argument("--list", action="store_true", help="print the jobs and stop")
-    parser.add_argument("--collect", action="store_true", help="gather results instead of training")
+    parser.add_argument("--collect", action="store_true", help="collect results instead of training")
     parser.add_argument("--episodes", type=int, default=1000, help="with --collect: episodes of the final evaluation")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs lie")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="with --collect: where results are written")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="with --collect: output folder")
     return parser
 
 
 def _job(name: str) -> Job:
     found = {job.name: job for job in JOBS}
     if name not in found:
-        raise UserError(f"there is no job '{name}': {nearest(name, found)}")
+        raise UserError(f"--only {name}: no such job. {nearest(name, found).capitalize()}")
     return found[name]
 
 
@@ -89,28 +89,30 @@ def _job(name: str) -> Job:
 
 
 def plan(job: Job, seed: int, given: argparse.Namespace) -> Task | None:
-    """What is left to do for one run; None if it is complete."""
+    """Remaining work of one run, None if it is complete."""
     folder = given.runs / job.name / f"seed{seed}"
     if given.again and folder.exists():
         shutil.rmtree(folder)
     words = command(job, seed, str(folder), tuple(given.overrides))
-    wanted = resolve(words)
+    expected = resolve(words)
     if not (folder / "config.yaml").exists():
         return Task(job, seed, folder, ["train", *words])
-    has = load_resolved(folder / "config.yaml")
-    if other := differences(has, wanted):
-        raise UserError(f"{folder} was made with other settings ({', '.join(other[:4])}): make it --again")
+    saved = load_resolved(folder / "config.yaml")
+    if other := differences(saved, expected):
+        raise UserError(
+            f"{folder}: trained with other settings ({', '.join(other[:4])}). Add --again to train it again."
+        )
     done = steps_done(folder)
-    if done is not None and done >= wanted.config.steps:
+    if done is not None and done >= expected.config.steps:
         print(f"{job.name} seed {seed}: complete, {done:,} steps")
         return None
-    more = [f"steps={wanted.config.steps}"] if wanted.config.steps > has.config.steps else []
+    more = [f"steps={expected.config.steps}"] if expected.config.steps > saved.config.steps else []
     return Task(job, seed, folder, ["resume", str(folder), *more])
 
 
 def differences(one: Resolved, other: Resolved) -> list[str]:
-    """What makes two configurations different experiments, each as `key=has, not wanted`."""
-    from coterie.settings import flatten
+    """Differences that make two configurations different experiments, each as `key=actual, not expected`."""
+    from coterie.config.sources import flatten
 
     mine, yours = (
         {k: v for k, v in flatten(r.config.tree()) if k.partition(".")[0] not in MAY_DIFFER} for r in (one, other)
@@ -120,7 +122,7 @@ def differences(one: Resolved, other: Resolved) -> list[str]:
 
 
 def steps_done(folder: Path) -> int | None:
-    """Steps of the run's last checkpoint; None before the first."""
+    """Steps of the last checkpoint of a run, None if it has none."""
     found = Checkpoints(folder / "checkpoints").latest()
     return None if found is None else found.steps
 
@@ -128,14 +130,14 @@ def steps_done(folder: Path) -> int | None:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
-def run_all(tasks: list[Task], at_a_time: int) -> int:
-    """Runs the tasks, so many at a time; 1 if one failed. Ctrl-C lets every run write its checkpoint."""
+def run_all(tasks: list[Task], parallel: int) -> int:
+    """Runs the tasks in parallel and returns 1 if one failed. On Ctrl-C every run writes a checkpoint."""
     waiting, running, failed = list(tasks), {}, 0
     stopping = False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     while running or (waiting and not stopping):
         try:
-            while waiting and len(running) < at_a_time and not stopping:
+            while waiting and len(running) < parallel and not stopping:
                 task = waiting.pop(0)
                 running[_start(task)] = (task, time.perf_counter())
             time.sleep(0.2)
@@ -152,17 +154,17 @@ def run_all(tasks: list[Task], at_a_time: int) -> int:
 
 
 def _start(task: Task) -> subprocess.Popen[bytes]:
-    """The run as a process of its own with one thread, what it says goes to a file beside its folder."""
+    """Starts the run as a separate process with one thread; its output goes to a log file next to its folder."""
     words = [sys.executable, "-m", "coterie", *task.words]
     task.folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"{task.job.name} seed {task.seed}: {task.words[0]}", flush=True)
-    with _log(task).open("a") as said:
-        said.write(f"$ {shlex.join(words)}\n")
-        said.flush()
+    with _log(task).open("a") as log:
+        log.write(f"$ {shlex.join(words)}\n")
+        log.flush()
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is passed on by this process, once

@@ -1,6 +1,6 @@
-"""What steps copies through pipes, for comparison: processes that are sent pickled actions and answer with pickles.
+"""Baseline that steps environments through pipes: worker processes receive pickled actions and return pickled results.
 
-So does PyMARL's parallel runner (one process a copy), and so do most programs that are written for one paper.
+PyMARL's parallel runner (one process per environment) and many research codebases work this way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Game:
-    """One environment of its library, whose agents all act at once. nothing: what they earn where an episode begins."""
+    """One environment with simultaneous actions; `nothing` is the reward of a step that starts an episode."""
 
     def __init__(self, name: str):
         family, _, rest = name.partition("/")
@@ -35,24 +35,24 @@ class Game:
         self._single = family == "gym"
 
     def sample(self) -> Any:
-        """A random action of every agent, as the library takes it."""
+        """Random action of every agent in the format of the library."""
         if self._zoo:
             return {agent: self.env.action_space(agent).sample() for agent in self.agents}
         return self.env.action_space.sample()
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        """A new episode and what is seen [n, D]."""
+        """Starts an episode and returns the observations [n, D]."""
         return self._seen(self.env.reset(seed=seed)[0])
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool]:
-        """What is seen [n, D], earned, and whether the episode ended."""
+        """Returns observations [n, D], rewards, and True if the episode ended."""
         seen, reward, terminated, truncated, _ = self.env.step(action)
         if self._zoo:
             return self._seen(seen), [reward[agent] for agent in self.agents], not self.env.agents
         return self._seen(seen), reward, bool(terminated or truncated)
 
     def advance(self, action: Any) -> None:
-        """A step, and the next episode where one ended; nothing is kept of what they show."""
+        """Steps and resets when an episode ended; discards the observations."""
         _, _, terminated, truncated, _ = self.env.step(action)
         if not self.env.agents if self._zoo else terminated or truncated:
             self.env.reset()
@@ -67,11 +67,11 @@ class Game:
 
 
 class Piped:
-    """`copies` games in `processes` processes."""
+    """`num_envs` environments in `processes` processes."""
 
-    def __init__(self, name: str, copies: int, processes: int):
+    def __init__(self, name: str, num_envs: int, processes: int):
         context = get_context("fork")
-        self._shares = [len(share) for share in np.array_split(np.arange(copies), processes)]
+        self._shares = [len(share) for share in np.array_split(np.arange(num_envs), processes)]
         pairs = [context.Pipe() for _ in self._shares]
         self._lines = [mine for mine, _ in pairs]
         self._processes = [
@@ -84,7 +84,7 @@ class Piped:
             line.recv()
 
     def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A step of every copy: seen [B, n, D], earned [B, ..], ended [B]."""
+        """Steps every environment: observations [B, n, D], rewards [B, ..], done [B]."""
         at = 0
         for line, share in zip(self._lines, self._shares, strict=True):
             line.send(actions[at : at + share])
@@ -99,11 +99,11 @@ class Piped:
             process.join()
 
 
-def _serve(line: Connection, name: str, copies: int) -> None:
-    games = [Game(name) for _ in range(copies)]
+def _serve(line: Connection, name: str, num_envs: int) -> None:
+    games = [Game(name) for _ in range(num_envs)]
     for k, game in enumerate(games):
         game.reset(k)
-    ends = [False] * copies
+    ends = [False] * num_envs
     line.send("ready")
     while (actions := line.recv()) is not None:
         results = []

@@ -20,10 +20,10 @@ import torch
 from reporting import machine, table
 
 import coterie
-from coterie.algos import onpolicy
+from coterie.algos import rollouts
 from coterie.algos.poca import POCA
-from coterie.math.losses import standardise
 from coterie.math.returns import lambda_return
+from coterie.math.statistics import standardize
 
 HERE = Path(__file__).resolve().parent
 ENV = "coop/escape"
@@ -31,26 +31,26 @@ ENV = "coop/escape"
 _whole = POCA._targets
 
 
-def cut(self: POCA, window):
+def truncated_targets(self: POCA, window):
     """Targets as ever, and advantages from returns that stop at an agent's own end."""
     batch, starts, explained = _whole(self, window)
     mean, scale = self._value_scale()
     real = batch.value * scale + mean  # [T, B, 1 + N, K], V of the group first
-    _, last, _ = self._values(self.policy.scale(window.obs), window, None)
+    _, last, _ = self._values(self.policy.normalize(window.obs), window, None)
     following = torch.cat([real[1:, :, :1], last * scale + mean])
-    ended, boundary = (x.unsqueeze(-1) for x in onpolicy.ends(window, as_team=False, mortal=True))
+    ended, boundary = (x.unsqueeze(-1) for x in rollouts.bootstrap_masks(window, as_team=False, agents_can_die=True))
     reward = torch.stack([signal.reward(window) for signal in self.signals], -1)
     own = lambda_return(
         reward.expand(*ended.shape[:-1], -1), following.expand(*ended.shape[:-1], -1), ended, boundary, self._gamma,
         self.config.td_lambda,
     )  # fmt: skip
     gain = (own - real[:, :, 1:]).mean(-1)
-    return replace(batch, advantage=standardise(gain, onpolicy.live(window))), starts, explained
+    return replace(batch, advantage=standardize(gain, rollouts.valid_mask(window))), starts, explained
 
 
 def trained(seed: int, steps: str, mistaken: bool) -> dict[str, float]:
     """Mean return and length of 1,000 episodes after training."""
-    POCA._targets = cut if mistaken else _whole
+    POCA._targets = truncated_targets if mistaken else _whole
     with tempfile.TemporaryDirectory() as folder:
         run = coterie.train(
             algo="poca", env=ENV, steps=steps, seed=seed, device="cpu", out=f"{folder}/run", progress="off",

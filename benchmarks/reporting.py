@@ -1,4 +1,4 @@
-"""What the benchmarks' pages share: the machine's facts and Markdown tables."""
+"""Facts about the machine and Markdown tables for the benchmark pages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.rundir import describe
+from coterie.runs.folder import describe
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory, accelerators and versions."""
     here = Path.cwd()
-    os.chdir(Path(__file__).parent)  # the revision is this repository's, wherever the benchmark was called from
+    os.chdir(Path(__file__).parent)  # report the revision of this repository, regardless of the working directory
     found = describe(0, [], None, datetime.now().astimezone())
     os.chdir(here)
     revision = found["git"]["revision"] or "?"
@@ -27,9 +27,9 @@ def machine() -> dict[str, Any]:
 
 
 def priority() -> str:
-    """What is to be said if other processes had to wait."""
+    """Note for the page if the benchmark ran at real-time priority."""
     first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER
-    return " at real-time priority, as the machine had other work" if first else ""
+    return " at real-time priority because the machine was not idle" if first else ""
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -39,7 +39,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def whole_number(value: float) -> str:
-    """A count in few digits: 10 M, 250 k, 999."""
+    """Count in few digits: 10 M, 250 k, 999."""
     for size, unit in ((1_000_000, " M"), (1000, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"

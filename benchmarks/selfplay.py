@@ -1,8 +1,8 @@
-"""Self-play in figures: what many opponents cost, how ratings rise, what best responses find, and tag as a matrix.
+"""Self-play figures: cost of many opponents, ratings over time, best responses, and cross-play in tag.
 
     python benchmarks/selfplay.py --runs FOLDER [--only cost elo matrix]
 
-Runs that are in the folder already are read, the others are made. Writes benchmarks/results/selfplay.md.
+Existing runs in the folder are read, missing ones are trained. Writes benchmarks/results/selfplay.md.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 import reporting
 
-from coterie import run as running
-from coterie import standings
-from coterie.config import resolve
-from coterie.response import exploit
+from coterie.commands import league
+from coterie.commands import train as training
+from coterie.commands.best_response import exploit
+from coterie.config.resolve import resolve
 
 RESULTS = Path(__file__).parent / "results"
 BALL = ("algo=ippo", "env=particle/simple_ball", "threads=1", "log.tensorboard=false")
 ONE = ("selfplay.opponents=latest",)
-EIGHT = ("selfplay.opponents=uniform", "selfplay.window=7", "selfplay.latest=0.125")
+EIGHT = ("selfplay.opponents=uniform", "selfplay.window=7", "selfplay.latest_ratio=0.125")
 TAG = ("mappo", "maddpg", "qmix")
 
 
 def trained(folder: Path, *settings: str) -> Path:
-    """The run in a folder, made if it is not there."""
+    """Run in the folder, trained if it does not exist."""
     if not (folder / "curves.png").exists():
-        running.train(resolve([*settings, f"out={folder}", "progress=lines"]))
+        training.train(resolve([*settings, f"out={folder}", "progress=lines"]))
     return folder
 
 
@@ -38,10 +38,16 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def cost(runs: Path) -> str:
-    """Steps a second in the second half of short runs that make no evaluations, and rate two snapshots."""
-    short = ("steps=400k", "eval.every=0", "checkpoint.every=0", "selfplay.every=20k", "selfplay.games=16")
+    """Steps per second in the second half of short runs without evaluations."""
+    short = (
+        "steps=400k",
+        "eval.every=0",
+        "checkpoint.every=0",
+        "selfplay.snapshot_interval=20k",
+        "selfplay.rating_episodes=16",
+    )
     lines = ["| opponents in the batch | steps/s |", "|---|---|"]
-    for name, given in (("1, the present policy", ONE), ("8, it and seven snapshots", EIGHT)):
+    for name, given in (("1, the current policy", ONE), ("8, the current policy and seven snapshots", EIGHT)):
         folder = trained(runs / f"cost-{name[0]}", *BALL, *given, *short)
         speeds = [row["time/steps_per_s"] for row in rows(folder) if "time/steps_per_s" in row]
         late = sorted(speeds[len(speeds) // 2 :])
@@ -50,9 +56,9 @@ def cost(runs: Path) -> str:
 
 
 def ladder(runs: Path) -> str:
-    """Ratings of ten snapshots of one run, and the gap that a best response finds to three of its checkpoints."""
+    """Ratings of ten snapshots of one run, and the exploitability of three of its checkpoints."""
     folder = trained(
-        runs / "ball", *BALL, "selfplay.opponents=uniform", "selfplay.every=300k", "steps=3M", "seed=0",
+        runs / "ball", *BALL, "selfplay.opponents=uniform", "selfplay.snapshot_interval=300k", "steps=3M", "seed=0",
         "checkpoint.every=300k", "checkpoint.keep=true",
     )  # fmt: skip
     lines = ["| snapshot at | Elo | standard error |", "|---|---|---|"]
@@ -61,7 +67,7 @@ def ladder(runs: Path) -> str:
         if row.get("selfplay/elo", last) != last:
             last = row["selfplay/elo"]
             lines.append(f"| {row['steps']:,} | {last:.0f} | {row['selfplay/elo_error']:.0f} |")
-    lines += ["", "| checkpoint of | response's return | own return | gap | response wins |", "|---|---|---|---|---|"]
+    lines += ["", "| checkpoint | return of the response | own return | gap | response wins |", "|---|---|---|---|---|"]
     kept = sorted(int(path.name) for path in (folder / "checkpoints").glob("0*"))
     for steps in (kept[1], kept[len(kept) // 2], kept[-1]):
         noted = runs / f"gap-{steps}.json"
@@ -77,15 +83,17 @@ def ladder(runs: Path) -> str:
 
 
 def matrix(runs: Path) -> str:
-    """Everyone against everyone in tag."""
+    """Cross-play of all members in tag."""
     members = [
         f"{algo}={trained(runs / f'tag-{algo}', f'algo={algo}', 'env=particle/simple_tag', 'steps=1M', 'threads=1')}"
         for algo in TAG
     ]
-    found = standings.league([*members, "random", "scripted"], episodes=500, checkpoint="last")
-    standings.draw(found).savefig(RESULTS / "selfplay_tag.png", dpi=70)
+    found = league.league(
+        [*members, "random", "scripted"], options=league.LeagueOptions(episodes=500, checkpoint="last")
+    )
+    league.draw(found).savefig(RESULTS / "selfplay_tag.png", dpi=70)
     parts = []
-    for title, columns, lines in standings.words(found):
+    for title, columns, lines in league.tables(found):
         table = [columns, ["---"] * len(columns), *lines]
         parts.append("\n".join([f"{title[0].upper()}{title[1:]}:", "", *(f"| {' | '.join(line)} |" for line in table)]))
     return "\n\n".join(parts)
@@ -93,26 +101,26 @@ def matrix(runs: Path) -> str:
 
 PARTS = {
     "cost": (
-        cost, "## What opponents cost",
-        "IPPO on particle/simple_ball, 128 copies, one thread, median of the second half.",
+        cost, "## Cost of opponents",
+        "IPPO on particle/simple_ball, 128 environments, one thread, median of the second half.",
     ),
     "elo": (
-        ladder, "## A ladder that rises",
-        "IPPO on particle/simple_ball, 3 M steps, seed 0, opponents drawn evenly from ten snapshots, half of the "
-        "episodes against the present policy. Under it what a best response, trained from nothing with 600,000 steps, "
-        "earns against checkpoints of the run, and what the run's own policy earns there: a goal is worth 2 to a side.",
+        ladder, "## Ratings over time",
+        "IPPO on particle/simple_ball, 3 M steps, seed 0, opponents sampled uniformly from ten snapshots, half of the "
+        "episodes against the current policy. The second table compares the return of a best response, trained from "
+        "scratch for 600,000 steps against a checkpoint, with the return of the run's own policy. A goal is worth 2.",
     ),
     "matrix": (
-        matrix, "## Tag, everyone against everyone",
-        "Both teams trained by one algorithm for 1 M steps, seed 0, then paired with those of the others; last "
-        "checkpoints, about 500 episodes a pair, the same seeds for all pairs.",
+        matrix, "## Cross-play in tag",
+        "Both teams are trained by one algorithm for 1 M steps, seed 0, and then paired with the teams of the others: "
+        "last checkpoints, about 500 episodes per pair, equal seeds for all pairs.",
     ),
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="where runs lie")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     given = parser.parse_args()
     noted = RESULTS / "selfplay.json"
@@ -122,10 +130,10 @@ def main() -> None:
     noted.write_text(json.dumps(known, indent=1) + "\n")
     facts = reporting.machine()
     page = [
-        "# Self-play in figures",
+        "# Self-play",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
-        f"({facts['revision']}); made by `python benchmarks/selfplay.py`{reporting.priority()}.",
+        f"({facts['revision']}); measured by `python benchmarks/selfplay.py`{reporting.priority()}.",
         "",
     ]
     for name, (_, title, how) in PARTS.items():

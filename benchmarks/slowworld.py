@@ -1,4 +1,4 @@
-"""An environment of gymnasium's kind that takes as long as it is told. Importing registers it."""
+"""Gymnasium environment with a configurable step time. Importing the module registers it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Slow(gymnasium.Env):
-    """A step takes `ms` milliseconds: of this process, or (`waits`) of something else that this process waits for."""
+    """A step takes `ms` milliseconds of CPU time or, with `waits`, of sleep (as if waiting for another process)."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (64,), np.float32)
     action_space = gymnasium.spaces.Discrete(6)

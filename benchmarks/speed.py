@@ -1,13 +1,12 @@
-"""Steps a second of worlds and of training, each beside the yardstick, so that figures of different machines compare.
+"""Measures environment and training throughput relative to the yardstick, so that machines can be compared.
 
-    python benchmarks/speed.py                        # every row: about 20 minutes
+    python benchmarks/speed.py                        # all cases: about 20 minutes
     python benchmarks/speed.py --only ippo --rounds 3 --seconds 5
     python benchmarks/speed.py --yardstick other.py   # another script that takes SECONDS and prints steps a second
 
-Cores of shared machines are taken away for seconds at a time. So every sample is a process of its own with the
-yardstick run beside it, rows take turns for several rounds, and the result is the upper quartile of the speeds;
-samples whose yardstick fell below half of its best (a storm) are left out and counted. Writes speed.json, speed.md and
-speed.png.
+Shared machines lose cores for seconds at a time. Each sample therefore runs in its own process right after a run of the
+yardstick, the cases are interleaved over several rounds, and the result is the upper quartile of the speeds. Samples
+whose yardstick fell below half of its best are discarded and counted. Writes speed.json, speed.md and speed.png.
 """
 
 from __future__ import annotations
@@ -26,31 +25,40 @@ from typing import Any
 
 from reporting import machine, table, whole_number
 
-from coterie.errors import UserError, nearest
-from coterie.schema import available_cores
+from coterie.config.schema import available_cores
+from coterie.core.errors import UserError, nearest
 
 HERE = Path(__file__).resolve().parent
-STORM = 0.5
-"""Samples beside a yardstick slower than this part of its best are left out."""
+DISCARD_BELOW = 0.5
+"""Samples are discarded when their yardstick ran at less than this fraction of its best speed."""
 AS_COTERIE = {"GOMP_SPINCOUNT": "3000"}
-"""What the command `coterie` sets before PyTorch is loaded; the yardstick runs with PyTorch's own default."""
+"""Environment variables that the `coterie` command sets before loading PyTorch; the yardstick uses the default."""
 
 _RECURRENT = (
-    *("algo=mappo", "algo.memory=gru", "algo.memory_size=128", "algo.hidden=[128]", "algo.critic=joint"),
-    *("algo.epochs=4", "algo.minibatches=4", "algo.horizon=128", "algo.sequence=128", "copies=128"),
+    *("algo=mappo", "algo.rnn=gru", "algo.rnn_size=128", "algo.hidden_sizes=[128]", "algo.critic=joint"),
+    *("algo.epochs=4", "algo.num_minibatches=4", "algo.rollout_length=128", "algo.sequence_length=128", "num_envs=128"),
 )
 _EPISODES = (
-    *("algo=qmix", "algo.memory=gru", "algo.memory_size=64", "algo.hidden=[64]", "algo.last_action=true"),
-    *("algo.n_step=1", "algo.batch=32", "algo.horizon=26", "algo.learning_starts=1000", "algo.replay=130000"),
+    *("algo=qmix", "algo.rnn=gru", "algo.rnn_size=64", "algo.hidden_sizes=[64]", "algo.obs_last_action=true"),
+    *(
+        "algo.n_step=1",
+        "algo.batch_size=32",
+        "algo.rollout_length=26",
+        "algo.learning_starts=1000",
+        "algo.buffer_size=130000",
+    ),
 )
-"""Recurrent QMIX: 32 whole episodes of 26 rows a gradient step."""
+"""Recurrent QMIX: 32 whole episodes of 26 timesteps per gradient step."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table. kind: `world`, the environment alone with random actions, or `train`, the whole loop.
+class Case:
+    """One measured configuration, a line of the table.
 
-    least, stretch: what is asked of it, in steps a second, or in yardsticks if `relative`.
+    Attributes:
+        kind: `world` for the environment alone with random actions, `train` for the whole training loop.
+        least: Required speed in steps per second, or in yardsticks if `relative`.
+        stretch: Desired speed in the same unit.
     """
 
     name: str
@@ -62,58 +70,73 @@ class Row:
     relative: bool = False
 
 
-def _rows() -> list[Row]:
+def _cases() -> list[Case]:
     import torch
 
     rows = [
-        Row(f"world-{copies}", "world", (f"copies={copies}", "algo=random", "device=cpu"), meaning, least, stretch)
-        for copies, meaning, least, stretch in (
-            (128, "simple_spread alone, 128 copies", 0.5e6, 1.2e6),
-            (1024, "simple_spread alone, 1,024 copies", 1.5e6, 3.5e6),
-            (8192, "simple_spread alone, 8,192 copies", 2.5e6, 5e6),
+        Case(
+            f"world-{num_envs}", "world", (f"num_envs={num_envs}", "algo=random", "device=cpu"), meaning, least, stretch
+        )
+        for num_envs, meaning, least, stretch in (
+            (128, "simple_spread alone, 128 environments", 0.5e6, 1.2e6),
+            (1024, "simple_spread alone, 1,024 environments", 1.5e6, 3.5e6),
+            (8192, "simple_spread alone, 8,192 environments", 2.5e6, 5e6),
         )
     ]
     rows += [
-        Row("ippo", "train", ("algo=ippo/yardstick", "device=cpu"), "IPPO, the yardstick's work", 0.9, 1.6, True),
-        Row("rmappo", "train", (*_RECURRENT, "device=cpu"), "recurrent MAPPO, GRU 128", 5000, 9000),
-        Row(
+        Case(
+            "ippo", "train", ("algo=ippo/yardstick", "device=cpu"), "IPPO, same work as the yardstick", 0.9, 1.6, True
+        ),
+        Case("rmappo", "train", (*_RECURRENT, "device=cpu"), "recurrent MAPPO, GRU 128", 5000, 9000),
+        Case(
             "rqmix",
             "train",
-            (*_EPISODES, "copies=8", "algo.updates=1", "device=cpu"),
-            "recurrent QMIX, GRU 64, 8 copies, a gradient step every 208 steps",
+            (*_EPISODES, "num_envs=8", "algo.gradient_steps=1", "device=cpu"),
+            "recurrent QMIX, GRU 64, 8 environments, one gradient step per 208 steps",
             10_000,
             16_000,
         ),
-        Row(
+        Case(
             "rqmix-128",
             "train",
-            (*_EPISODES, "copies=128", "algo.updates=16", "device=cpu"),
-            "the same with 128 copies: 16 gradient steps every 3,328 steps",
+            (*_EPISODES, "num_envs=128", "algo.gradient_steps=16", "device=cpu"),
+            "the same with 128 environments, 16 gradient steps per 3,328 steps",
         ),
-        Row(
+        Case(
             "coma-original",
             "train",
-            ("algo=coma/original", "algo.horizon=510", "device=cpu"),
-            "COMA, the original's settings, an update every 500 steps of all copies",
+            ("algo=coma/original", "algo.rollout_length=510", "device=cpu"),
+            "COMA, settings of the original, one update per 500 steps of all environments",
             20_000,
         ),
-        Row("coma-original-50", "train", ("algo=coma/original", "device=cpu"), "the same, an update every 50"),
-        Row(
+        Case("coma-original-50", "train", ("algo=coma/original", "device=cpu"), "the same, one update per 50 steps"),
+        Case(
             "maddpg-original",
             "train",
-            ("algo=maddpg/original", "algo.horizon=500", "device=cpu"),
-            "MADDPG, the original's settings, an update every 500 steps of all copies",
+            ("algo=maddpg/original", "algo.rollout_length=500", "device=cpu"),
+            "MADDPG, settings of the original, one update per 500 steps of all environments",
             20_000,
         ),
-        Row("maddpg-original-100", "train", ("algo=maddpg/original", "device=cpu"), "the same, an update every 100"),
+        Case(
+            "maddpg-original-100", "train", ("algo=maddpg/original", "device=cpu"), "the same, one update per 100 steps"
+        ),
     ]
     if torch.cuda.is_available():
-        big = ("copies=16384", "device=cuda")
+        big = ("num_envs=16384", "device=cuda")
         rows += [
-            Row("ippo-cuda", "train", ("algo=ippo/yardstick", "device=cuda"), "IPPO on CUDA, 128 copies"),
-            Row("ippo-cuda-16k", "train", ("algo=ippo/yardstick", *big), "IPPO on CUDA, 16,384 copies", None, 3e6),
-            Row("rmappo-cuda", "train", (*_RECURRENT, "device=cuda"), "recurrent MAPPO on CUDA, 128 copies"),
-            Row("rmappo-cuda-16k", "train", (*_RECURRENT, *big), "recurrent MAPPO on CUDA, 16,384", None, 5e5),
+            Case("ippo-cuda", "train", ("algo=ippo/yardstick", "device=cuda"), "IPPO on CUDA, 128 environments"),
+            Case(
+                "ippo-cuda-16k", "train", ("algo=ippo/yardstick", *big), "IPPO on CUDA, 16,384 environments", None, 3e6
+            ),
+            Case("rmappo-cuda", "train", (*_RECURRENT, "device=cuda"), "recurrent MAPPO on CUDA, 128 environments"),
+            Case(
+                "rmappo-cuda-16k",
+                "train",
+                (*_RECURRENT, *big),
+                "recurrent MAPPO on CUDA, 16,384 environments",
+                None,
+                5e5,
+            ),
         ]
     return rows
 
@@ -121,10 +144,10 @@ def _rows() -> list[Row]:
 def main(argv: list[str]) -> int:
     given = _parser().parse_args(argv)
     if given.sample is not None:
-        print(json.dumps(sample(_row(given.sample), given.seconds, given.threads)))
+        print(json.dumps(sample(_case_named(given.sample), given.seconds, given.threads)))
         return 0
-    rows = [_row(name) for name in given.only] or _rows()
-    results = [gather(row, samples) for row, samples in measure(rows, given).items()]
+    rows = [_case_named(name) for name in given.only] or _cases()
+    results = [summarize(row, samples) for row, samples in measure(rows, given).items()]
     content = {
         "machine": machine(),
         "date": datetime.now().astimezone().date().isoformat(),
@@ -145,48 +168,50 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], metavar="ROW", help="a row; may be given several times")
-    parser.add_argument("--rounds", type=int, default=7, help="samples of every row")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long a sample measures")
-    parser.add_argument("--threads", type=int, default=available_cores(), help="threads of PyTorch, everywhere")
     parser.add_argument(
-        "--yardstick", type=Path, default=HERE / "yardstick.py", metavar="FILE", help="what to run beside"
+        "--only", action="append", default=[], metavar="CASE", help="a case; may be given several times"
     )
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="where results are written")
-    parser.add_argument("--sample", metavar="ROW", help=argparse.SUPPRESS)  # how this script calls itself
+    parser.add_argument("--rounds", type=int, default=7, help="samples per case")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of one sample")
+    parser.add_argument("--threads", type=int, default=available_cores(), help="PyTorch threads of every process")
+    parser.add_argument(
+        "--yardstick", type=Path, default=HERE / "yardstick.py", metavar="FILE", help="reference script"
+    )
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="output folder")
+    parser.add_argument("--sample", metavar="CASE", help=argparse.SUPPRESS)  # used when this script starts itself
     return parser
 
 
-def _row(name: str) -> Row:
-    found = {row.name: row for row in _rows()}
+def _case_named(name: str) -> Case:
+    found = {row.name: row for row in _cases()}
     if name not in found:
-        raise UserError(f"there is no row '{name}': {nearest(name, found)}")
+        raise UserError(f"--only {name}: no such case. {nearest(name, found).capitalize()}")
     return found[name]
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def sample(row: Row, seconds: float, threads: int) -> dict[str, Any]:
-    """What this process measures for a row: steps_per_s, memory, and for training the milliseconds of its phases."""
+def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
+    """Measures a case in this process: steps_per_s, memory and, for training, the milliseconds of each phase."""
     import torch
 
-    from coterie.benchmark import bench, memory, world_alone
-    from coterie.config import resolve
-    from coterie.process import settle
+    from coterie.commands.benchmark import bench, measure_env, memory
+    from coterie.config.resolve import resolve
+    from coterie.core.process import settle
 
     resolved = resolve([*row.overrides, f"threads={threads}", "env=particle/simple_spread"])
     if row.kind == "world":
         settle(threads)
         device = torch.device(resolved.config.device)
-        return {"steps_per_s": world_alone(resolved.config, device, seconds), "memory": memory(device)}
+        return {"steps_per_s": measure_env(resolved.config, device, seconds), "memory": memory(device)}
     report = bench(resolved, seconds)
     phases = {name: phase["ms_per_round"] for name, phase in report["time"].items()}
     return {"steps_per_s": report["steps_per_s_quiet"], "memory": report["memory"], "phases_ms": phases}
 
 
-def measure(rows: list[Row], given: argparse.Namespace) -> dict[Row, list[dict[str, Any]]]:
-    """Samples of every row, taken in turns, each with that of the yardstick run just before it."""
+def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict[str, Any]]]:
+    """Samples of all cases, interleaved, each with the yardstick run just before it."""
     mine = [
         sys.executable,
         str(Path(__file__).resolve()),
@@ -196,12 +221,12 @@ def measure(rows: list[Row], given: argparse.Namespace) -> dict[Row, list[dict[s
         str(given.threads),
     ]
     own = given.yardstick.resolve() == HERE / "yardstick.py"
-    beside = [sys.executable, str(given.yardstick), str(given.seconds), *["--json"] * own]
-    samples: dict[Row, list[dict[str, Any]]] = {row: [] for row in rows}
+    reference = [sys.executable, str(given.yardstick), str(given.seconds), *["--json"] * own]
+    samples: dict[Case, list[dict[str, Any]]] = {row: [] for row in rows}
     for number in range(given.rounds):
         for row in rows:
-            said = _run(beside, given.threads)
-            stick = said if isinstance(said, dict) else {"steps_per_s_quiet": said}
+            output = _run(reference, given.threads)
+            stick = output if isinstance(output, dict) else {"steps_per_s_quiet": output}
             taken = _run([*mine, "--sample", row.name], given.threads, AS_COTERIE) | {"yardstick": stick}
             samples[row].append(taken)
             print(
@@ -214,7 +239,7 @@ def measure(rows: list[Row], given: argparse.Namespace) -> dict[Row, list[dict[s
 
 
 def _run(words: list[str], threads: int, more: dict[str, str] | None = None) -> Any:
-    """What a process prints on its last line, as JSON; more: environment variables that it gets."""
+    """Last line that a process prints, parsed as JSON; `more` holds additional environment variables."""
     done = subprocess.run(
         words,
         capture_output=True,
@@ -226,10 +251,10 @@ def _run(words: list[str], threads: int, more: dict[str, str] | None = None) -> 
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def gather(row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row's result: quartiles of its speed, of the yardstick's, and of their ratio."""
+def summarize(row: Case, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Result of a case: quartiles of its speed, of the yardstick and of their ratio."""
     best = max(taken["yardstick"]["steps_per_s_quiet"] for taken in samples)
-    calm = [taken for taken in samples if taken["yardstick"]["steps_per_s_quiet"] >= STORM * best]
+    calm = [taken for taken in samples if taken["yardstick"]["steps_per_s_quiet"] >= DISCARD_BELOW * best]
     speeds = [taken["steps_per_s"] for taken in calm]
     sticks = [taken["yardstick"]["steps_per_s_quiet"] for taken in calm]
     result = {
@@ -243,7 +268,7 @@ def gather(row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "yardstick": upper_quartile(sticks),
         "ratio": upper_quartile(speeds) / upper_quartile(sticks),
         "ratio_by_pair": statistics.median(mine / stick for mine, stick in zip(speeds, sticks, strict=True)),
-        "storms": len(samples) - len(calm),
+        "discarded": len(samples) - len(calm),
         "peak_mb": max(taken["memory"]["peak_mb"] or 0 for taken in samples),
         "samples": samples,
     }
@@ -260,7 +285,7 @@ def gather(row: Row, samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def upper_quartile(values: list[float]) -> float:
-    """The value that a quarter of them reach or pass; of few values the highest but one, of up to three the highest."""
+    """Value reached by a quarter of the values: the maximum of up to three, the second largest of four to seven."""
     return sorted(values, reverse=True)[len(values) // 4]
 
 
@@ -268,7 +293,7 @@ def upper_quartile(values: list[float]) -> float:
 
 
 def page(content: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Results as Markdown."""
     facts = content["machine"]
     lines = [
         "# Speed",
@@ -276,10 +301,10 @@ def page(content: dict[str, Any]) -> str:
         f"{facts['cpu']}, {facts['cores']} cores, {', '.join(facts['gpus']) or 'no GPU'}, PyTorch {facts['torch']}, "
         f"threads: {content['threads']}, Coterie {facts['coterie']} ({facts['revision']}), {content['date']}.",
         f"Made by `{content['command']}`: {content['rounds']} rounds of {content['seconds']:g} s, "
-        f"upper quartile of the speeds; the yardstick is `{content['yardstick']}`, run beside every sample.",
+        f"upper quartile of the speeds. The yardstick is `{content['yardstick']}`, run before every sample.",
         "",
         *table(
-            ["what", "steps/s", "yardstick beside it", "ratio", "asked for", "storms", "peak MB"],
+            ["case", "steps/s", "yardstick", "ratio", "required / desired", "discarded", "peak MB"],
             [_line(row) for row in content["rows"]],
         ),
         "",
@@ -304,17 +329,17 @@ def _line(row: dict[str, Any]) -> list[str]:
         f"{row['yardstick']:,.0f}",
         f"{row['ratio']:.2f}",
         " / ".join(asked),
-        str(row["storms"]),
+        str(row["discarded"]),
         memory,
     ]
 
 
 def _cost(row: dict[str, Any]) -> list[str]:
-    """Where an iteration's time goes, beside the bare script's two parts for the same work."""
+    """Time of each phase of an iteration, next to the two phases of the bare script for the same work."""
     phases = row["phases_ms"]
     collect = phases["environment"] + phases["acting"] + phases["storing"]
     update = phases["targets"] + phases["update"]
-    columns = ["milliseconds an iteration", *phases, "collect", "update in all"]
+    columns = ["milliseconds per iteration", *phases, "collect", "total update"]
     rows = [["Coterie", *(f"{t:.1f}" for t in phases.values()), f"{collect:.1f}", f"{update:.1f}"]]
     if row["relative"] and "yardstick_collect_ms" in row:
         bare = (row["yardstick_collect_ms"], row["yardstick_update_ms"])
@@ -324,7 +349,7 @@ def _cost(row: dict[str, Any]) -> list[str]:
 
 
 def picture(content: dict[str, Any]) -> Any:
-    """Bars of every row's speed in yardsticks, with what is asked of it."""
+    """Bar chart of the speed of every case in yardsticks, with the required and desired levels."""
     from matplotlib.figure import Figure
 
     rows = list(reversed(content["rows"]))
@@ -340,7 +365,7 @@ def picture(content: dict[str, Any]) -> Any:
         axes.text(1.01, y, figures, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [row["meaning"] for row in rows])
-    axes.set_xlabel("speed in yardsticks (line: asked for, dotted: hoped for)")
+    axes.set_xlabel("speed in yardsticks (solid: required, dotted: desired)")
     axes.grid(axis="x", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,11 +1,11 @@
-"""A machine's measure: IPPO on simple_spread in a bare PyTorch script, without roles, teams, masks or restarts a copy.
+"""Machine yardstick: IPPO on simple_spread in bare PyTorch, without roles, teams, masks or per-environment resets.
 
-128 copies x 128 steps, two tanh networks of 64-64, 4 epochs x 4 minibatches, one process: what `algo=ippo/yardstick`
-trains. Nothing of Coterie is imported, so that the figure changes with the machine and PyTorch only.
+128 environments x 128 steps, two tanh networks of 64-64 units, 4 epochs x 4 minibatches, one process: the same work as
+`algo=ippo/yardstick`. It imports nothing of Coterie, so the figure depends on the machine and PyTorch only.
 
     python benchmarks/yardstick.py [SECONDS] [--json]
 
-prints steps a second; with --json also the milliseconds an iteration spends in collecting and in updating.
+prints steps per second; with --json also the milliseconds per iteration of collection and update.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-COPIES, STEPS, AGENTS, LIMIT = 128, 128, 3, 25
+NUM_ENVS, STEPS, AGENTS, LIMIT = 128, 128, 3, 25
 EPOCHS, MINIBATCHES = 4, 4
 GAMMA, TRACE, CLIP, ENTROPY, VALUE, MAX_NORM = 0.99, 0.95, 0.2, 0.01, 0.5, 0.5
 WARM_UP = 2
 
-# The force of every action: none, left, right, down, up.
+# Force of each action: none, left, right, down, up.
 FORCE = 5.0 * torch.tensor([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
 OTHERS = torch.tensor([[j for j in range(AGENTS) if j != i] for i in range(AGENTS)])
 
 
 def restart() -> tuple[Tensor, Tensor, Tensor]:
     """Positions, velocities [B, N, 2] and landmarks [B, N, 2] of a new episode."""
-    places = torch.rand(2, COPIES, AGENTS, 2) * 2 - 1
-    return places[0], torch.zeros(COPIES, AGENTS, 2), places[1]
+    places = torch.rand(2, NUM_ENVS, AGENTS, 2) * 2 - 1
+    return places[0], torch.zeros(NUM_ENVS, AGENTS, 2), places[1]
 
 
-def look(pos: Tensor, vel: Tensor, landmarks: Tensor) -> Tensor:
-    """Observations [B, N, 18]: velocity, position, offsets to landmarks and to the others, room for speech."""
+def observe(pos: Tensor, vel: Tensor, landmarks: Tensor) -> Tensor:
+    """Observations [B, N, 18]: velocity, position, offsets to landmarks and other agents, zeros for communication."""
     to_landmarks = (landmarks.unsqueeze(1) - pos.unsqueeze(2)).flatten(2)
     to_others = (pos[:, OTHERS] - pos.unsqueeze(2)).flatten(2)
-    return torch.cat((vel, pos, to_landmarks, to_others, pos.new_zeros(COPIES, AGENTS, 4)), dim=2)
+    return torch.cat((vel, pos, to_landmarks, to_others, pos.new_zeros(NUM_ENVS, AGENTS, 4)), dim=2)
 
 
 def move(pos: Tensor, vel: Tensor, landmarks: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +59,7 @@ def network(outputs: int) -> nn.Sequential:
 
 
 class Yardstick:
-    """The whole training: `collect`, then `update`, again and again."""
+    """The training loop: `collect` and `update` alternate."""
 
     def __init__(self) -> None:
         self.actor, self.critic = network(5), network(1)
@@ -69,38 +69,38 @@ class Yardstick:
 
     @torch.inference_mode()
     def collect(self) -> list[Tensor]:
-        """Rows [T B N, ..]: observation, action, its log-probability, advantage, return and value."""
-        obs = torch.empty(STEPS + 1, COPIES, AGENTS, 18)
-        action = torch.empty(STEPS, COPIES, AGENTS, dtype=torch.int64)
-        log_prob, reward = torch.empty(2, STEPS, COPIES, AGENTS).unbind(0)
-        ends = []
+        """Samples [T B N, ..]: observation, action, log-probability, advantage, return and value."""
+        obs = torch.empty(STEPS + 1, NUM_ENVS, AGENTS, 18)
+        action = torch.empty(STEPS, NUM_ENVS, AGENTS, dtype=torch.int64)
+        log_prob, reward = torch.empty(2, STEPS, NUM_ENVS, AGENTS).unbind(0)
+        dones = []
         for t in range(STEPS):
-            obs[t] = look(*self.world)
+            obs[t] = observe(*self.world)
             log_p = self.actor(obs[t]).log_softmax(2)
             action[t] = (log_p - torch.empty_like(log_p).exponential_().log()).argmax(2)
             log_prob[t] = log_p.gather(2, action[t].unsqueeze(2)).squeeze(2)
             pos, vel, reward[t] = move(*self.world, action[t])
             self.age += 1
-            ends.append(self.age == LIMIT)
+            dones.append(self.age == LIMIT)
             self.world = (pos, vel, self.world[2])
-            if ends[-1]:
+            if dones[-1]:
                 self.world, self.age = restart(), 0
-        obs[STEPS] = look(*self.world)
+        obs[STEPS] = observe(*self.world)
         value = self.critic(obs).squeeze(3)
-        advantage, trace = torch.empty_like(reward), torch.zeros(COPIES, AGENTS)
+        advantage, trace = torch.empty_like(reward), torch.zeros(NUM_ENVS, AGENTS)
         for t in range(STEPS - 1, -1, -1):
-            goes_on = 0.0 if ends[t] else GAMMA
-            trace = reward[t] + goes_on * value[t + 1] - value[t] + goes_on * TRACE * trace
+            discount = 0.0 if dones[t] else GAMMA
+            trace = reward[t] + discount * value[t + 1] - value[t] + discount * TRACE * trace
             advantage[t] = trace
-        rows = (obs[:-1], action, log_prob, advantage, advantage + value[:-1], value[:-1])
-        return [x.flatten(0, 2) for x in rows]
+        samples = (obs[:-1], action, log_prob, advantage, advantage + value[:-1], value[:-1])
+        return [x.flatten(0, 2) for x in samples]
 
-    def update(self, rows: list[Tensor]) -> None:
-        # Tensors of inference mode may not be saved for a backward pass: index_select outside of it makes new ones.
+    def update(self, samples: list[Tensor]) -> None:
+        # Inference-mode tensors cannot be saved for backward; index_select outside of it creates ordinary ones.
         for _ in range(EPOCHS):
-            for part in torch.randperm(STEPS * COPIES * AGENTS).chunk(MINIBATCHES):
+            for part in torch.randperm(STEPS * NUM_ENVS * AGENTS).chunk(MINIBATCHES):
                 self.adam.zero_grad()
-                self.loss(*(x.index_select(0, part) for x in rows)).backward()
+                self.loss(*(x.index_select(0, part) for x in samples)).backward()
                 nn.utils.clip_grad_norm_(self.params, MAX_NORM)
                 self.adam.step()
 
@@ -109,8 +109,8 @@ class Yardstick:
     ) -> Tensor:
         log_p = self.actor(obs).log_softmax(1)
         ratio = (log_p.gather(1, action.unsqueeze(1)).squeeze(1) - old_log_prob).exp()
-        gain = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy = torch.minimum(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain).mean()
+        normalized = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        policy = torch.minimum(ratio * normalized, ratio.clamp(1 - CLIP, 1 + CLIP) * normalized).mean()
         value = self.critic(obs).squeeze(1)
         clipped = old_value + (value - old_value).clamp(-CLIP, CLIP)
         error = torch.maximum((value - target).square(), (clipped - target).square()).mean()
@@ -119,31 +119,31 @@ class Yardstick:
 
 
 def measure(seconds: float) -> dict[str, float]:
-    """Trains for so many seconds after a warm-up."""
+    """Trains for `seconds` after a warm-up and returns the speed."""
     torch.manual_seed(0)
     training = Yardstick()
     times: list[tuple[float, float]] = []
-    began = time.perf_counter()
-    while len(times) <= WARM_UP or time.perf_counter() - began < seconds:
+    started = time.perf_counter()
+    while len(times) <= WARM_UP or time.perf_counter() - started < seconds:
         if len(times) == WARM_UP:
-            began = time.perf_counter()
+            started = time.perf_counter()
         start = time.perf_counter()
-        rows = training.collect()
+        samples = training.collect()
         collected = time.perf_counter()
-        training.update(rows)
+        training.update(samples)
         times.append((collected - start, time.perf_counter() - collected))
     times = times[WARM_UP:]
     whole = sorted(collect + update for collect, update in times)
     quiet = len(times) // 4
     return {
-        "steps_per_s": COPIES * STEPS * len(times) / sum(whole),
-        "steps_per_s_quiet": COPIES * STEPS / whole[quiet],
+        "steps_per_s": NUM_ENVS * STEPS * len(times) / sum(whole),
+        "steps_per_s_quiet": NUM_ENVS * STEPS / whole[quiet],
         "collect_ms": 1000 * sorted(collect for collect, _ in times)[quiet],
         "update_ms": 1000 * sorted(update for _, update in times)[quiet],
     }
 
 
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--json"]
-    found = measure(float(words[0]) if words else 10.0)
-    print(json.dumps(found) if "--json" in sys.argv else int(found["steps_per_s"]))
+    arguments = [word for word in sys.argv[1:] if word != "--json"]
+    result = measure(float(arguments[0]) if arguments else 10.0)
+    print(json.dumps(result) if "--json" in sys.argv else int(result["steps_per_s"]))

@@ -1,4 +1,4 @@
-"""An environment of one's own with Gymnasium's interface: a lander falls, and wants to touch down softly.
+"""Your own environment with Gymnasium's interface: a falling lander has to touch down softly.
 
 python examples/own_gymnasium.py [STEPS]
 """
@@ -17,17 +17,17 @@ class Lander(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.now, self.height, self.speed = 0, self.np_random.uniform(0.5, 1), 0.0
-        return self._seen(), {}
+        self.time, self.height, self.speed = 0, self.np_random.uniform(0.5, 1), 0.0
+        return self._observation(), {}
 
     def step(self, action):
-        self.now += 1
+        self.time += 1
         self.speed += 0.02 if action else -0.01
         self.height = min(self.height + self.speed, 2.0)
         landed = self.height <= 0
-        return self._seen(), 1 - 9 * abs(self.speed) if landed else -0.01, landed, self.now == 100, {}
+        return self._observation(), 1 - 9 * abs(self.speed) if landed else -0.01, landed, self.time == 100, {}
 
-    def _seen(self):
+    def _observation(self):
         return np.array([self.height, 10 * self.speed], np.float32)
 
 

@@ -1,8 +1,8 @@
-"""An environment of one's own with the methods of PyMARL's MultiAgentEnv: three carriers meet to lift a beam.
+"""Your own environment with the methods of PyMARL's MultiAgentEnv: three carriers meet to lift a beam.
 
 python examples/own_multiagentenv.py [STEPS]
 
-They stand in a row of cells, and lift where all of them are; masks keep them from walking into walls.
+They move along a line of cells and lift when all are in the same cell. Masks exclude moves into walls.
 """
 
 import sys
@@ -23,24 +23,24 @@ class Beam:
         self.random = np.random.default_rng(seed)
 
     def reset(self):
-        self.now, self.place = 0, self.random.integers(self.cells, size=3)
+        self.time, self.position = 0, self.random.integers(self.cells, size=3)
 
     def step(self, actions):  # stay, left, right
-        self.now += 1
-        self.place = self.place + np.array([0, -1, 1])[actions]
-        lifted = len(set(self.place.tolist())) == 1
-        late = self.now == self.limit and not lifted
-        return float(lifted), lifted or late, {"lifted": lifted, "episode_limit": late}
+        self.time += 1
+        self.position = self.position + np.array([0, -1, 1])[actions]
+        lifted = len(set(self.position.tolist())) == 1
+        truncated = self.time == self.limit and not lifted
+        return float(lifted), lifted or truncated, {"lifted": lifted, "episode_limit": truncated}
 
     def get_obs(self):
-        others = [np.delete(self.place, i) - self.place[i] for i in range(3)]
-        return [np.array([self.place[i], *others[i], i, self.now], np.float32) / self.cells for i in range(3)]
+        others = [np.delete(self.position, i) - self.position[i] for i in range(3)]
+        return [np.array([self.position[i], *others[i], i, self.time], np.float32) / self.cells for i in range(3)]
 
     def get_state(self):
-        return self.place / self.cells
+        return self.position / self.cells
 
     def get_avail_actions(self):
-        return [[1, x > 0, x < self.cells - 1] for x in self.place]
+        return [[1, x > 0, x < self.cells - 1] for x in self.position]
 
     def close(self):
         pass

@@ -1,8 +1,8 @@
-"""An environment of one's own with PettingZoo's interface: three walkers in a corridor look for the way out.
+"""Your own environment with PettingZoo's interface: three walkers in a corridor look for the exit.
 
 python examples/own_pettingzoo.py [STEPS]
 
-Whoever gets out is done, the others go on. Masks keep them from walking into walls.
+A walker that reaches the exit is terminated, the others continue. Masks exclude moves into walls.
 """
 
 import sys
@@ -26,26 +26,26 @@ class Corridor(ParallelEnv):
 
     def reset(self, seed=None, options=None):
         random = np.random.default_rng(seed)
-        self.agents, self.now = list(self.possible_agents), 0
+        self.agents, self.time = list(self.possible_agents), 0
         self.exit = random.integers(self.length)
-        self.place = {agent: int(random.integers(self.length)) for agent in self.agents}
-        return self._seen(), self._masks()
+        self.position = {agent: int(random.integers(self.length)) for agent in self.agents}
+        return self._observations(), self._masks()
 
     def step(self, actions):
-        self.now += 1
+        self.time += 1
         for agent, action in actions.items():
-            self.place[agent] += 1 if action else -1
-        out = {agent: self.place[agent] == self.exit for agent in self.agents}
-        seen, masks = self._seen(), self._masks()
-        late = dict.fromkeys(self.agents, self.now == 2 * self.length)
-        self.agents = [agent for agent in self.agents if not (out[agent] or late[agent])]
-        return seen, {agent: float(out[agent]) - 0.05 for agent in out}, out, late, masks
+            self.position[agent] += 1 if action else -1
+        terminated = {agent: self.position[agent] == self.exit for agent in self.agents}
+        obs, masks = self._observations(), self._masks()
+        truncated = dict.fromkeys(self.agents, self.time == 2 * self.length)
+        self.agents = [agent for agent in self.agents if not (terminated[agent] or truncated[agent])]
+        return obs, {agent: float(terminated[agent]) - 0.05 for agent in terminated}, terminated, truncated, masks
 
-    def _seen(self):
-        return {agent: np.array([self.place[agent], self.exit], np.float32) for agent in self.agents}
+    def _observations(self):
+        return {agent: np.array([self.position[agent], self.exit], np.float32) for agent in self.agents}
 
     def _masks(self):
-        return {a: {"action_mask": [self.place[a] > 0, self.place[a] < self.length - 1]} for a in self.agents}
+        return {a: {"action_mask": [self.position[a] > 0, self.position[a] < self.length - 1]} for a in self.agents}
 
 
 if __name__ == "__main__":

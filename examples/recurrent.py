@@ -1,4 +1,4 @@
-"""Policies that remember: a GRU in actor and critic, trained on sequences of an episode's length.
+"""A recurrent policy: a GRU in actor and critic, trained on sequences of one episode.
 
 python examples/recurrent.py [STEPS]
 """
@@ -11,14 +11,14 @@ import coterie
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "1M"
 run = coterie.train(
-    algo={"name": "mappo", "memory": "gru", "memory_size": 64, "sequence": 26},
+    algo={"name": "mappo", "rnn": "gru", "rnn_size": 64, "sequence_length": 26},
     env="particle/simple_reference",
-    horizon=52,
+    rollout_length=52,
     steps=steps,
 )
 
 player = coterie.load(run).player(mode="greedy")
 zeros = {agent: np.zeros(21) for agent in ("agent_0", "agent_1")}
-print("the same observation again and again:", [player.act(zeros)["agent_0"] for _ in range(5)])
+print("actions for the same observation, repeated:", [player.act(zeros)["agent_0"] for _ in range(5)])
 player.reset()
-print("and after a reset:", [player.act(zeros)["agent_0"] for _ in range(5)])
+print("after a reset:", [player.act(zeros)["agent_0"] for _ in range(5)])

@@ -1,15 +1,15 @@
-"""One experiment with several seeds, gathered in one picture.
+"""One experiment with several seeds in one figure.
 
 python examples/seeds.py [STEPS]
 
-The command line does the same, in several processes at a time:
+The command line does the same in several processes:
 coterie train -m seed=0,1,2 --jobs 2 && coterie plot runs --out seeds.png
 """
 
 import sys
 
 import coterie
-from coterie.plot import plot
+from coterie.runs.plots import plot
 
 steps = int(float(sys.argv[1])) if len(sys.argv) > 1 else 500_000
 runs = []

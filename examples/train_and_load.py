@@ -1,4 +1,4 @@
-"""Train a team, look at what it earns, and let it act in an environment of another package (pip install mpe2).
+"""Train a team, evaluate it, and let it act in the environment of another package (pip install mpe2).
 
 python examples/train_and_load.py [STEPS]
 """
@@ -12,18 +12,18 @@ import coterie
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "1M"
 run = coterie.train(algo="mappo", env="particle/simple_spread", steps=steps)
-earned = coterie.evaluate(run, episodes=500)["teams"]["agent"]["return_mean"]
-print(f"the team earns {earned:.1f} an episode")
+mean_return = coterie.evaluate(run, episodes=500)["teams"]["agent"]["return_mean"]
+print(f"mean return in Coterie: {mean_return:.1f}")
 
 player = coterie.load(run).player(mode="greedy")
-world = simple_spread_v3.parallel_env(max_cycles=25)
+env = simple_spread_v3.parallel_env(max_cycles=25)
 returns = []
 for seed in range(20):
-    obs, _ = world.reset(seed=seed)
+    obs, _ = env.reset(seed=seed)
     player.reset()
     total = 0.0
-    while world.agents:
-        obs, rewards, *_ = world.step(player.act(obs))
+    while env.agents:
+        obs, rewards, *_ = env.step(player.act(obs))
         total += sum(rewards.values())
     returns.append(total)
-print(f"and in mpe2, playing greedily, {np.mean(returns):.1f}")
+print(f"mean return in mpe2, greedy: {np.mean(returns):.1f}")

@@ -1,4 +1,4 @@
-"""One thread a test process: small tensors gain nothing by more, and results stay the same on any machine."""
+"""One PyTorch thread per test process: small tensors do not benefit from more, and results depend on the number."""
 
 import os
 
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import tinyruns
-from coterie.envs.workers import processes
+from coterie.envs.external.workers import processes
 
 torch.set_num_threads(1)
-processes.PRELOADED[:] = tinyruns._IMPORTED  # one server forks workers and the runs of other tests alike
+processes.PRELOADED[:] = tinyruns.PRELOADED_MODULES  # one fork server for workers and for runs in other processes
 
 
 @pytest.fixture
 def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw no curves, which takes longer than the rest of a tiny one."""
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+    """Disables the curves of runs, which take longer than the rest of a tiny run."""
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])

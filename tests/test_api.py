@@ -15,15 +15,16 @@ from gymnasium import spaces
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
 
 import coterie
-from coterie.actor import ActorPolicy
-from coterie.errors import UserError
-from coterie.player import Loaded, Player, to_native
-from coterie.policy import RandomPolicy
-from coterie.types import Action, RoleSpec, Row, TeamSpec
+from coterie.commands.player import Loaded, Player, to_native
+from coterie.core.errors import UserError
+from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.types import Action, Timestep
+from coterie.policies.base import RandomPolicy
+from coterie.policies.stochastic import StochasticPolicy
 
 QUICK = {
-    "copies": 4,
-    "horizon": 26,
+    "num_envs": 4,
+    "rollout_length": 26,
     "steps": 100,
     "threads": 1,
     "progress": "off",
@@ -34,26 +35,26 @@ QUICK = {
 }
 
 
-def trained(folder: Path, **settings: Any) -> coterie.Result:
+def trained(folder: Path, **settings: Any) -> coterie.TrainingResult:
     return coterie.train(out=folder, **QUICK | settings)
 
 
 @pytest.fixture(scope="module")
-def spread(tmp_path_factory: pytest.TempPathFactory) -> coterie.Result:
+def spread(tmp_path_factory: pytest.TempPathFactory) -> coterie.TrainingResult:
     return trained(tmp_path_factory.mktemp("run") / "spread", algo="mappo", env="particle/simple_spread")
 
 
 @pytest.fixture(scope="module")
-def tag(tmp_path_factory: pytest.TempPathFactory) -> coterie.Result:
-    settings = {"env": "particle/simple_tag", "teams.agent.algo": "ippo", "teams.agent.algo.memory": "gru"}
+def tag(tmp_path_factory: pytest.TempPathFactory) -> coterie.TrainingResult:
+    settings = {"env": "particle/simple_tag", "teams.agent.algo": "ippo", "teams.agent.algo.rnn": "gru"}
     return trained(tmp_path_factory.mktemp("run") / "tag", algo="mappo", **settings)
 
 
-def randomised(loaded: Loaded) -> Loaded:
+def randomized(loaded: Loaded) -> Loaded:
     """Policies that act differently on different observations: a fresh actor's last layer hardly does."""
     draw = torch.Generator().manual_seed(0)
     for policy in loaded.policies.values():
-        assert isinstance(policy, ActorPolicy)
+        assert isinstance(policy, StochasticPolicy)
         with torch.no_grad():
             for weight in policy.module.parameters():
                 weight.copy_(torch.randn(weight.shape, generator=draw) * 0.5)
@@ -80,7 +81,7 @@ def test_every_public_name_is_there_and_no_module_bears_it():
 # -------------------------------------------------------------------------------------------- the commands as functions
 
 
-def test_train_evaluate_resume_and_play_are_functions(spread: coterie.Result, tmp_path: Path):
+def test_train_evaluate_resume_and_play_are_functions(spread: coterie.TrainingResult, tmp_path: Path):
     assert spread.exit_code == 0
     result = trained(tmp_path / "run", algo={"name": "ippo", "lr": 1e-3}, env="particle/simple_spread")
     report = coterie.evaluate(result, episodes=6, mode="greedy")
@@ -104,7 +105,7 @@ def test_baselines_need_no_run(tmp_path: Path):
 
 
 def test_make_gives_a_batch_of_copies():
-    env = coterie.make("particle/simple_spread", copies=3, agents=4)
+    env = coterie.make("particle/simple_spread", num_envs=3, agents=4)
     assert isinstance(env, coterie.VectorEnv)
     assert env.reset().obs["agent"].shape[:2] == (3, 4)
 
@@ -112,20 +113,20 @@ def test_make_gives_a_batch_of_copies():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda run: coterie.train(algo="mapo"), "did you mean 'mappo'"),
+        (lambda run: coterie.train(algo="mapo"), "Did you mean 'mappo'"),
         (lambda run: coterie.train(**{"algo.lrr": 1}), "algo.lr"),
-        (lambda run: coterie.evaluate(), "expected a run, or algo= and env="),
-        (lambda run: coterie.evaluate(run, algo="random"), "leave out algo"),
-        (lambda run: coterie.evaluate(3), "expected a run's folder"),
-        (lambda run: coterie.load("nowhere"), "there is no run nowhere"),
+        (lambda run: coterie.evaluate(), "run: missing. Pass a run, or algo= and env="),
+        (lambda run: coterie.evaluate(run, algo="random"), "algo: cannot be combined with a run"),
+        (lambda run: coterie.evaluate(3), "not a run. Pass its folder"),
+        (lambda run: coterie.load("nowhere"), "nowhere: no such run"),
         (lambda run: coterie.load(run, checkpoint="99"), "no checkpoint '99'"),
-        (lambda run: coterie.load(run).player("agnet"), "did you mean 'agent'"),
-        (lambda run: coterie.load(run).player(mode="gredy"), "did you mean 'greedy'"),
+        (lambda run: coterie.load(run).player("agnet"), "Did you mean 'agent'"),
+        (lambda run: coterie.load(run).player(mode="gredy"), "Did you mean 'greedy'"),
         (lambda run: coterie.resume(run, seed=3), "seed cannot change"),
         (lambda run: coterie.make("particle/simple_spread", agnets=3), "agents"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_mend(spread: coterie.Result, call: Any, message: str):
+def test_mistakes_are_one_line_that_names_the_mend(spread: coterie.TrainingResult, call: Any, message: str):
     with pytest.raises(UserError, match=message) as raised:
         call(spread.run)
     assert "\n" not in str(raised.value)
@@ -134,19 +135,19 @@ def test_mistakes_are_one_line_that_names_the_mend(spread: coterie.Result, call:
 # ------------------------------------------------------------------------------------ acting in another package's world
 
 
-def batched(policy: ActorPolicy, obs: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+def batched(policy: StochasticPolicy, obs: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
     """Greedy actions of a whole episode at once, by role [T, n]: rows as copies, or as a sequence with memory."""
     stacked = {role: torch.from_numpy(np.stack(rows)) for role, rows in obs.items()}
     steps, n = len(next(iter(stacked.values()))), policy.team.n
     first = torch.zeros(steps, n, dtype=torch.bool)
     first[0] = True
     with torch.inference_mode():
-        if policy.start(1):
+        if policy.initial_hidden_state(1):
             sequence = {role: x.unsqueeze(1) for role, x in stacked.items()}
-            out, _ = policy.module["net"](sequence, first.unsqueeze(1), policy.start(1))
+            out, _ = policy.module["net"](sequence, first.unsqueeze(1), policy.initial_hidden_state(1))
             return {role: out[role].squeeze(1).argmax(-1).numpy() for role in obs}
         alive, acted = torch.ones(steps, n, dtype=torch.bool), torch.ones(steps, dtype=torch.bool)
-        actions, _, _ = policy.act(Row(stacked, {}, {}, alive, first, acted), {}, None, "greedy")
+        actions, _, _ = policy.act(Timestep(stacked, {}, {}, alive, first, acted), {}, None, "greedy")
     return {role: actions[role].discrete[..., 0].numpy() for role in obs}  # pyright: ignore[reportOptionalSubscript]
 
 
@@ -165,8 +166,8 @@ def episode(world: Any, player: Player) -> tuple[list[dict[str, np.ndarray]], li
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 def test_greedy_actions_are_those_of_the_batched_policy(tmp_path: Path, memory: str):
-    settings = {"algo.memory": memory, "algo.memory_size": 8, "algo.normalise_obs": False}
-    loaded = randomised(coterie.load(trained(tmp_path / "run", env="particle/simple_spread", **settings)))
+    settings = {"algo.rnn": memory, "algo.rnn_size": 8, "algo.normalize_obs": False}
+    loaded = randomized(coterie.load(trained(tmp_path / "run", env="particle/simple_spread", **settings)))
     player = loaded.player(mode="greedy")
     for _ in range(2):  # memory of the first episode is gone in the second
         player.reset()
@@ -182,8 +183,8 @@ def test_greedy_actions_are_those_of_the_batched_policy(tmp_path: Path, memory: 
         assert len(np.unique(mine)) > 2
 
 
-def test_two_teams_act_at_once_or_one_at_a_time(tag: coterie.Result):
-    loaded = randomised(coterie.load(tag))
+def test_two_teams_act_at_once_or_one_at_a_time(tag: coterie.TrainingResult):
+    loaded = randomized(coterie.load(tag))
     seen, done = episode(simple_tag_v3.parallel_env(max_cycles=25), loaded.player(mode="greedy"))
     for team, policy in loaded.policies.items():
         agents = loaded.teams[team].agents
@@ -215,8 +216,8 @@ def test_continuous_actions_keep_the_bounds_of_the_space(tmp_path: Path):
 # -------------------------------------------------------------------------------------------------------- input, output
 
 
-def test_actions_come_in_the_form_of_the_observations(spread: coterie.Result):
-    player = randomised(coterie.load(spread)).player(mode="greedy")
+def test_actions_come_in_the_form_of_the_observations(spread: coterie.TrainingResult):
+    player = randomized(coterie.load(spread)).player(mode="greedy")
     obs = np.random.default_rng(0).normal(size=(3, 18)).astype(np.float32)
     by_role = player.act({"agent": obs})["agent"]
     by_agent = player.act({f"agent_{i}": obs[i].tolist() for i in range(3)})
@@ -235,8 +236,8 @@ def test_one_agent_takes_and_gives_bare_arrays(tmp_path: Path):
     assert len(set(drawn)) > 1
 
 
-def test_the_dead_do_not_act_and_begin_anew(tag: coterie.Result):
-    loaded = randomised(coterie.load(tag))
+def test_the_dead_do_not_act_and_begin_anew(tag: coterie.TrainingResult):
+    loaded = randomized(coterie.load(tag))
     player, fresh = loaded.player("agent", "greedy"), loaded.player("agent", "greedy")
     obs = np.random.default_rng(0).normal(size=(30, 14)).astype(np.float32)
     for row in obs[:10]:
@@ -246,7 +247,7 @@ def test_the_dead_do_not_act_and_begin_anew(tag: coterie.Result):
     assert [player.act({"agent_0": row}) for row in obs[10:]] == [fresh.act({"agent_0": row}) for row in obs[10:]]
 
 
-def test_a_mask_leaves_what_it_allows(spread: coterie.Result):
+def test_a_mask_leaves_what_it_allows(spread: coterie.TrainingResult):
     player = coterie.load(spread).player(mode="sample")
     obs = {f"agent_{i}": np.zeros(18) for i in range(3)}
     drawn = [player.act(obs, action_mask={"agent_1": [0, 0, 1, 0, 0]}) for _ in range(20)]
@@ -257,17 +258,17 @@ def test_a_mask_leaves_what_it_allows(spread: coterie.Result):
 @pytest.mark.parametrize(
     ("obs", "mask", "message"),
     [
-        ({"agent_0": np.zeros(17)}, None, r"obs of 'agent_0' has shape \[17\]: expected \[18\]"),
-        ({"agent": np.zeros((2, 18))}, None, r"obs of role 'agent' has shape \[2, 18\]: expected \[3, 18\]"),
-        ({"agnet_0": np.zeros(18)}, None, "no agent or role 'agnet_0' in this run: did you mean 'agent_0'"),
-        ({"agent_0": "north"}, None, "obs of 'agent_0' is a str: expected numbers"),
+        ({"agent_0": np.zeros(17)}, None, r"obs of 'agent_0' has shape \[17\], expected \[18\]"),
+        ({"agent": np.zeros((2, 18))}, None, r"obs of role 'agent' has shape \[2, 18\], expected \[3, 18\]"),
+        ({"agnet_0": np.zeros(18)}, None, "the run has no agent or role 'agnet_0'. Did you mean 'agent_0'"),
+        ({"agent_0": "north"}, None, "obs of 'agent_0' is a str. Pass numbers"),
         ({"agent_0": np.full(18, np.nan)}, None, r"NaN or infinite at index \[0\]"),
-        (np.zeros(18), None, "one array came for 3 agents"),
-        ({"agent_0": np.zeros(18)}, {"agent_0": [1, 1]}, r"action_mask of 'agent_0' has shape \[2\]: expected \[5\]"),
-        ({"agent_0": np.zeros(18)}, {"agent_0": [0] * 5}, "leaves nothing to choose"),
+        (np.zeros(18), None, "got one array for 3 agents"),
+        ({"agent_0": np.zeros(18)}, {"agent_0": [1, 1]}, r"action_mask of 'agent_0' has shape \[2\], expected \[5\]"),
+        ({"agent_0": np.zeros(18)}, {"agent_0": [0] * 5}, "leaves no choice"),
     ],
 )
-def test_wrong_observations_are_refused(spread: coterie.Result, obs: Any, mask: Any, message: str):
+def test_wrong_observations_are_refused(spread: coterie.TrainingResult, obs: Any, mask: Any, message: str):
     with pytest.raises(UserError, match=message):
         coterie.load(spread).act(obs, mask)
 

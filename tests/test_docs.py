@@ -1,14 +1,13 @@
-"""The pages: links, pictures, generated blocks, and all the code on them.
+"""The documentation: links, images, generated blocks, spelling, and all code on the pages.
 
-What stands in an HTML comment right before a fenced block says what is done with it:
+HTML comments directly before a fenced block control how the block is tested:
 
-    <!-- run: steps=2000 copies=8 --episodes=8 -->   with these settings and options in place of what is written
-    <!-- file: meeting.py -->                        the block is also written to that file
-    <!-- output -->                                  what the Python block before it prints
-    <!-- session -->                                 `$ coterie ...` lines, each followed by what it says
+    <!-- run: steps=2000 num_envs=8 --episodes=8 -->   runs with these settings and options instead of the written ones
+    <!-- file: meeting.py -->                          is also written to this file
+    <!-- output -->                                    is the output of the Python block before it
 
-Blocks of Python always run, one page in one namespace and one folder; blocks of bash with `coterie` run as well, and
-have to be marked, so that nobody forgets to make them small.
+Python blocks always run, all blocks of a page in one namespace and one folder. Bash blocks with `coterie` commands run
+as well and need a mark, so that nobody forgets to make them small.
 """
 
 from __future__ import annotations
@@ -28,36 +27,44 @@ import pytest
 from PIL import Image
 
 import coterie
-from coterie import metrics, registry
 from coterie.__main__ import main
-from coterie.config import _CHANGEABLE as CHANGEABLE
-from coterie.config import resolve
-from coterie.overrides import primitive
-from coterie.settings import flatten
+from coterie.config import registry
+from coterie.config.messages import leaf_fields
+from coterie.config.overrides import parse_primitive
+from coterie.config.resolve import _CHANGEABLE as CHANGEABLE
+from coterie.config.resolve import resolve
+from coterie.config.schema import RunConfig
+from coterie.config.sources import flatten
+from coterie.config.wrappers import WrappersConfig
+from coterie.core import metrics
+from places import ROOT
 from tinyruns import tiny
 
-ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts),
+]
 ALWAYS = dict.fromkeys(("eval.every", "checkpoint.every"), "1000")
-ALWAYS |= {"eval.episodes": "8", "eval.copies": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
-"""Settings of every run here, so that it takes a fraction of a second."""
+ALWAYS |= {"eval.episodes": "8", "eval.num_envs": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
+"""Settings of every run on a page, so that it takes a fraction of a second."""
 OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--episodes": lambda words: words[0] in {"evaluate", "play", "league", "exploit"},
     "--steps": lambda words: words[0] == "exploit",
     "--seconds": lambda words: words[0] == "bench",
     "--print": lambda words: "-m" in words,
 }
-"""Options that a mark may give, and which commands take them."""
+"""Options that a mark may give, and the commands that take them."""
 
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)*)^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
 _LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
+_TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its lines, and the marks before it."""
+    """A fenced block with its language and marks."""
 
     language: str
     code: str
@@ -65,7 +72,7 @@ class Block:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the mark `run` gives, by key."""
+        """Settings and options of the mark `run`."""
         pairs = (word.partition("=") for word in self.marks.get("run", "").split())
         return {key: value for key, _, value in pairs}
 
@@ -82,22 +89,27 @@ def name(page: Path) -> str:
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
     """docs/generate.py as a module."""
-    sys.path.insert(0, str(ROOT / "docs"))
+    return load("docs/generate.py")
+
+
+def load(path: str) -> ModuleType:
+    """The Python file as a module, with the search path unchanged afterwards."""
+    before = list(sys.path)
     try:
-        spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+        spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
-        sys.path.pop(0)
+        sys.path[:] = before
     return module
 
 
 @pytest.fixture
 def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page adds to algorithms and metrics is gone after it."""
-    generate.metrics()  # imports whatever declares some, so that these stay
+    """Removes algorithms and metrics that a page adds."""
+    generate.program.metrics()  # imports all modules that declare metrics, so that these stay
     monkeypatch.setattr(metrics, "_declared", dict(metrics._declared))
     monkeypatch.setattr(registry, "ALGOS", dict(registry.ALGOS))
 
@@ -106,9 +118,9 @@ def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_generated_blocks_are_as_the_code_has_them(page: Path, generate: ModuleType):
+def test_generated_blocks_match_the_code(page: Path, generate: ModuleType):
     text = page.read_text(encoding="utf-8")
-    assert text == generate.filled(text), f"{name(page)} is behind the code: run `make docs`"
+    assert text == generate.filled(text), f"{name(page)} is out of date: run `make docs`"
 
 
 def anchors(page: Path) -> set[str]:
@@ -119,49 +131,108 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path):
+def test_links_have_a_target(page: Path):
     for link in _LINK.findall(page.read_text(encoding="utf-8")):
         if link.startswith(("https://", "http://")):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{name(page)}: {link} leads nowhere"
+        assert target.exists(), f"{name(page)}: {link} does not exist"
         if anchor:
-            assert anchor in anchors(target), f"{name(page)}: there is no heading for {link}"
+            assert anchor in anchors(target), f"{name(page)}: no heading for {link}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_pictures_are_there_and_not_heavy(page: Path):
+def test_images_exist_and_are_small(page: Path):
     for match in _PICTURE.findall(page.read_text(encoding="utf-8")):
         picture = page.parent / (match[0] or match[1])
-        assert picture.exists(), f"{name(page)}: there is no picture {picture}"
+        assert picture.exists(), f"{name(page)}: no image {picture}"
         assert picture.stat().st_size < (500_000 if picture.suffix == ".gif" else 150_000)
-        with Image.open(picture) as image:
-            assert min(image.size) >= 200
+        if picture.suffix != ".svg":
+            with Image.open(picture) as image:
+                assert min(image.size) >= 200
 
 
-def test_the_cooperative_worlds_tell_what_the_committed_results_are():
+def test_the_page_of_cooperative_worlds_shows_the_committed_results():
     text = (ROOT / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "results" / "learning.md").read_text(encoding="utf-8")
     found = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (.*-.*) \|$", results, re.MULTILINE)}
     for world in ("escape", "baton"):
         cells = [found[f"{world}-{algo}"] for algo in ("poca", "coma", "ippo")]
-        told = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
-        assert f"| `{world}` | {' | '.join(told)} |" in text
+        shown = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
+        assert f"| `{world}` | {' | '.join(shown)} |" in text
         for algo in ("poca", "coma", "ippo", "mappo"):
             assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "the page says 1 M"
 
 
-def test_every_page_can_be_reached_from_the_first_one():
-    reached, coming = set(), [ROOT / "README.md"]
-    while coming:
-        page = coming.pop()
+def test_every_page_can_be_reached_from_the_readme():
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
         if page in reached or page.suffix != ".md":
             continue
         reached.add(page)
-        links = [link.partition("#")[0] for link in _LINK.findall(page.read_text(encoding="utf-8"))]
-        coming += [(page.parent / link).resolve() for link in links if link and not link.startswith("http")]
+        text = page.read_text(encoding="utf-8")
+        links = [link.partition("#")[0] for link in _LINK.findall(text)]
+        entries = [line for tree in _TOCTREE.findall(text) for line in tree.splitlines()]
+        links += [f"{entry}.md" for entry in entries if entry and not entry.startswith(":")]
+        queue += [(page.parent / link).resolve() for link in links if link and not link.startswith("http")]
     assert set(PAGES) <= reached
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_pages_name_no_private_members(page: Path):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"`(?:\w+\.)*_[a-z]\w*", text) == []
+
+
+def test_the_readme_has_at_most_150_lines():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_pages_name_no_folders_of_a_machine(page: Path):
+    assert re.findall(r"/(?:work|home|root|tmp)/\S*", page.read_text(encoding="utf-8")) == []
+
+
+def test_the_reference_lists_the_public_names():
+    pages = ("python-api.md", "extension-points.md")
+    text = "".join((ROOT / "docs" / "reference" / page).read_text(encoding="utf-8") for page in pages)
+    documented = set(re.findall(r"^\.\. auto\w+:: (?:\w+\.)*(\w+)$", text, re.MULTILINE))
+    assert set(coterie.__all__) - {"__version__"} <= documented
+
+
+def test_renamed_settings_of_the_changelog_exist():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    rows = text.partition("### Renamed settings")[2].partition("###")[0]
+    new = set(
+        re.findall(r"`([\w.]+)`", " ".join(row.split("|")[2] for row in re.findall(r"^\| `.*$", rows, re.MULTILINE)))
+    )
+    keys = set(leaf_fields(RunConfig))
+    for algo in registry.ALGOS:
+        keys |= {f"algo.{key}" for key in leaf_fields(registry.algorithm(algo).Config)}
+    keys |= {f"rewards.NAME.{key.split('.', 2)[2]}" for key in keys if re.match(r"rewards\.\w+\.\w", key)}
+    keys |= {f"env.wrappers.{key}" for key in leaf_fields(WrappersConfig)}
+    assert {key for key in new if not key.startswith(("randomize", "env.terminate", "env.favorite"))} <= keys
+
+
+def test_the_spelling_check_finds_unknown_words_only():
+    dictionary = load("docs/_extensions/spelling.py").Dictionary(ROOT / "docs" / "spelling_wordlist.txt")
+    assert dictionary.unknown("The rollouts recieve 3 minibatches of QMIX's num_envs, e.g. path/to/fyle.") == [
+        "recieve"
+    ]
+
+
+def test_the_word_list_is_sorted():
+    words = (ROOT / "docs" / "spelling_wordlist.txt").read_text(encoding="utf-8").splitlines()[1:]
+    assert words == sorted(set(words))
+
+
+def test_equations_in_docstrings_become_literal_blocks():
+    extension = load("docs/_extensions/docstrings.py")
+    lines = ["Loss of |x|.", "", "    L = |x| * u_", "", "Args:", "    x: Bound a*b."]
+    marked = extension.escape_markup(extension.mark_equations(lines))
+    assert marked == ["Loss of \\|x\\|.", "", "::", "", "    L = |x| * u_", "", "Args:", "    x: Bound a\\*b."]
 
 
 # ----------------------------------------------------------------------------------------------------------- the code
@@ -175,7 +246,7 @@ def test_commands_are_marked_to_run(page: Path):
 
 
 def small(line: str, settings: dict[str, str]) -> list[str]:
-    """The words of a command with the settings in place of its own, where it takes them."""
+    """The words of a command with the settings of the mark instead of its own, where the command takes them."""
     words = shlex.split(line, comments=True)[1:]
     given = {key: value for key, value in settings.items() if not key.startswith("-")} | ALWAYS
     options = {key: value for key, value in settings.items() if key.startswith("-") and OPTIONS[key](words)}
@@ -197,14 +268,14 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
     train = coterie.train
 
     def small_train(**settings: Any) -> Any:
-        given = {key: primitive(value) for key, value in (block.settings | ALWAYS).items()}
+        given = {key: parse_primitive(value) for key, value in (block.settings | ALWAYS).items()}
         return train(**dict(flatten(settings)) | given)
 
     if "file" in block.marks:
         Path(block.marks["file"]).write_text(block.code)
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
-        patch.setattr("coterie.plot.plot", lambda runs, out: [])
+        patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
@@ -212,10 +283,11 @@ def run_command(line: str, block: Block, monkeypatch: pytest.MonkeyPatch) -> Non
     words = small(line, block.settings)
     with monkeypatch.context() as patch:
         if words[0] in {"train", "resume"}:  # drawing the curves would take longer than the rest
-            patch.setattr("coterie.plot.plot", lambda runs, out: [])
+            patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
         assert main(words) == 0, shlex.join(words)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registries")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
 def test_the_code_on_a_page_runs(
@@ -223,17 +295,11 @@ def test_the_code_on_a_page_runs(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("coterie.schema.MOST_THREADS", 1)
+    monkeypatch.setattr("coterie.config.schema.MAX_DEFAULT_THREADS", 1)
     namespace: dict[str, Any] = {"__name__": "page"}
     printed = ""
     for block in blocks(page):
-        if "session" in block.marks:
-            for part in block.code.split("$ coterie ")[1:]:
-                line, _, expected = part.partition("\n")
-                main(shlex.split(line))
-                said = capsys.readouterr()
-                assert (said.out + said.err).split() == expected.split()
-        elif block.language == "yaml" and "file" in block.marks:
+        if block.language == "yaml" and "file" in block.marks:
             Path(block.marks["file"]).write_text(block.code)
         elif "output" in block.marks:
             assert printed.splitlines() == block.code.splitlines()
@@ -250,14 +316,20 @@ def test_the_code_on_a_page_runs(
 # --------------------------------------------------------------------------------------------------------- the metrics
 
 
-def test_runs_log_what_the_page_of_metrics_tells_and_nothing_else(tmp_path: Path):
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
+@pytest.mark.slow
+def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
     demos = tmp_path / "demos.safetensors"
     assert main(["record", "--algo=random", "--env=probe/both", "--episodes=8", f"--out={demos}"]) == 0
-    curious = ["rewards.icm.strength=0.1", "rewards.rnd.strength=0.1", f"rewards.gail.demos={demos}"]
-    cloned = [f"imitation.demos={demos}", "imitation.strength=1", "imitation.until=1"]
-    played = ["selfplay.opponents=uniform", "selfplay.every=60", "selfplay.games=4", "turns.every=100"]
+    curious = ["rewards.icm.weight=0.1", "rewards.rnd.weight=0.1", f"rewards.gail.demos={demos}"]
+    cloned = [f"imitation.demos={demos}", "imitation.weight=1", "imitation.end_fraction=1"]
+    played = [
+        "selfplay.opponents=uniform",
+        "selfplay.snapshot_interval=60",
+        "selfplay.rating_episodes=4",
+        "alternate.every=100",
+    ]
     lessons = tmp_path / "lessons.yaml"
     lessons.write_text(
         "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: steps, above: 100}}, "
@@ -271,14 +343,14 @@ def test_runs_log_what_the_page_of_metrics_tells_and_nothing_else(tmp_path: Path
         "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
         **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
-        windows = ("one", "two", "selfplay", "rewarded")
-        small = set() if run in windows else {"algo.epochs", "algo.minibatches"}
+        rollouts = ("one", "two", "selfplay", "rewarded")
+        small = set() if run in rollouts else {"algo.epochs", "algo.num_minibatches"}
         given = [s for s in tiny(*settings, "steps=300") if s.partition("=")[0] not in small]
-        early = ["algo.learning_starts=10", "algo.batch=4"] if run in ("qmix", "ddpg", "td3", "sac") else []
+        early = ["algo.learning_starts=10", "algo.batch_size=4"] if run in ("qmix", "ddpg", "td3", "sac") else []
         assert main(["train", *given, *early, f"out={tmp_path / run}"]) == 0
         for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines():
             logged |= set(json.loads(line))
     declared = {emitted: metrics.lookup(emitted) for emitted in logged}
     assert [emitted for emitted, metric in declared.items() if metric is None] == []
-    rare = {"rollout/dropped"}  # only where a worker fails: tests/envs/test_workers.py
-    assert {metric.name for metric in declared.values() if metric is not None} | rare == told
+    rare = {"rollout/dropped"}  # only if a worker fails
+    assert {metric.name for metric in declared.values() if metric is not None} | rare == documented

@@ -6,7 +6,8 @@
     player = coterie.load(result).player()
     actions = player.act({"agent_0": obs_0, "agent_1": obs_1, "agent_2": obs_2})
 
-These functions are the commands of `coterie`, with the same keys. Importing the package imports nothing heavy.
+The functions correspond to the commands of `coterie` and take the same settings. Importing the package is fast: PyTorch
+is imported on first use.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
     import torch
 
-    from coterie.build import AskedMode
-    from coterie.envs.export.multiagent import MultiAgentWorld
-    from coterie.envs.vector import VectorEnv
-    from coterie.errors import NonFiniteError, UserError
-    from coterie.imitation.demos import Demos
-    from coterie.player import Loaded, Player
-    from coterie.response import Gap
-    from coterie.run import Result
-    from coterie.standings import Standings
+    from coterie.commands.best_response import Exploitability
+    from coterie.commands.league import LeagueResult
+    from coterie.commands.learners import EvalMode
+    from coterie.commands.player import Loaded, Player
+    from coterie.commands.train import TrainingResult
+    from coterie.core.errors import NonFiniteError, UserError
+    from coterie.envs.contract.vector import VectorEnv
+    from coterie.envs.external.multi_agent_export import MultiAgentWorld
+    from coterie.imitation.demonstrations import Demos
 
-    Run = str | os.PathLike[str] | Result | Loaded
+    Run = str | os.PathLike[str] | TrainingResult | Loaded
 
     __version__: str
 
@@ -39,7 +40,7 @@ __all__ = [
     "Loaded",
     "NonFiniteError",
     "Player",
-    "Result",
+    "TrainingResult",
     "UserError",
     "VectorEnv",
     "__version__",
@@ -56,13 +57,13 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Demos": "coterie.imitation.demos",
-    "Loaded": "coterie.player",
-    "NonFiniteError": "coterie.errors",
-    "Player": "coterie.player",
-    "Result": "coterie.run",
-    "UserError": "coterie.errors",
-    "VectorEnv": "coterie.envs.vector",
+    "Demos": "coterie.imitation.demonstrations",
+    "Loaded": "coterie.commands.player",
+    "NonFiniteError": "coterie.core.errors",
+    "Player": "coterie.commands.player",
+    "TrainingResult": "coterie.commands.train",
+    "UserError": "coterie.core.errors",
+    "VectorEnv": "coterie.envs.contract.vector",
 }
 
 
@@ -82,50 +83,73 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def train(*, config_file: str | os.PathLike[str] | None = None, **settings: Any) -> Result:
-    """Trains, as `coterie train` does, and returns the run's folder and summary.
+def train(*, config_file: str | os.PathLike[str] | None = None, **settings: Any) -> TrainingResult:
+    """Trains like `coterie train` and returns the run's folder and summary.
 
-    settings: the keys of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
-    `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`; config_file: YAML under them. UserError for whatever is
-    wrong with them, before anything is written; NonFiniteError if training meets a NaN or an infinity.
+    Args:
+        config_file: YAML file of settings, which `settings` override.
+        **settings: Settings of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
+            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`.
+
+    Raises:
+        UserError: If a setting is invalid. Nothing has been written then.
+        NonFiniteError: If a NaN or infinity occurs during training.
     """
     from pathlib import Path
 
-    from coterie import run as running
-    from coterie.config import resolve_kwargs
+    from coterie.commands import train as command
+    from coterie.config.resolve import resolve_kwargs
 
-    return running.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings))
+    return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings))
 
 
-def resume(run: Run, **settings: Any) -> Result:
-    """Goes on where a run stopped; settings: what may change, such as `steps`. UserError as `coterie resume`."""
-    from coterie import run as running
+def resume(run: Run, **settings: Any) -> TrainingResult:
+    """Resumes a run like `coterie resume`.
 
-    return running.resume(_folder(run), _overrides(settings))
+    Args:
+        run: Run to resume.
+        **settings: Settings that may change, such as `steps`.
+
+    Raises:
+        UserError: If there is no such run or a setting cannot be changed.
+    """
+    from coterie.commands import train as command
+
+    return command.resume(_folder(run), _overrides(settings))
 
 
 def evaluate(
     run: Run | None = None,
     *,
     episodes: int = 100,
-    mode: AskedMode = "auto",
+    mode: EvalMode = "auto",
     checkpoint: str = "best",
     seed: int | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """What a run's checkpoint earns, or, without a run, an algorithm that needs no training (`algo="random"`).
+    """Evaluates a checkpoint of a run, or, without a run, an algorithm that needs no training (`algo="random"`).
 
-    episodes: at least so many; mode: greedy, sample or auto, as the algorithm was published; checkpoint: best, last or
-    a number of steps; seed: of the episodes. Returns env, algo, episodes, under `metrics` the means of what the
-    environment measures (`won`), and under `teams` by name return_mean, return_std, return_by_agent and length_mean.
-    UserError for settings beside a run, which brings its own.
+    Args:
+        run: Run to evaluate.
+        episodes: Minimum number of episodes.
+        mode: `greedy`, `sample`, or `auto` for the mode in which the algorithm was published.
+        checkpoint: `best`, `last` or a number of steps.
+        seed: Seed of the episodes. Default: the run's.
+        **settings: Settings of the baseline, without a run.
+
+    Returns:
+        A dict with env, algo, episodes, the means of the environment's metrics under `metrics` (such as `won`), and
+        return_mean, return_std, return_by_agent and length_mean by team under `teams`.
+
+    Raises:
+        UserError: If both a run and settings are given.
     """
-    from coterie import run as running
+    from coterie.commands import evaluate as command
 
     if run is not None:
-        _refuse(settings)
-        return running.evaluate_run(_folder(run), episodes, mode, checkpoint, seed)
-    return running.evaluate_baseline(_baseline(settings, seed), episodes, mode)
+        _check_no_settings(settings)
+        return command.evaluate_run(_folder(run), episodes, mode, checkpoint, seed=seed)
+    return command.evaluate_baseline(_baseline(settings, seed), episodes, mode)
 
 
 def play(
@@ -133,7 +157,7 @@ def play(
     *,
     video: str | os.PathLike[str] | None = None,
     episodes: int = 1,
-    mode: AskedMode = "auto",
+    mode: EvalMode = "auto",
     checkpoint: str = "best",
     seed: int | None = None,
     size: int = 480,
@@ -141,27 +165,52 @@ def play(
     record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Path | None:
-    """Records episodes to `video` (.mp4, .gif), or to `record` (.zip) for `coterie view`, and returns the file; or has
-    the environment's library write its own replay to the folder `replay`, or shows a window. Else as `evaluate`.
+    """Records episodes, or shows them in a window. The remaining arguments are those of `evaluate`.
+
+    Args:
+        run: Run whose policies act.
+        video: Video file to record (.mp4 or .gif).
+        episodes: Number of episodes.
+        mode: As in `evaluate`.
+        checkpoint: As in `evaluate`.
+        seed: As in `evaluate`.
+        size: Length of the longer side in pixels.
+        replay: Folder to which the environment's library writes its own replay.
+        record: File to record for `coterie view` (.zip).
+        **settings: Settings of the baseline, without a run.
+
+    Returns:
+        The file or folder that was written, or None.
     """
     from pathlib import Path
 
-    from coterie import run as running
+    from coterie.commands import play as command
+    from coterie.commands.play import PlayOptions
 
     resolved = None
     if run is not None:
-        _refuse(settings)
+        _check_no_settings(settings)
     else:
         resolved = _baseline(settings, seed)
     folder = None if run is None else _folder(run)
     if record is not None:
-        from coterie.playing.byhand import record_episodes
-        from coterie.playing.cast import Wanted, opened
+        from coterie.playing.play_by_hand import record_episodes
+        from coterie.playing.seating import GameRequest, open_game
 
-        with opened(Wanted(folder, resolved, (), mode, checkpoint, seed, size)) as (game, title):
+        request = GameRequest(run=folder, resolved=resolved, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
+        with open_game(request) as (game, title):
             return record_episodes(game, title, episodes, Path(record))
-    file, own = (None if path is None else Path(path) for path in (video, replay))
-    return running.play(folder, resolved, file, episodes, mode, checkpoint, seed, size, own)
+    video_file, replay_folder = (None if path is None else Path(path) for path in (video, replay))
+    options = PlayOptions(
+        video=video_file,
+        replay=replay_folder,
+        episodes=episodes,
+        mode=mode,
+        checkpoint=checkpoint,
+        seed=seed,
+        size=size,
+    )
+    return command.play(folder, resolved, options)
 
 
 def record(
@@ -169,45 +218,66 @@ def record(
     *,
     out: str | os.PathLike[str] | None = None,
     episodes: int = 20,
-    mode: AskedMode = "auto",
+    mode: EvalMode = "auto",
     checkpoint: str = "best",
     seed: int | None = None,
     **settings: Any,
 ) -> Demos:
-    """Writes demonstrations by a run's checkpoint, or by an algorithm that needs no training, and returns them.
+    """Records demonstrations with a run's checkpoint, or with an algorithm that needs no training.
 
-    out: the file, by default demos.safetensors in the run's folder, or here; others as in `evaluate`. UserError for
-    settings beside a run, which brings its own.
+    Args:
+        run: Run whose policies act.
+        out: File to write. Default: demos.safetensors in the run's folder, or in the current folder without a run.
+        episodes: Number of episodes.
+        mode: As in `evaluate`.
+        checkpoint: As in `evaluate`.
+        seed: As in `evaluate`.
+        **settings: Settings of the baseline, without a run.
+
+    Raises:
+        UserError: If both a run and settings are given.
     """
     from pathlib import Path
 
-    from coterie.imitation import run as recording
+    from coterie.commands import demos as command
 
-    target = None if out is None else Path(out)
+    options = command.RecordOptions(
+        out=None if out is None else Path(out), episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed
+    )
     if run is not None:
-        _refuse(settings)
-        return recording.record_run(_folder(run), target, episodes, mode, checkpoint, seed)[1]
-    return recording.record_baseline(_baseline(settings, None), target, episodes, mode, seed)[1]
+        _check_no_settings(settings)
+        return command.record_run(_folder(run), options)[1]
+    return command.record_baseline(_baseline(settings, None), options)[1]
 
 
 def league(
     members: Mapping[str, Run | str],
     *,
     episodes: int = 200,
-    mode: AskedMode = "auto",
+    mode: EvalMode = "auto",
     checkpoint: str = "best",
     seed: int = 0,
     **settings: Any,
-) -> Standings:
-    """Plays everyone against everyone: `coterie.league({"old": run_a, "new": run_b, "random": "random"})`.
+) -> LeagueResult:
+    """Plays all pairs of members: `coterie.league({"old": run_a, "new": run_b, "random": "random"})`.
 
-    members: runs by name, or `random`, `scripted`, `scripted:NAME`; episodes: a pair; settings: of the environment
-    where no run brings one. UserError for a league without two members, and for members of different environments.
+    Args:
+        members: Runs by name, or `random`, `scripted` or `scripted:NAME`.
+        episodes: Number of episodes per pair.
+        mode: As in `evaluate`.
+        checkpoint: As in `evaluate`.
+        seed: Seed of the episodes, equal for all pairs.
+        **settings: Settings of the environment if no member is a run.
+
+    Raises:
+        UserError: If there are fewer than two members, or if they were trained on different environments.
     """
-    from coterie.standings import league as played
+    from coterie.commands.league import LeagueOptions
+    from coterie.commands.league import league as command
 
-    named = [f"{name}={what if isinstance(what, str) else _folder(what)}" for name, what in members.items()]
-    return played(named, _overrides(settings), episodes, mode, checkpoint, seed)
+    named = [f"{name}={member if isinstance(member, str) else _folder(member)}" for name, member in members.items()]
+    options = LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
+    return command(named, _overrides(settings), options)
 
 
 def exploit(
@@ -218,95 +288,137 @@ def exploit(
     episodes: int = 400,
     checkpoint: str = "best",
     **settings: Any,
-) -> Gap:
-    """Trains a best response to one team of a run, by default the second, and tells how much more it earns.
+) -> Exploitability:
+    """Trains a best response to one team of a run and measures its gain over the run's own opponent team.
 
-    steps: the response's budget, by default a fifth of the run's; episodes: that the gap is measured over; settings: of
-    the response where they are not to be the run's.
+    Args:
+        run: Run to exploit.
+        team: Team to exploit. Default: the second.
+        steps: Environment steps to train the best response. Default: a fifth of the run's.
+        episodes: Number of episodes to measure the gap.
+        checkpoint: As in `evaluate`.
+        **settings: Settings of the best response that differ from the run's.
     """
-    from coterie.response import exploit as respond
+    from coterie.commands.best_response import exploit as command
 
-    return respond(
-        _folder(run), _overrides(settings), team, None if steps is None else int(steps), episodes, checkpoint
+    return command(
+        _folder(run),
+        _overrides(settings),
+        team=team,
+        steps=None if steps is None else int(steps),
+        episodes=episodes,
+        checkpoint=checkpoint,
     )
 
 
 def load(run: Run, checkpoint: str = "best", device: str | torch.device = "cpu") -> Loaded:
-    """What a run learned: `load(run).act(obs)`, or `load(run).player()` with `reset()` and `act(obs)`, on plain numpy.
+    """Loads the policies of a run, which map NumPy observations to actions.
 
-    checkpoint: best, last or a number of steps. UserError if there is no such run or checkpoint.
+    `load(run).act(obs)` acts without hidden state; `load(run).player()` returns an object with `reset()` and
+    `act(obs)`.
+
+    Args:
+        run: Run to load.
+        checkpoint: `best`, `last` or a number of steps.
+        device: Device of the networks.
+
+    Raises:
+        UserError: If there is no such run or checkpoint.
     """
-    from coterie.player import Loaded
+    from coterie.commands.player import Loaded
 
     return Loaded(_folder(run), checkpoint, device)
 
 
 def make(
     env: str,
-    copies: int = 1,
+    num_envs: int = 1,
     seed: int = 0,
     device: str | torch.device = "cpu",
     with_state: bool = False,
     **params: Any,
 ) -> VectorEnv:
-    """A batch of copies of the environment `env`; params: its own keys, e.g. `agents=5`. UserError for wrong ones."""
-    from coterie.envs.make import make as made
+    """Creates a batch of environments.
 
-    return made(env, params, copies, seed, device, with_state)
+    Args:
+        env: Name of the environment.
+        num_envs: Number of parallel environments.
+        seed: Seed of the episodes.
+        device: Device of the tensors.
+        with_state: True to return the global state.
+        **params: Settings of the environment, such as `agents=5`.
+
+    Raises:
+        UserError: If a setting is invalid.
+    """
+    from coterie.envs.make import make as make_env
+
+    return make_env(env, params, num_envs, seed, device=device, with_state=with_state)
 
 
 def as_multiagent_env(
     env: str, seed: int = 0, replay_dir: str = "", replay_prefix: str = "", **params: Any
 ) -> MultiAgentWorld:
-    """One copy of the environment `env` with the methods of PyMARL's `MultiAgentEnv`, for code written for SMAC.
+    """Creates one environment with the methods of PyMARL's `MultiAgentEnv`, for code written for SMAC.
 
-    seed: of its first episode, after which it draws on; replay_dir, replay_prefix: where `save_replay()` writes;
-    params: as in `make`. UserError for environments of several teams, of other than one discrete choice an agent, and
-    without a limit of steps.
+    Args:
+        env: Name of the environment.
+        seed: Seed of the first episode. Later episodes continue the random stream.
+        replay_dir: Folder to which `save_replay()` writes.
+        replay_prefix: Prefix of the replay files.
+        **params: As in `make`.
+
+    Raises:
+        UserError: If the environment has several teams, actions other than one discrete choice per agent, or no step
+            limit.
     """
-    from coterie.envs.export.multiagent import MultiAgentWorld
+    from coterie.envs.external.multi_agent_export import MultiAgentWorld
 
     return MultiAgentWorld(env, seed, replay_dir, replay_prefix, **params)
 
 
-# ---------------------------------------------------------------------------------------------------------- their parts
+# ---------------------------------------------------------------------------------------------------------- helpers
 
 
 def _folder(run: Any) -> Path:
-    """The folder of what stands for a run."""
+    """Returns the folder of a run given as path, training result or loaded run."""
     import os
     from pathlib import Path
 
-    from coterie.errors import UserError
+    from coterie.core.errors import UserError
 
     if isinstance(run, str | os.PathLike):
         return Path(run)
-    folder = getattr(run, "run", getattr(run, "path", None))  # a Result or what was loaded
+    folder = getattr(run, "run", getattr(run, "path", None))  # a TrainingResult or a Loaded
     if not isinstance(folder, Path):
-        raise UserError(f"run={run!r}: expected a run's folder, or what coterie.train returned")
+        raise UserError(f"run={run!r}: not a run. Pass its folder or the result of coterie.train.")
     return folder
 
 
 def _baseline(settings: dict[str, Any], seed: int | None) -> Any:
-    from coterie.config import resolve_kwargs
-    from coterie.errors import UserError
+    from coterie.config.resolve import resolve_kwargs
+    from coterie.core.errors import UserError
 
     if not settings:
-        raise UserError("expected a run, or algo= and env=, e.g. algo='random', env='particle/simple_spread'")
+        raise UserError(
+            "run: missing. Pass a run, or algo= and env=, e.g. algo='random', env='particle/simple_spread'."
+        )
     return resolve_kwargs(None, **settings if seed is None else settings | {"seed": seed})
 
 
-def _refuse(settings: dict[str, Any]) -> None:
-    from coterie.errors import UserError
+def _check_no_settings(settings: dict[str, Any]) -> None:
+    from coterie.core.errors import UserError
 
     if settings:
-        raise UserError(f"a run brings its own settings: leave out {', '.join(settings)}, or leave out the run")
+        raise UserError(
+            f"{', '.join(settings)}: cannot be combined with a run, which has its own settings. Remove it, or the run."
+        )
 
 
 def _overrides(settings: dict[str, Any]) -> list[str]:
-    """Settings as the command line writes them."""
+    """Formats settings as command-line overrides."""
     import json
 
-    from coterie.settings import flatten
+    from coterie.config.sources import flatten
 
     return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in flatten(settings)]

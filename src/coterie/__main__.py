@@ -1,4 +1,4 @@
-"""The command `coterie`: runs the command line and turns what goes wrong into one line and an exit code."""
+"""The command `coterie`: runs the command line and reports errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ BROKEN_PIPE, USER_ERROR, FAILED, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `coterie ARGV...` (the process' own arguments if None) and returns the exit code.
+    """Runs the command `coterie`.
 
-    0: done; 2: a mistake of the user's, told in one line on stderr; 3: a number was not finite, or an environment
-    failed; 130: interrupted.
-    With COTERIE_DEBUG=1 in the environment, errors keep their traceback.
+    With COTERIE_DEBUG=1 in the environment, errors are printed with their traceback.
+
+    Args:
+        argv: Arguments of the command. Default: those of the process.
+
+    Returns:
+        The exit code: 0 for success, 1 if the output was closed, 2 for a user error, 3 for a non-finite number or a
+            failed environment, 130 if interrupted.
     """
-    from coterie.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
+    from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 
-    # Before PyTorch is loaded: threads that wait for each other spin a little and then sleep. On two quiet cores this
-    # keeps 0.93 of the speed; where others use the cores too, spinning on makes two threads many times slower than one.
+    # Set before PyTorch is loaded: waiting threads spin briefly and then sleep. On two idle cores this keeps 93% of the
+    # speed. If other processes use the cores, longer spinning makes two threads many times slower than one.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that env=module:factory finds modules where the user stands
+        sys.path.append(os.getcwd())  # so that env=module:factory finds modules in the current folder
     try:
-        from coterie.cli import run
+        from coterie.cli.app import run
 
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read the output has gone. Nothing more can be said; flushing at exit must not fail either.
+        # The reader of the output is gone. Redirect stdout, so that flushing at exit does not fail as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+        return _report("interrupted", INTERRUPTED)
     except UserError as error:
-        return _say(str(error), USER_ERROR)
+        return _report(str(error), USER_ERROR)
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
-        return _say(str(error), FAILED)
+        return _report(str(error), FAILED)
 
 
-def _say(message: str, code: int) -> int:
+def _report(message: str, code: int) -> int:
     if os.environ.get("COTERIE_DEBUG", "") not in {"", "0"} and sys.exc_info()[0] is not KeyboardInterrupt:
         import traceback
 

@@ -1,4 +1,4 @@
-"""COMA: exact answers through the learner's own code, and invariants. What it learns: test_coma_probes.py."""
+"""COMA: targets and advantages against literal numbers, and invariants. For learning see test_coma_probes.py."""
 
 import copy
 import itertools
@@ -6,134 +6,75 @@ import itertools
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
 
-from algos.worlds import Everything, Probe, env_of
-from coterie.algos import coma, onpolicy
-from coterie.algos.coma import COMA, COMAConfig
-from coterie.collect import Collector
-from coterie.errors import NonFiniteError, UserError
-from coterie.types import Row, tree_leaves
+from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, observe_x, zero_reward
+from coterie.algos import coma, rollouts
+from coterie.algos.algorithm import component_matrix
+from coterie.algos.coma import COMA
+from coterie.algos.rollouts import split_into_sequences
+from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.tree import tree_leaves
+from coterie.core.types import Timestep
+from families import CLIMBING, ObsCritic, climbing
+from learners import collect_rollout
+from learners import coma_learner as learner
+from learners import train_coma as train
 
 CPU = torch.device("cpu")
-CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
 KINDS = ("discrete", "multi_discrete")
 
 
-def learner(world, copies=16, seed=0, **settings):
-    """A learner of the world's only team, and the collector that feeds it."""
-    env = env_of(world, copies)
-    (team,) = env.spec.default_teams()
-    quick = {"hidden": (16, 16), "critic_hidden": (16, 16), "horizon": 12, "memory_size": 8}
-    algorithm = COMA(team, COMAConfig(**quick | settings), copies, None, seed, CPU)
-    return algorithm, Collector(env, {team.name: algorithm.policy}, seed=0)
-
-
-def window_of(algorithm, collector):
-    (window,) = collector.advance(algorithm.horizon)[0].values()
-    return window
-
-
-def train(world, updates, copies=64, seed=0, **settings):
-    """A learner after so many updates, its collector, and the last metrics."""
-    quick = {"horizon": 8, "lr": 1e-2, "critic_lr": 1e-2, "epsilon": 0.1, "gamma": 0.9, "target_every": 5}
-    quick["normalise_advantage"] = True
-    algorithm, collector = learner(world, copies, seed, **quick | settings)
-    metrics = {}
-    for update in range(updates):
-        metrics = algorithm.update(window_of(algorithm, collector), update / updates)
-    return algorithm, collector, metrics
-
-
-def mean_reward(algorithm, collector):
-    """Of what is collected with the floor of epsilon."""
-    window = window_of(algorithm, collector)
-    return window.reward[window.acted[:-1]].mean().item()
-
-
-def show_nothing(x, age):
-    return torch.ones(len(x), 1, 1)
-
-
-def show_x(x, age):
-    return x.view(-1, 1, 1)
-
-
-def show_age(x, age):
-    return age.view(-1, 1, 1)
-
-
-def pay_nothing(x, age, discrete, continuous):
-    return torch.zeros(len(x), 1)
-
-
-def climbing(length=1):
-    """Both are paid what the table says of their choices."""
-    pay = lambda x, age, d, c: CLIMBING[d[:, 0], d[:, 1]].view(-1, 1)  # noqa: E731
-    return Probe(show_nothing, pay, n=2, actions=spaces.Discrete(3), length=length)
-
-
-class Table(nn.Module):
-    """In the place of a critic: q(obs, joint) [.., N, A], shifted by a parameter that is zero."""
-
-    def __init__(self, q):
-        super().__init__()
-        self.q, self.zero, self.calls = q, nn.Parameter(torch.zeros(())), []
-
-    def forward(self, obs, state, joint, last, first, carry):
-        self.calls.append(obs["agent"])
-        return self.q(obs["agent"], joint) + self.zero, {}
-
-
-def spied(monkeypatch):
-    """Arguments and results of every counterfactual advantage that is computed from now on."""
-    seen, original = [], coma.counterfactual_advantage
+def record_calls(monkeypatch):
+    """Records arguments and results of later calls of `counterfactual_advantage`."""
+    calls, original = [], coma.counterfactual_advantage
 
     def spy(q, pi, taken, component=None):
-        found = original(q, pi, taken, component)
-        seen.append((q, pi, taken, found))
-        return found
+        advantage = original(q, pi, taken, component)
+        calls.append((q, pi, taken, advantage))
+        return advantage
 
     monkeypatch.setattr(coma, "counterfactual_advantage", spy)
-    return seen
+    return calls
 
 
-# ----------------------------------------------------------------------------------------------------- exact answers
+# ---------------------------------------------------------------------------------------------------- literal numbers
 
 
-def test_climbing_has_the_known_advantages_and_gradient(monkeypatch):
-    """Under uniform play, both agents, every joint action; the actor's step goes up the sampled policy gradient."""
+def test_advantages_and_the_policy_gradient_in_climbing(monkeypatch):
+    """For both agents and all joint actions of a uniform policy."""
     algorithm, collector = learner(climbing(), 64, max_grad_norm=None)
     with torch.no_grad():
-        for p in algorithm.policy.net.nets["agent"].core.head.parameters():
+        for p in algorithm.policy.net.networks["agent"].network.head.parameters():
             p.zero_()
-    # What each of agent 0's choices is worth depends on the column, of agent 1's on the row.
-    algorithm.critic = Table(lambda obs, u: torch.stack([u[..., 3:] @ CLIMBING.T, u[..., :3] @ CLIMBING], -2))
-    seen = spied(monkeypatch)
-    window = window_of(algorithm, collector)
-    algorithm.update(window, 0.0)
-    ((_, pi, taken, advantage),) = seen
+    # The values of agent 0's choices depend on the column of the table, those of agent 1's choices on its row.
+    algorithm.critic = ObsCritic(lambda obs, u: torch.stack([u[..., 3:] @ CLIMBING.T, u[..., :3] @ CLIMBING], -2))
+    calls = record_calls(monkeypatch)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    ((_, pi, taken, advantage),) = calls
     torch.testing.assert_close(pi, torch.full_like(pi, 1 / 3))
-    known = torch.tensor([[17.3333, -24.3333, -1.6667], [-23.6667, 12.6667, -1.6667], [6.3333, 11.6667, 3.3333]])
+    expected = torch.tensor([[17.3333, -24.3333, -1.6667], [-23.6667, 12.6667, -1.6667], [6.3333, 11.6667, 3.3333]])
     row, column = taken.argmax(-1).unbind(-1)
     assert len({*zip(row.flatten().tolist(), column.flatten().tolist(), strict=True)}) == 9
-    torch.testing.assert_close(advantage[..., 0, 0], known[row, column], atol=1e-4, rtol=0)
+    torch.testing.assert_close(advantage[..., 0, 0], expected[row, column], atol=1e-4, rtol=0)
     others = CLIMBING - CLIMBING.mean(1, keepdim=True)
     torch.testing.assert_close(advantage[..., 1, 0], others[row, column])
-    live = window.acted[:-1].unsqueeze(-1).unsqueeze(-1)
-    wanted = -(advantage * 0.5 * (taken - 1 / 3) * live).sum((0, 1, 2)) / (live.sum() * 2)  # the floor halves slopes
-    bias = algorithm.policy.net.nets["agent"].core.head.bias
-    torch.testing.assert_close(bias.grad, wanted, atol=1e-4, rtol=0)
+    valid = rollout.acted[:-1].unsqueeze(-1).unsqueeze(-1)
+    gradient = -(advantage * 0.5 * (taken - 1 / 3) * valid).sum((0, 1, 2)) / (
+        valid.sum() * 2
+    )  # epsilon = 0.5 halves gradients
+    bias = algorithm.policy.net.networks["agent"].network.head.bias
+    torch.testing.assert_close(bias.grad, gradient, atol=1e-4, rtol=0)
 
 
-def test_the_critic_learns_climbing_and_values_uniform_play_as_known():
-    settings = {"gamma": 0.0, "critic_hidden": (64,), "critic_chunks": 2}
+def test_the_critic_learns_the_table_of_climbing():
+    settings = {"gamma": 0.0, "critic_hidden_sizes": (64,), "critic_time_chunks": 2}
     algorithm, _, _ = train(climbing(7), 120, lr=1e-9, critic_lr=1e-2, **settings)
     table = torch.zeros(3, 3)
     for column in range(3):
         joint = torch.zeros(1, 6)
         joint[0, 3 + column] = 1
-        q, _ = algorithm.critic({"agent": torch.ones(1, 2, 1)}, None, joint, None, None, {})
+        q = algorithm.critic({"agent": torch.ones(1, 2, 1)}, None, joint, None)
         table[:, column] = q[0, 0].detach()
     torch.testing.assert_close(table, CLIMBING, atol=1.0, rtol=0)
     assert table.mean().item() == pytest.approx(-3.4444, abs=0.5)
@@ -141,356 +82,380 @@ def test_the_critic_learns_climbing_and_values_uniform_play_as_known():
     assert table.mean(0).tolist() == pytest.approx([-6.3333, -5.6667, 1.6667], abs=0.6)
 
 
-def targets(algorithm, window, q):
-    """Targets [T, B, N] where the target critic says q(obs)."""
-    algorithm.target.module = Table(lambda obs, joint: q(obs))
-    vectors = algorithm._joint.vectors(window.action)
-    pi = torch.full((algorithm.horizon + 1, *window.alive.shape[1:], 2), 0.5)
-    joint = algorithm._joint_action(vectors, pi[-1], window)
-    return algorithm._targets(window, window.obs, joint, None, pi, vectors["agent"])
+def targets(algorithm, rollout, q):
+    """Returns targets [T, B, N] of a target critic q(obs) and a uniform policy at the last timestep."""
+    algorithm.target.module = ObsCritic(lambda obs, joint: q(obs))
+    with torch.no_grad():
+        for p in algorithm.policy.net.networks["agent"].network.head.parameters():
+            p.zero_()
+    return algorithm.targets(rollout)[0].target
 
 
 @pytest.mark.parametrize("limit", [True, False])
-def test_a_limit_is_bootstrapped_through_and_an_end_is_not(limit):
-    """gamma 0.9, lambda 0.8, r = 1, Q = [1, 2, 3, 4] over an episode of three steps."""
-    world = Probe(show_age, lambda x, age, d, c: torch.ones(len(x), 1), length=3, limit=limit)
-    algorithm, collector = learner(world, horizon=4, gamma=0.9, td_lambda=0.8)
-    found = targets(algorithm, window_of(algorithm, collector), lambda age: (age + 1).expand(*age.shape[:-1], 2))
-    known = [4.85344, 4.852, 4.6] if limit else [2.9872, 2.26, 1.0]
-    assert found[:3, 0, 0].tolist() == pytest.approx(known, abs=1e-5)
+def test_targets_bootstrap_at_truncation_and_not_at_termination(limit):
+    """gamma 0.9, lambda 0.8, r = 1, Q = [1, 2, 3, 4] in an episode of three steps."""
+    world = Probe(observe_age, lambda x, age, d, c: torch.ones(len(x), 1), length=3, limit=limit)
+    algorithm, collector = learner(world, rollout_length=4, gamma=0.9, td_lambda=0.8)
+    found = targets(algorithm, collect_rollout(algorithm, collector), lambda age: (age + 1).expand(*age.shape[:-1], 2))
+    expected = [4.85344, 4.852, 4.6] if limit else [2.9872, 2.26, 1.0]
+    assert found[:3, 0, 0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_values_are_those_of_the_action_taken_and_behind_the_window_the_average():
-    """Q = [10 age, 10 age + 1]; the window ends in the middle of an episode."""
-    algorithm, collector = learner(Probe(show_age, pay_nothing, length=9), horizon=3, gamma=1.0, td_lambda=0.0)
-    window = window_of(algorithm, collector)
-    found = targets(algorithm, window, lambda age: 10 * age + torch.tensor([0.0, 1.0]))
-    taken = window.action["agent"].discrete[..., 0].float()
+def test_targets_use_values_of_actions_taken_and_the_mean_value_after_the_rollout():
+    """Q = [10 age, 10 age + 1]; the rollout ends within an episode."""
+    algorithm, collector = learner(
+        Probe(observe_age, zero_reward, length=9), rollout_length=3, gamma=1.0, td_lambda=0.0
+    )
+    rollout = collect_rollout(algorithm, collector)
+    found = targets(algorithm, rollout, lambda age: 10 * age + torch.tensor([0.0, 1.0]))
+    taken = rollout.action["agent"].discrete[..., 0].float()
     assert 0 < taken.mean() < 1
     torch.testing.assert_close(found[:2], 10 * torch.tensor([1.0, 2.0]).view(2, 1, 1) + taken[1:])
     torch.testing.assert_close(found[2], torch.full((16, 1), 30.5))
 
 
-def test_what_the_others_do_behind_the_window_is_drawn_from_the_policy():
-    world = Probe(show_nothing, pay_nothing, n=2, length=9)
-    algorithm, collector = learner(world, 4000, horizon=1)
-    window = window_of(algorithm, collector)
-    pi = torch.tensor([[0.8, 0.2], [0.1, 0.9]]).expand(4000, 2, 2)
-    joint = algorithm._joint_action(algorithm._joint.vectors(window.action), pi, window)
+def test_actions_of_others_after_the_rollout_are_drawn_from_the_policy():
+    world = Probe(observe_ones, zero_reward, n=2, length=9)
+    algorithm, collector = learner(world, 4000, rollout_length=1)
+    algorithm.policy.epsilon = 0.0
+    rollout = collect_rollout(algorithm, collector)
+    log_pi = torch.tensor([[0.8, 0.2], [0.1, 0.9]]).log().expand(2, 4000, 2, 2)
+    algorithm.policy.log_probs = lambda *args, **kwargs: log_pi
+    joint_actions = []
+    algorithm.target.module = ObsCritic(lambda obs, joint: joint_actions.append(joint) or torch.zeros(2, 4000, 2, 2))
+    algorithm.targets(rollout)
+    (joint,) = joint_actions
     torch.testing.assert_close(joint[1].mean(0), torch.tensor([0.8, 0.2, 0.1, 0.9]), atol=0.03, rtol=0)
     assert (joint.view(2, 4000, 2, 2).sum(-1) == 1).all()
 
 
-def test_a_team_is_paid_its_mean_or_each_its_own():
-    pay = lambda x, age, d, c: torch.tensor([1.0, 3.0]).expand(len(x), 2)  # noqa: E731
-    for team_reward, known in ((True, [2.0, 2.0]), (False, [1.0, 3.0])):
-        algorithm, collector = learner(Probe(show_nothing, pay, n=2), horizon=1, team_reward=team_reward)
-        window = window_of(algorithm, collector)
-        found = targets(algorithm, window, lambda obs: torch.zeros(*obs.shape[:-1], 2))
-        assert found[0, 0].tolist() == known
+def test_rewards_are_the_mean_of_the_team_or_individual():
+    reward = lambda x, age, d, c: torch.tensor([1.0, 3.0]).expand(len(x), 2)  # noqa: E731
+    for common_reward, expected in ((True, [2.0, 2.0]), (False, [1.0, 3.0])):
+        algorithm, collector = learner(Probe(observe_ones, reward, n=2), rollout_length=1, common_reward=common_reward)
+        rollout = collect_rollout(algorithm, collector)
+        found = targets(algorithm, rollout, lambda obs: torch.zeros(*obs.shape[:-1], 2))
+        assert found[0, 0].tolist() == expected
 
 
 # -------------------------------------------------------------------------------------------------------- invariants
 
 
-def decide(algorithm):
-    """Heads of the actor so large that its choices are far from uniform."""
+def make_decisive(algorithm):
+    """Scales the actor's output layers so that its choices are far from uniform."""
     with torch.no_grad():
-        for net in algorithm.policy.net.nets.values():
-            net.core.head.weight.mul_(300)
+        for net in algorithm.policy.net.networks.values():
+            net.network.head.weight.mul_(300)
 
 
-def noted(algorithm, window):
-    """Log-probability of what was done [T, B, N] as the learner computes it on the window, as one sequence."""
-    vectors = algorithm._joint.vectors(window.action)
-    last = algorithm._last(vectors, window, coma.onpolicy.live(window))
-    obs = algorithm.policy.scale(window.obs)
-    log_pi = algorithm.policy.choices(obs, window.action_mask, window.first, window.carry, last)
-    return torch.where(coma.beside(vectors) > 0, log_pi[:-1], 0.0).sum(-1)
+def log_probs(algorithm, rollout):
+    """Returns the learner's log-probabilities of the actions taken [T, B, N]."""
+    batch, log_pi = algorithm.targets(rollout)
+    return torch.where(batch.taken > 0, log_pi, 0.0).sum(-1)
 
 
-@pytest.mark.parametrize(("kind", "memory"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
-@pytest.mark.parametrize("settings", [{}, {"last_action": True, "critic_last_action": True, "critic": "joint_state"}])
-def test_acting_and_learning_mix_the_same_policy(kind, memory, settings):
-    """Masks, deaths, resets and short sequences included; the control learns with another floor."""
+@pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
+@pytest.mark.parametrize(
+    "settings", [{}, {"obs_last_action": True, "critic_last_action": True, "critic": "joint_state"}]
+)
+def test_acting_and_learning_use_the_same_probabilities(kind, rnn, settings):
+    """With masks, deaths, resets and short sequences. The control learns with another epsilon."""
     algorithm, collector = learner(
-        Everything(kind), memory=memory, sequence=4, normalise_obs=True, minibatches=2, critic_chunks=2, **settings
+        Everything(kind),
+        rnn=rnn,
+        sequence_length=4,
+        normalize_obs=True,
+        num_minibatches=2,
+        critic_time_chunks=2,
+        **settings,
     )
-    decide(algorithm)
-    for progress in (0.0, 0.3, 0.6):  # the floor and the carried memory change from window to window
-        window = window_of(algorithm, collector)
-        pieces = algorithm._cut(window)
-        assert pieces.copies == 48
-        live = coma.onpolicy.live(pieces)
-        wanted = coma.onpolicy.sequences(window.record["log_prob"], 4)[live]
-        torch.testing.assert_close(noted(algorithm, pieces)[live], wanted, atol=1e-5, rtol=0)
+    make_decisive(algorithm)
+    for progress in (0.0, 0.3, 0.6):  # epsilon and the hidden state change between rollouts
+        rollout = collect_rollout(algorithm, collector)
+        sequences = algorithm.as_sequences(rollout)
+        assert sequences.num_envs == 48
+        valid = rollouts.valid_mask(sequences)
+        expected = split_into_sequences(rollout.extras["log_prob"], 4)[valid]
+        torch.testing.assert_close(log_probs(algorithm, sequences)[valid], expected, atol=1e-5, rtol=0)
         epsilon, algorithm.policy.epsilon = algorithm.policy.epsilon, algorithm.policy.epsilon / 2
-        assert (noted(algorithm, pieces)[live] - wanted).abs().max() > 1e-2 * epsilon
+        assert (log_probs(algorithm, sequences)[valid] - expected).abs().max() > 1e-2 * epsilon
         algorithm.policy.epsilon = epsilon
-        metrics = algorithm.update(window, progress)
+        metrics = algorithm.update(rollout, progress)
         assert all(abs(value) < 1e9 for value in metrics.values())
 
 
 @pytest.mark.parametrize("share", ["role", "all", "none"])
-def test_parameters_can_be_shared_in_every_way(share):
-    algorithm, collector = learner(Everything("multi_discrete", alike=True), share=share, memory="gru")
-    metrics = algorithm.update(window_of(algorithm, collector), 0.0)
+def test_all_kinds_of_parameter_sharing_learn(share):
+    algorithm, collector = learner(Everything("multi_discrete", equal_roles=True), share_params=share, rnn="gru")
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert metrics["policy/grad_norm"] > 0
     assert metrics["value/grad_norm"] > 0
 
 
-def test_pictures_are_read():
-    world = Probe(lambda x, age: x.view(-1, 1, 1, 1, 1).expand(-1, 1, 6, 6, 1), pay_nothing, n=2)
+def test_images_are_learned_from():
+    world = Probe(lambda x, age: x.view(-1, 1, 1, 1, 1).expand(-1, 1, 6, 6, 1), zero_reward, n=2)
     (role,) = world.spec.roles
-    picture = spaces.Box(0.0, 1.0, (6, 6, 1))
-    world.spec = type(world.spec)("picture", (type(role)(**{**vars(role), "observation_space": picture}),), {})
-    world.view = lambda state: type(view)({"agent": state["x"].view(-1, 1, 1, 1, 1).expand(-1, 2, 6, 6, 1)})
-    view = Probe.view(Probe(show_x, pay_nothing, n=2), {"x": torch.zeros(1), "age": torch.zeros(1)})
+    image = spaces.Box(0.0, 1.0, (6, 6, 1))
+    world.spec = type(world.spec)("image", (type(role)(**{**vars(role), "observation_space": image}),), {})
+    world.observe = lambda state: type(observation)({"agent": state["x"].view(-1, 1, 1, 1, 1).expand(-1, 2, 6, 6, 1)})
+    observation = Probe.observe(Probe(observe_x, zero_reward, n=2), {"x": torch.zeros(1), "age": torch.zeros(1)})
     algorithm, collector = learner(world)
-    COMA.capabilities.require("coma", algorithm.team)
-    assert algorithm.update(window_of(algorithm, collector), 0.0)["policy/grad_norm"] > 0
+    COMA.capabilities.check("coma", algorithm.team)
+    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/grad_norm"] > 0
 
 
 def weights(algorithm):
     return tree_leaves({**algorithm.state_dict()["policy"]["module"], **algorithm.critic.state_dict()})
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_in_dead_places_changes_no_weight(kind, memory):
-    """NaN and a million there leave the same bits, and these are finite."""
+def test_observations_and_rewards_of_dead_agents_do_not_change_weights(kind, rnn):
+    """NaN and 1e6 result in the same bits, which are finite."""
     found = []
     for dead in (float("nan"), 1e6):
         algorithm, collector = learner(
-            Everything(kind, dead), memory=memory, normalise_obs=True, last_action=True, critic_last_action=True,
-            normalise_advantage=True, epochs=2,
+            Everything(kind, dead), rnn=rnn, normalize_obs=True, obs_last_action=True, critic_last_action=True,
+            normalize_advantage=True, epochs=2,
         )  # fmt: skip
         for _ in range(2):
-            window = window_of(algorithm, collector)
-            assert not window.alive.all()
-            algorithm.update(window, 0.0)
+            rollout = collect_rollout(algorithm, collector)
+            assert not rollout.alive.all()
+            algorithm.update(rollout, 0.0)
         found.append(weights(algorithm))
     for one, other in zip(*found, strict=True):
         assert one.isfinite().all()
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("closing", [True, False])
-def test_closing_rows_are_not_learned_from(closing):
-    """What is seen and done there, behind an end, changes no bit; the control changes rows that were acted on."""
+@pytest.mark.parametrize("final", [True, False])
+def test_final_timesteps_are_not_learned_from(final):
+    """Their observations and actions do not change weights. Those of other timesteps, the control, do."""
     found = []
     for shift in (0.0, 100.0):
-        algorithm, collector = learner(Probe(show_age, pay_nothing, length=3))
-        window = window_of(algorithm, collector)
-        rows = (~window.acted if closing else window.acted)[:-1]
-        assert rows.sum() == (48 if closing else 144)
-        window.obs["agent"][:-1][rows] += shift
-        window.action["agent"].discrete[rows] = int(shift > 0)
-        algorithm.update(window, 0.0)
+        algorithm, collector = learner(Probe(observe_age, zero_reward, length=3))
+        rollout = collect_rollout(algorithm, collector)
+        timesteps = (~rollout.acted if final else rollout.acted)[:-1]
+        assert timesteps.sum() == (48 if final else 144)
+        rollout.obs["agent"][:-1][timesteps] += shift
+        rollout.action["agent"].discrete[timesteps] = int(shift > 0)
+        algorithm.update(rollout, 0.0)
         found.append(weights(algorithm))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True)) == closing
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True)) == final
 
 
 @pytest.mark.parametrize("others_matter", [False, True])
-def test_an_irrelevant_team_mate_gets_no_credit(monkeypatch, others_matter):
-    """Only agent 0 decides what the team earns: agent 1's advantage is about 0, agent 0's is not. In the control both
-    decide.
-    """
-    pay = lambda x, age, d, c: (d[:, :1] + others_matter * d[:, 1:]).float() * 4  # noqa: E731
-    algorithm, collector, _ = train(Probe(show_nothing, pay, n=2), 200, lr=1e-9, critic_lr=1e-2)
-    seen = spied(monkeypatch)
-    window = window_of(algorithm, collector)
-    algorithm.update(window, 0.0)
-    size = seen[0][3][..., 0][window.acted[:-1]].abs().mean(0).tolist()
+def test_an_irrelevant_teammate_gets_no_credit(monkeypatch, others_matter):
+    """The reward depends on agent 0 only, so that agent 1's advantage is about 0. In the control it depends on both."""
+    reward = lambda x, age, d, c: (d[:, :1] + others_matter * d[:, 1:]).float() * 4  # noqa: E731
+    algorithm, collector, _ = train(Probe(observe_ones, reward, n=2), 200, lr=1e-9, critic_lr=1e-2)
+    calls = record_calls(monkeypatch)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    size = calls[0][3][..., 0][rollout.acted[:-1]].abs().mean(0).tolist()
     assert size[0] > 1.5
     assert size[1] > 1.5 if others_matter else size[1] < 0.15
 
 
-def test_the_advantage_of_a_learner_has_mean_zero_over_its_policy(monkeypatch):
-    """With masks and floor, every agent, every component; the control leaves the floor out of the baseline."""
-    seen = spied(monkeypatch)
-    algorithm, collector = learner(Everything("multi_discrete"), epsilon=0.5)
-    decide(algorithm)
-    window = window_of(algorithm, collector)
-    algorithm.update(window, 0.0)
-    ((q, pi, _, _),) = seen
-    live = coma.onpolicy.live(window)
+def test_advantages_have_mean_zero_under_the_policy(monkeypatch):
+    """For all agents and components, with masks and epsilon. In the control the baseline has no epsilon."""
+    calls = record_calls(monkeypatch)
+    algorithm, collector = learner(Everything("multi_discrete"), epsilon_start=0.5)
+    make_decisive(algorithm)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    ((q, pi, _, _),) = calls
+    valid = rollouts.valid_mask(rollout)
     every = torch.eye(5).view(5, 1, 1, 1, 5)
 
     def mean(baseline):
-        advantage = coma.by_component(q * every, algorithm._component) - coma.by_component(
-            q * baseline, algorithm._component
-        )
-        own = coma.by_component(every * pi, algorithm._component)  # the probability of a choice, in its component
-        return (own * advantage).sum(0)[live].abs().max()
+        component = component_matrix(algorithm.team, CPU)
+        advantage = coma.sum_by_component(q * every, component) - coma.sum_by_component(q * baseline, component)
+        probability = coma.sum_by_component(every * pi, component)
+        return (probability * advantage).sum(0)[valid].abs().max()
 
     assert mean(pi) < 1e-5
     algorithm.policy.epsilon = 0.0
-    plain = algorithm.policy.choices(window.obs, window.action_mask, None, {}, None)[:-1].exp()
-    assert mean(plain) > 1e-2
+    without_epsilon = algorithm.policy.log_probs(rollout.obs, rollout.action_mask, None, {}, None)[:-1].exp()
+    assert mean(without_epsilon) > 1e-2
 
 
-def test_components_that_a_role_lacks_do_not_enter_the_scale_of_advantages(monkeypatch):
-    """Guards choose twice and the scout once: what it lacks is neither counted as a zero nor reported as one."""
-    algorithm, collector = learner(Everything("multi_discrete"), normalise_advantage=True, lr=1e-6, critic_lr=1e-6)
-    seen, scaled, original = spied(monkeypatch), [], coma.standardise
+def test_missing_components_do_not_change_the_normalization_of_advantages(monkeypatch):
+    """Guards have two components and the scout one; its missing component does not count as a zero."""
+    algorithm, collector = learner(Everything("multi_discrete"), normalize_advantage=True, lr=1e-6, critic_lr=1e-6)
+    calls, scaled, original = record_calls(monkeypatch), [], coma.standardize
 
     def spy(x, weight):
         scaled.append(original(x, weight))
         return scaled[-1]
 
-    monkeypatch.setattr(coma, "standardise", spy)
-    window = window_of(algorithm, collector)
-    metrics = algorithm.update(window, 0.0)
-    ((_, _, _, gain),) = seen
-    there = onpolicy.live(window)[..., None] & torch.tensor([[True, True], [True, True], [True, False]])
-    held = gain[there].double()
-    assert held.mean().abs() > 0.01  # the control: zeros among them would move mean and spread
-    expected = (held - held.mean()) / held.std(correction=0)
-    torch.testing.assert_close(scaled[0][there].double(), expected, atol=1e-5, rtol=1e-5)
-    one, other = scaled[0][..., 0], torch.where(there[..., 1], scaled[0][..., 1], scaled[0][..., 0])
-    mean = ((one + other) / 2)[onpolicy.live(window)].mean()
+    monkeypatch.setattr(coma, "standardize", spy)
+    rollout = collect_rollout(algorithm, collector)
+    metrics = algorithm.update(rollout, 0.0)
+    ((_, _, _, advantage),) = calls
+    exists = rollouts.valid_mask(rollout)[..., None] & torch.tensor([[True, True], [True, True], [True, False]])
+    values = advantage[exists].double()
+    assert values.mean().abs() > 0.01  # so that additional zeros would change mean and variance
+    expected = (values - values.mean()) / values.std(correction=0)
+    torch.testing.assert_close(scaled[0][exists].double(), expected, atol=1e-5, rtol=1e-5)
+    one, other = scaled[0][..., 0], torch.where(exists[..., 1], scaled[0][..., 1], scaled[0][..., 0])
+    mean = ((one + other) / 2)[rollouts.valid_mask(rollout)].mean()
     assert metrics["policy/advantage"] == pytest.approx(mean.item(), abs=1e-6)
 
 
-def test_the_floor_is_explored_with_and_not_evaluated_with():
-    """A policy that is sure: explore draws the other two choices with a third of epsilon, sample never; a masked choice
-    is never drawn.
+def test_epsilon_applies_to_exploration_only():
+    """A deterministic policy takes each other choice with a third of epsilon in mode explore, and never in mode sample.
+    Masked choices are never taken.
     """
     mask = torch.tensor([True, True, True, False])
-    world = Probe(show_nothing, pay_nothing, actions=spaces.Discrete(4), mask=mask)
-    algorithm, _ = learner(world, epsilon=0.3)
+    world = Probe(observe_ones, zero_reward, actions=spaces.Discrete(4), mask=mask)
+    algorithm, _ = learner(world, epsilon_start=0.3)
     with torch.no_grad():
-        algorithm.policy.net.nets["agent"].core.head.bias[0] = 50
-    rows = 20_000
-    everyone = torch.ones(rows, 1, dtype=torch.bool)
-    row = Row(
-        {"agent": torch.zeros(rows, 1, 1)}, {"agent": mask.expand(rows, 1, 4)}, {}, everyone, everyone, everyone[:, 0]
+        algorithm.policy.net.networks["agent"].network.head.bias[0] = 50
+    timesteps = 20_000
+    all_true = torch.ones(timesteps, 1, dtype=torch.bool)
+    timestep = Timestep(
+        {"agent": torch.zeros(timesteps, 1, 1)},
+        {"agent": mask.expand(timesteps, 1, 4)},
+        {},
+        all_true,
+        all_true,
+        all_true[:, 0],
     )
-    (noise,) = algorithm.policy.noise(1, rows, torch.Generator().manual_seed(0))
+    (noise,) = algorithm.policy.draw_noise(1, timesteps, torch.Generator().manual_seed(0))
     share = {}
     for mode in ("explore", "sample", "greedy"):
-        action, _, _ = algorithm.policy.act(row, {}, noise, mode)
-        share[mode] = (torch.bincount(action["agent"].discrete.flatten(), minlength=4) / rows).tolist()
+        action, _, _ = algorithm.policy.act(timestep, {}, noise, mode)
+        share[mode] = (torch.bincount(action["agent"].discrete.flatten(), minlength=4) / timesteps).tolist()
     assert share["explore"] == pytest.approx([0.8, 0.1, 0.1, 0.0], abs=0.01)
     assert share["explore"][3] == 0
     assert share["sample"] == share["greedy"] == [1, 0, 0, 0]
 
 
-def test_target_networks_follow_softly_or_as_a_whole():
-    algorithm, collector = learner(climbing(), target_every=None, tau=0.25, critic_chunks=1)
+def test_target_networks_have_soft_and_hard_updates():
+    algorithm, collector = learner(climbing(), target_update_interval=None, tau=0.25, critic_time_chunks=1)
     before = [p.clone() for p in algorithm.target.module.parameters()]
     mixed = before
     for _ in range(3):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
         mixed = [m + 0.25 * (p.detach() - m) for m, p in zip(mixed, algorithm.critic.parameters(), strict=True)]
-    for own, wanted, start in zip(algorithm.target.module.parameters(), mixed, before, strict=True):
-        torch.testing.assert_close(own, wanted)
+    for own, expected, start in zip(algorithm.target.module.parameters(), mixed, before, strict=True):
+        torch.testing.assert_close(own, expected)
         assert not torch.equal(own, start)
-    algorithm, collector = learner(climbing(), target_every=2)
+    algorithm, collector = learner(climbing(), target_update_interval=2)
     start = [p.clone() for p in algorithm.target.module.parameters()]
     for copied in (False, True, False):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
         pairs = list(zip(algorithm.target.module.parameters(), algorithm.critic.parameters(), strict=True))
         assert all(torch.equal(own, online) for own, online in pairs) == copied
     assert not any(torch.equal(own, first) for (own, _), first in zip(pairs, start, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("chunks", "rows"), [(1, [[0, 1, 2, 3, 4]]), (2, [[2, 3, 4], [0, 1]]), (99, [[4], [3], [2], [1], [0]])]
+    ("chunks", "timesteps"), [(1, [[0, 1, 2, 3, 4]]), (2, [[2, 3, 4], [0, 1]]), (99, [[4], [3], [2], [1], [0]])]
 )
-def test_the_critic_goes_backwards_in_time_and_advantages_are_from_before_each_step(monkeypatch, chunks, rows):
-    algorithm, collector = learner(Probe(show_age, pay_nothing, length=9), horizon=5, critic_chunks=chunks)
-    seen, read, values = spied(monkeypatch), [], []
+def test_the_critic_is_trained_backward_in_time_and_advantages_use_values_before_each_step(
+    monkeypatch, chunks, timesteps
+):
+    algorithm, collector = learner(
+        Probe(observe_age, zero_reward, length=9), rollout_length=5, critic_time_chunks=chunks
+    )
+    calls, observed, values = record_calls(monkeypatch), [], []
 
-    def note(module, args, out):
-        read.append(args[0]["agent"][:, 0, 0, 0].tolist())
-        values.append(out[0].detach().clone())
+    def record(module, args, out):
+        observed.append(args[0]["agent"][:, 0, 0, 0].tolist())
+        values.append(out.detach().clone())
 
-    algorithm.critic.register_forward_hook(note)
-    algorithm.update(window_of(algorithm, collector), 0.0)
-    assert read == rows
-    assert algorithm._critic_step.state_dict()["value"]["step"] == len(rows)
-    ((q, _, _, _),) = seen
+    algorithm.critic.register_forward_hook(record)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert observed == timesteps
+    assert algorithm.state_dict()["critic_optimizer"]["value"]["step"] == len(timesteps)
+    ((q, _, _, _),) = calls
     assert torch.equal(q, torch.cat(values[::-1]))
-    window = window_of(algorithm, collector)
-    after, _ = algorithm.critic(window.obs, None, torch.zeros(6, 16, 2), None, None, {})
-    assert not torch.equal(after[:-1], q)  # the control: values move with the steps
+    rollout = collect_rollout(algorithm, collector)
+    after = algorithm.critic(rollout.obs, None, torch.zeros(6, 16, 2), None)
+    assert not torch.equal(after[:-1], q)  # the control: the steps change the values
 
 
-@pytest.mark.parametrize(("kind", "memory"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(kind, memory):
+@pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
+def test_a_resumed_learner_has_the_same_bits(kind, rnn):
     settings = {
-        "memory": memory, "sequence": 4, "batch": 10, "minibatches": 2, "last_action": True, "critic_last_action": True,
-        "normalise_obs": True, "epsilon_steps": 3000, "target_every": 3,
+        "rnn": rnn, "sequence_length": 4, "batch_size": 10, "num_minibatches": 2,
+        "obs_last_action": True, "critic_last_action": True,
+        "normalize_obs": True, "epsilon_decay_steps": 3000, "target_update_interval": 3,
     }  # fmt: skip
     algorithm, collector = learner(Everything(kind), **settings)
     for _ in range(2):
-        algorithm.update(window_of(algorithm, collector), 0.1)
+        algorithm.update(collect_rollout(algorithm, collector), 0.1)
     states = copy.deepcopy((algorithm.state_dict(), collector.state_dict()))
-    other, fresh = learner(Everything(kind), **settings)
+    other, other_collector = learner(Everything(kind), **settings)
     other.load_state_dict(states[0])
-    fresh.load_state_dict(states[1])
+    other_collector.load_state_dict(states[1])
     assert other.policy.epsilon == algorithm.policy.epsilon < 0.5
     for _ in range(2):
-        first = algorithm.update(window_of(algorithm, collector), 0.2)
-        second = other.update(window_of(other, fresh), 0.2)
+        first = algorithm.update(collect_rollout(algorithm, collector), 0.2)
+        second = other.update(collect_rollout(other, other_collector), 0.2)
         assert first == second
     for one, another in zip(tree_leaves(algorithm.state_dict()), tree_leaves(other.state_dict()), strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(another))
     assert algorithm.state_dict()["target"]["calls"] == 4 * 2
 
 
-def test_minibatches_deal_the_sequences_out_and_batches_draw_them():
-    algorithm, _ = learner(climbing(), sequence=4, minibatches=3)
-    dealt = algorithm._deal(48)
-    assert sorted(torch.cat(dealt).tolist()) == list(range(48))
-    algorithm, _ = learner(climbing(), sequence=4, minibatches=3, batch=10)
-    drawn = algorithm._deal(48)
+def test_minibatches_partition_the_sequences_or_are_drawn_from_all():
+    shuffle = torch.Generator().manual_seed(0)
+    partition = [part for part in rollouts.minibatch_indices(48, 3, None, shuffle) if part is not None]
+    assert sorted(torch.cat(partition).tolist()) == list(range(48))
+    drawn = [part for part in rollouts.minibatch_indices(48, 3, 10, shuffle) if part is not None]
     assert [len(set(part.tolist())) for part in drawn] == [10, 10, 10]
-    assert len({*torch.cat(drawn).tolist()}) < 30  # drawn anew for each
+    assert len({*torch.cat(drawn).tolist()}) < 30  # each from all sequences
 
 
-def test_schedules_move_with_the_progress_of_the_run_or_with_steps():
+def test_schedules_follow_the_progress_of_the_run_or_environment_steps():
     algorithm, collector = learner(
         climbing(), lr=1e-3, lr_schedule="linear", lr_end=0.1, critic_lr=1e-2, critic_lr_schedule="exponential",
-        critic_lr_end=0.01, epsilon=0.5, epsilon_end=0.1, entropy_coef=0.2, entropy_schedule="linear", entropy_end=0.5,
+        critic_lr_end=0.01, epsilon_start=0.5, epsilon_end=0.1, entropy_coef=0.2,
+        entropy_schedule="linear", entropy_end=0.5,
     )  # fmt: skip
-    half = algorithm.update(window_of(algorithm, collector), 0.5)
+    half = algorithm.update(collect_rollout(algorithm, collector), 0.5)
     assert half["policy/lr"] == pytest.approx(0.55e-3)
     assert half["value/lr"] == pytest.approx(1e-3)
     assert half["policy/entropy_coef"] == pytest.approx(0.15)
-    assert half["policy/epsilon"] == 0.5  # as it was collected
+    assert half["policy/epsilon"] == 0.5  # that of the rollout
     assert algorithm.policy.epsilon == pytest.approx(0.3)
-    settings = {"epsilon": 1.0, "epsilon_end": 0.01, "epsilon_schedule": "exponential", "epsilon_steps": 192}
+    settings = {
+        "epsilon_start": 1.0,
+        "epsilon_end": 0.01,
+        "epsilon_schedule": "exponential",
+        "epsilon_decay_steps": 192,
+    }
     algorithm, collector = learner(climbing(), **settings)
-    algorithm.update(window_of(algorithm, collector), 0.9)  # 16 copies act in 6 of 12 rows
+    algorithm.update(collect_rollout(algorithm, collector), 0.9)  # 16 environments act in 6 of 12 timesteps
     assert algorithm.policy.epsilon == pytest.approx(0.1)
     for _ in range(2):
-        algorithm.update(window_of(algorithm, collector), 0.9)
+        algorithm.update(collect_rollout(algorithm, collector), 0.9)
     assert algorithm.policy.epsilon == pytest.approx(0.01)
 
 
-def test_shapes_and_settings_that_do_not_fit_are_one_line():
-    with pytest.raises(UserError, match=r"algo.sequence=5 does not divide the horizon of 12"):
-        learner(climbing(), sequence=5)
-    with pytest.raises(UserError, match="share=role"):
-        learner(Everything(), share="all")
+def test_incompatible_settings_are_refused():
+    with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
+        learner(climbing(), sequence_length=5)
+    with pytest.raises(UserError, match="share_params=role"):
+        learner(Everything(), share_params="all")
     with pytest.raises(UserError, match="needs an environment state"):
         learner(climbing(), critic="state")
-    with pytest.raises(UserError, match=r"algo.batch=17 is more than a window's 16 sequences"):
-        learner(climbing(), batch=17)
-    with pytest.raises(UserError, match=r"algo.epsilon_end=0 is never reached exponentially"):
+    with pytest.raises(UserError, match=r"algo.batch_size: 17 is more than the 16 sequences of a rollout"):
+        learner(climbing(), batch_size=17)
+    with pytest.raises(UserError, match=r"algo.epsilon_end: must be above 0 for an exponential schedule"):
         learner(climbing(), epsilon_end=0.0, epsilon_schedule="exponential")
-    continuous = env_of(Probe(show_nothing, pay_nothing, actions=spaces.Box(-1.0, 1.0, (1,))))
+    continuous = env_of(Probe(observe_ones, zero_reward, actions=spaces.Box(-1.0, 1.0, (1,))))
     with pytest.raises(UserError, match="does not support the continuous actions"):
-        COMA.capabilities.require("coma", continuous.spec.default_teams()[0])
+        COMA.capabilities.check("coma", continuous.spec.default_teams()[0])
 
 
-def test_what_is_not_a_number_stops_the_run_by_name():
+def test_a_non_finite_loss_is_named():
     algorithm, collector = learner(climbing())
-    window = window_of(algorithm, collector)
+    rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
         next(algorithm.critic.parameters()).fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match=r"loss/value.* became NaN or infinite in part 0"):
-        algorithm.update(window, 0.0)
+    with pytest.raises(NonFiniteError, match=r"loss/value.* became NaN or infinite in minibatch 0"):
+        algorithm.update(rollout, 0.0)

@@ -1,4 +1,4 @@
-"""Mistakes that public code made, for every family: each test fails where the mistake is put in."""
+"""Mistakes found in public code: each test fails for a family of algorithms that makes the mistake."""
 
 from __future__ import annotations
 
@@ -10,54 +10,65 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algos import test_coma, test_ddpg, test_poca, test_ppo, test_sac
-from algos.families import FAMILIES, GRU, OF_AGENTS, made, q_learner, window_of
-from algos.test_every import learner as preset
-from algos.worlds import Everything, Probe, env_of
-from coterie.algos import onpolicy
-from coterie.collect import Collector
-from coterie.types import tree_leaves, tree_map
+from algo_worlds import Everything, Probe, env_of, observe_x, observe_zeros, zero_reward
+from coterie.algos import sequences
+from coterie.core.tree import tree_leaves, tree_map
+from coterie.training.collector import Collector
+from families import FAMILIES, GRU, PER_AGENT, make_learner, q_learner_of_world
+from learners import (
+    collect_rollout,
+    coma_learner,
+    ddpg_learner,
+    mean_reward,
+    poca_learner,
+    ppo_learner,
+    sac_learner,
+    train_poca,
+)
+from preset_learners import preset_learner
 
-# ------------------------------------------------------------------------------------------------------- whose is what
+# --------------------------------------------------------------------------- assignment to environments and agents
 
 
-def other_places(one, other):
-    """Places [t, copy, agent] where they differ."""
+def differing_entries(one, other):
+    """Returns the indices (timestep, environment, agent) of entries that differ."""
     return {tuple(place) for place in (one != other).nonzero().tolist()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_flags_rewards_and_observations_reach_the_targets_of_their_own_copy_and_agent_alone(name):
-    """Flattening one of them copy by copy and another agent by agent would mix three copies of two agents. What one
-    agent of copy 1 sees next, earns, or the end of its life changes its own target, or its team's, and no other.
+def test_flags_rewards_and_observations_only_change_the_targets_of_their_own_environment_and_agents(name):
+    """Flattening axes in different orders would mix three environments of two agents. An agent's next observation,
+    reward or termination changes its own target, or its team's, and no other.
     """
-    alone = name in OF_AGENTS
-    world = Probe(lambda x, age: x.view(-1, 1, 1), test_ppo.pay_nothing, n=2, length=9, start=lambda noise: noise[:, 0])
-    settings = {"memory": "none"} if name not in {"ppo", "mappo", "poca", "coma"} else {}
-    algorithm, collector, targets = made(name, world, 3, horizon=1, **settings)
-    window = window_of(algorithm, collector)
+    independent = name in PER_AGENT
+    world = Probe(observe_x, zero_reward, n=2, length=9, start=lambda noise: noise[:, 0])
+    settings = {"rnn": "none"} if name not in {"ppo", "mappo", "poca", "coma"} else {}
+    algorithm, collector, targets = make_learner(name, world, 3, rollout_length=1, **settings)
+    rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        plain = targets(algorithm, window)
-        own, team = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}  # the second place of six, or the third
-        obs = window.obs["agent"].clone()
+        plain = targets(algorithm, rollout)
+        own, team = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
+        obs = rollout.obs["agent"].clone()
         obs[1, 1, 0] += 5
-        assert other_places(plain, targets(algorithm, replace(window, obs={"agent": obs}))) == (own if alone else team)
-        reward = window.reward.clone()
+        assert differing_entries(plain, targets(algorithm, replace(rollout, obs={"agent": obs}))) == (
+            own if independent else team
+        )
+        reward = rollout.reward.clone()
         reward[0, 1, 0] += 5
-        shared = name in {"vdn", "poca", "coma"}  # the others pay each agent its own
-        found = other_places(plain, targets(algorithm, replace(window, reward=reward)))
+        shared = name in {"vdn", "poca", "coma"}  # the other families learn from individual rewards
+        found = differing_entries(plain, targets(algorithm, replace(rollout, reward=reward)))
         assert found == (team if shared else own)
-        ended = window.terminated.clone()
-        ended[0, 1, 0 if alone else slice(None)] = True
-        found = targets(algorithm, replace(window, terminated=ended))
-        assert other_places(plain, found) == (own if alone else team)
-        assert not found[0, 1, 0 if alone else slice(None)].any()
+        terminated = rollout.terminated.clone()
+        terminated[0, 1, 0 if independent else slice(None)] = True
+        found = targets(algorithm, replace(rollout, terminated=terminated))
+        assert differing_entries(plain, found) == (own if independent else team)
+        assert not found[0, 1, 0 if independent else slice(None)].any()
 
 
 def weights(algorithm):
-    """All that learning moves but what was stored, and memories, which may hold what a life that is over did."""
+    """Returns the state that learning changes, without replayed data and hidden states."""
     state = algorithm.state_dict()
-    parts = [part for key, part in state.items() if key not in {"replay", "carry"} and "optimis" not in key]
+    parts = [part for key, part in state.items() if key not in {"buffer", "hidden_state"} and "optimi" not in key]
     return [x.clone() for x in tree_leaves(parts) if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
@@ -68,95 +79,95 @@ def same(one, other):
 PRESETS = ("ippo", "mappo", "poca", "coma", "iql", "vdn", "qmix", "qplex", "wqmix", "maddpg", "matd3", "sac", "masac")
 
 
-def poisoned(window, places, actions=True, rewards=True):
-    """The window with a million for each reward and note, and the first choice, at `places` [T, B, N]."""
+def poisoned(rollout, places, actions=True, rewards=True):
+    """Returns the rollout with rewards and extras of 1e6, and the first choice, at `places` [T, B, N]."""
 
-    def done(action, here):
+    def poisoned_action(action, where):
         numbers, choices = action.continuous, action.discrete
-        here = here.unsqueeze(-1)
+        where = where.unsqueeze(-1)
         return replace(
             action,
-            continuous=None if numbers is None else torch.where(here, 1e6, numbers),
-            discrete=None if choices is None else torch.where(here, 0, choices),
+            continuous=None if numbers is None else torch.where(where, 1e6, numbers),
+            discrete=None if choices is None else torch.where(where, 0, choices),
         )
 
-    at, action = 0, dict(window.action)
-    for role, x in window.action.items() if actions else ():
+    start, action = 0, dict(rollout.action)
+    for role, x in rollout.action.items() if actions else ():
         n = (x.discrete if x.discrete is not None else x.continuous).shape[-2]
-        action[role] = done(x, places[..., at : at + n])
-        at += n
-    record = {name: torch.where(places, 1e6, x) for name, x in window.record.items()}
-    reward = torch.where(places, 1e6, window.reward) if rewards else window.reward
-    return replace(window, reward=reward, action=action, record=record)
+        action[role] = poisoned_action(x, places[..., start : start + n])
+        start += n
+    extras = {name: torch.where(places, 1e6, x) for name, x in rollout.extras.items()}
+    reward = torch.where(places, 1e6, rollout.reward) if rewards else rollout.reward
+    return replace(rollout, reward=reward, action=action, extras=extras)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_reward_of_a_last_step_moves_the_critic(name):
-    """Every step is the last. Paid or not, a critic whose loss leaves ended rows out would learn the same."""
+def test_the_reward_of_a_terminal_step_changes_the_critic(name):
+    """Every step is terminal. If the loss masked terminal steps, the critic would not depend on the reward."""
     found = []
-    for pay in (0.0, 1.0):
-        world = Probe(lambda x, age: x.view(-1, 1, 1), lambda x, age, d, c, p=pay: p * x.view(-1, 1), n=2)
-        algorithm = preset(name, env_of(world, 16), "none")
+    for scale in (0.0, 1.0):
+        world = Probe(observe_x, lambda x, age, d, c, scale=scale: scale * x.view(-1, 1), n=2)
+        algorithm = preset_learner(name, env_of(world, 16), "none")
         collector = Collector(env_of(world, 16), {algorithm.team.name: algorithm.policy}, seed=0)
         for _ in range(2):
-            window = window_of(algorithm, collector)
-            assert window.terminated[window.acted[:-1]].all()
-            algorithm.update(window, 0.0)
+            rollout = collect_rollout(algorithm, collector)
+            assert rollout.terminated[rollout.acted[:-1]].all()
+            algorithm.update(rollout, 0.0)
         state = algorithm.state_dict()
         found.append(tree_leaves(state["critic"] if "critic" in state else state["module"]))
     assert not same(*found)
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("name", PRESETS)
-def test_what_was_done_and_paid_in_closing_rows_moves_no_weight(name, memory):
-    """Of any learner, to the bit; in the control it is paid in rows that were acted on. What COMA's policy would do
-    behind a limit it reads from the closing row.
+def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn):
+    """The control changes rewards of other timesteps. COMA evaluates its policy at final timesteps, where it bootstraps
+    at truncation.
     """
     moved = []
-    for where in ("nowhere", "closing", "acted"):
-        algorithm = preset(name, env_of(Everything(dead=0.0), 16), memory)
+    for where in ("nowhere", "final", "acted"):
+        algorithm = preset_learner(name, env_of(Everything(dead=0.0), 16), rnn)
         collector = Collector(env_of(Everything(dead=0.0), 16), {algorithm.team.name: algorithm.policy}, seed=0)
         for _ in range(2):
-            window = window_of(algorithm, collector)
-            closing = ~window.acted[:-1].unsqueeze(-1).expand_as(window.reward)
-            assert closing.any()
-            places = {"nowhere": closing & ~closing, "closing": closing, "acted": ~closing}[where]
+            rollout = collect_rollout(algorithm, collector)
+            final = ~rollout.acted[:-1].unsqueeze(-1).expand_as(rollout.reward)
+            assert final.any()
+            places = {"nowhere": final & ~final, "final": final, "acted": ~final}[where]
             if where == "acted":
-                window = replace(window, reward=window.reward + places)
+                rollout = replace(rollout, reward=rollout.reward + places)
             else:
-                window = poisoned(window, places, actions=name != "coma")
-            algorithm.update(window, 0.0)
+                rollout = poisoned(rollout, places, actions=name != "coma")
+            algorithm.update(rollout, 0.0)
         moved.append(weights(algorithm))
-    nowhere, closing, acted = moved
-    assert all(x.isfinite().all() for x in closing)
-    assert same(nowhere, closing)
+    nowhere, final, acted = moved
+    assert all(x.isfinite().all() for x in final)
+    assert same(nowhere, final)
     assert not same(nowhere, acted)
 
 
-@pytest.mark.parametrize("where", ["dead", "live"])
+@pytest.mark.parametrize("where", ["dead", "alive"])
 @pytest.mark.parametrize("name", ["ippo", "poca", "iql", "ddpg", "td3", "sac"])
-def test_what_the_learner_is_given_of_the_dead_moves_no_weight(name, where):
-    """The collector cleans windows; this is put in behind it, so that the learner's own masks have to hold. Only who
-    judges by an agent's own observation, or knows who is there, can be asked that.
+def test_masks_of_learners_exclude_dead_agents(name, where):
+    """The collector clears the data of dead agents. The test changes it afterwards, so that it depends on the masks of
+    the learner. It applies to critics of an agent's own observation, or that know which agents are alive.
     """
     found = []
     for poison in (False, True):
-        algorithm = preset(name, env_of(Everything("discrete", dead=0.0), 16), "none")
+        algorithm = preset_learner(name, env_of(Everything("discrete", dead=0.0), 16), "none")
         collector = Collector(env_of(Everything("discrete", dead=0.0), 16), {algorithm.team.name: algorithm.policy}, 0)
         for _ in range(2):
-            window = window_of(algorithm, collector)
-            alive = window.alive if where == "dead" else ~window.alive
+            rollout = collect_rollout(algorithm, collector)
+            alive = rollout.alive if where == "dead" else ~rollout.alive
             assert not alive.all()
             if poison:
                 obs = {
-                    "guard": torch.where(alive[..., :2, None], window.obs["guard"], 1e3),
-                    "scout": torch.where(alive[..., 2:, None], window.obs["scout"], 1e3),
+                    "guard": torch.where(alive[..., :2, None], rollout.obs["guard"], 1e3),
+                    "scout": torch.where(alive[..., 2:, None], rollout.obs["scout"], 1e3),
                 }
-                if where == "dead":  # a group is paid what stands there, as it is: collectors leave zeros
-                    window = poisoned(window, ~alive[:-1], rewards=name != "poca")
-                window = replace(window, obs=obs)
-            algorithm.update(window, 0.0)
+                if where == "dead":  # MA-POCA sums rewards without a mask
+                    rollout = poisoned(rollout, ~alive[:-1], rewards=name != "poca")
+                rollout = replace(rollout, obs=obs)
+            algorithm.update(rollout, 0.0)
         found.append(weights(algorithm))
     assert same(*found) == (where == "dead")
 
@@ -167,18 +178,20 @@ ACTING = ("ippo", "poca", "coma", "iql", "qmix", "maddpg", "masac")
 
 
 @pytest.mark.parametrize("name", ACTING)
-def test_copies_and_agents_that_see_the_same_explore_each_by_itself(name):
-    """Three choices, near a uniform policy: two agents agree in a third of the copies. One draw for all copies, or for
-    all agents, the mistake, makes them agree everywhere.
+def test_environments_and_agents_with_equal_observations_explore_independently(name):
+    """With three choices and a nearly uniform policy, two agents agree in a third of the environments. With the mistake
+    of one draw for all environments, or for all agents, they always agree.
     """
-    world = Probe(test_ppo.show_nothing, test_ppo.pay_nothing, n=2, actions=spaces.Discrete(3))
-    algorithm = preset(name, env_of(world, 600), "none")
-    row, policy = env_of(world, 600).reset(), algorithm.policy
-    (noise,) = policy.noise(1, 600, torch.Generator().manual_seed(0))
+    world = Probe(observe_zeros, zero_reward, n=2, actions=spaces.Discrete(3))
+    algorithm = preset_learner(name, env_of(world, 600), "none")
+    timestep, policy = env_of(world, 600).reset(), algorithm.policy
+    (noise,) = policy.draw_noise(1, 600, torch.Generator().manual_seed(0))
     shares = []
     for mistake in (lambda x: x, lambda x: x[:1].expand_as(x).clone(), lambda x: x[:, :1].expand_as(x).clone()):
         with torch.no_grad():
-            action = policy.act(row, policy.start(600), tree_map(mistake, noise), "explore")[0]["agent"].discrete
+            action = policy.act(timestep, policy.initial_hidden_state(600), tree_map(mistake, noise), "explore")[0][
+                "agent"
+            ].discrete
         shares.append(
             [(action[1:] == action[:-1]).float().mean().item(), (action[:, 0] == action[:, 1]).float().mean()]
         )
@@ -187,8 +200,8 @@ def test_copies_and_agents_that_see_the_same_explore_each_by_itself(name):
     assert shares[2][1] == 1
 
 
-def test_copies_begin_apart_and_seeds_choose_how():
-    """Of a world, and of the same world elsewhere under another seed; the control gives both one seed."""
+def test_environments_start_differently_and_reproducibly():
+    """Within one set of environments, and between sets with different seeds; the control repeats a seed."""
     first = [env_of(Everything(), 8, seed).reset().obs["guard"][:, 0, 0] for seed in (1, 2, 1)]
     assert len(first[0].unique()) == 8
     assert not torch.isin(first[0], first[1]).any()
@@ -198,94 +211,103 @@ def test_copies_begin_apart_and_seeds_choose_how():
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
-REPLAYED = {"learning_starts": 200, "target_every": 2, "priority_exponent": 0.6, "replay": 2000, "updates": 3}
-WHOLE: dict[str, tuple[Any, dict[str, Any]]] = {
-    "ppo": (test_ppo.learner, {"minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
-    "poca": (test_poca.learner, {"minibatches": 2, "epochs": 2}),
-    "coma": (test_coma.learner, {"minibatches": 2, "epsilon_steps": 3000, "target_every": 2}),
-    "qmix": (q_learner, REPLAYED | {"mixer": "monotonic", "reward_scale": "spread", "last_action": True}),
-    "matd3": (test_ddpg.learner, REPLAYED | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch": 8}),
-    "masac": (test_sac.learner, REPLAYED | {"critic": "joint", "reward_scale": "standard", "batch": 8}),
+REPLAYED = {
+    "learning_starts": 200,
+    "target_update_interval": 2,
+    "priority_alpha": 0.6,
+    "buffer_size": 2000,
+    "gradient_steps": 3,
+}
+RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo": (ppo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
+    "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
+    "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
+    "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "std", "obs_last_action": True}),
+    "matd3": (
+        ddpg_learner,
+        REPLAYED | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch_size": 8},
+    ),
+    "masac": (sac_learner, REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8}),
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_resume_that_forgets_any_part_of_the_state_goes_on_otherwise(name):
-    """With all of it: the same metrics and weights to the bit. Each part in turn is left as it was at the start:
-    optimisers, targets, replay, counters, statistics, generators.
+@pytest.mark.parametrize("name", RESUMED)
+def test_each_part_of_the_state_is_needed_to_resume(name):
+    """With all parts, metrics and weights have the same bits. Each part in turn is left in its initial state:
+    optimizers, targets, the replay buffer, counters, statistics, generators.
     """
-    build, settings = WHOLE[name]
-    settings = settings | {"memory": "gru", "memory_size": 8, "normalise_obs": True}
+    build, settings = RESUMED[name]
+    settings = settings | {"rnn": "gru", "rnn_size": 8, "normalize_obs": True}
     whole, collector = build(Everything(), 8, **settings)
     for _ in range(3):
-        whole.update(window_of(whole, collector), 0.2)
+        whole.update(collect_rollout(whole, collector), 0.2)
     state = copy.deepcopy(whole.state_dict())
-    windows = [tree_map(torch.clone, window_of(whole, collector)) for _ in range(2)]
+    rollouts = [tree_map(torch.clone, collect_rollout(whole, collector)) for _ in range(2)]
 
-    def went_on(algorithm):
-        metrics = [algorithm.update(window, 0.6) for window in windows]
+    def continue_training(algorithm):
+        metrics = [algorithm.update(rollout, 0.6) for rollout in rollouts]
         return metrics, weights(algorithm)
 
-    metrics, moved = went_on(whole)
+    metrics, trained = continue_training(whole)
     for forgotten in (None, *state):
         other, _ = build(Everything(), 8, **settings)
         fresh = copy.deepcopy(other.state_dict())
         other.load_state_dict(copy.deepcopy(state | ({} if forgotten is None else {forgotten: fresh[forgotten]})))
-        again, weighed = went_on(other)
-        assert (again == metrics and same(moved, weighed)) == (forgotten is None), forgotten
+        again, again_trained = continue_training(other)
+        assert (again == metrics and same(trained, again_trained)) == (forgotten is None), forgotten
 
 
-# ------------------------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------------------ hidden states
 
 
 @pytest.mark.parametrize("name", ["ippo", "poca", "coma", "qmix", "maddpg", "masac"])
-def test_who_acts_forgets_the_life_before_in_its_first_row_and_not_later(name):
-    """What is remembered of another life changes nothing where a life begins; where it does not begin, it does."""
+def test_the_hidden_state_is_reset_at_the_first_timestep_of_an_agent_and_only_there(name):
     env = env_of(Everything(dead=0.0), 8)
-    policy = preset(name, env, "gru").policy
-    row, (noise,) = env.reset(), policy.noise(1, 8, torch.Generator().manual_seed(0))
-    strange = {key: torch.ones_like(x) for key, x in policy.start(8).items()}
+    policy = preset_learner(name, env, "gru").policy
+    timestep, (noise,) = env.reset(), policy.draw_noise(1, 8, torch.Generator().manual_seed(0))
+    other_state = {key: torch.ones_like(x) for key, x in policy.initial_hidden_state(8).items()}
     for first in (True, False):
-        here = replace(row, first=torch.full_like(row.first, first))
+        here = replace(timestep, first=torch.full_like(timestep.first, first))
         with torch.no_grad():
-            (_, one, noted), (_, other, again) = (
-                policy.act(here, carry, noise, "explore") for carry in (policy.start(8), strange)
+            (_, one, extras), (_, other, other_extras) = (
+                policy.act(here, hidden_state, noise, "explore")
+                for hidden_state in (policy.initial_hidden_state(8), other_state)
             )
         assert {"h"} <= set(one)
         assert torch.equal(one["h"], other["h"]) == first
-        assert all(torch.equal(noted[key], again[key]) for key in noted) or not first
+        assert all(torch.equal(extras[key], other_extras[key]) for key in extras) or not first
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "coma"])
-def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next(name, monkeypatch):
-    """Lives of three steps and a closing row. What is seen in the first one changes its own targets and none of those
-    after it. The control begins lives one row late: in the flag that collectors give, and in what critics of a team
-    take from the closing rows.
+def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
+    """Episodes of three steps and a final timestep. Observations of the first one change its own targets and no later
+    ones. The control resets one timestep late: in the flag of the collector, and in the resets that centralized critics
+    derive from final timesteps.
     """
-    begins = onpolicy.begins
+    on_time = sequences.critic_first
 
-    def begins_late(window, as_team):
-        rows = begins(window, as_team)
-        return torch.cat([rows[:1], rows[:-1]]) if as_team else rows
+    def late_critic_first(rollout, centralized):
+        first = on_time(rollout, centralized)
+        return torch.cat([first[:1], first[:-1]]) if centralized else first
 
-    world = Probe(lambda x, age: x.view(-1, 1, 1) + age.view(-1, 1, 1), test_ppo.pay_nothing, n=2, length=3)
-    settings = GRU | {"memory_size": 8, FAMILIES[name][3] or "n_step": 0.0 if FAMILIES[name][3] else 1}
+    world = Probe(lambda x, age: x.view(-1, 1, 1) + age.view(-1, 1, 1), zero_reward, n=2, length=3)
+    settings = GRU | {"rnn_size": 8, FAMILIES[name][3] or "n_step": 0.0 if FAMILIES[name][3] else 1}
     for late in (False, True):
-        algorithm, collector, targets = made(name, world, horizon=12, **settings)
-        window, carry = window_of(algorithm, collector), getattr(algorithm, "_carry", None)
+        algorithm, collector, targets = make_learner(name, world, rollout_length=12, **settings)
+        rollout, state = collect_rollout(algorithm, collector), copy.deepcopy(algorithm.state_dict())
         if late:
-            window = replace(window, first=torch.cat([window.first[:1], window.first[:-1]]))
-            monkeypatch.setattr(onpolicy, "begins", begins_late)
-        obs = window.obs["agent"].clone()
+            rollout = replace(rollout, first=torch.cat([rollout.first[:1], rollout.first[:-1]]))
+            for module in ("ppo", "poca", "ddpg", "sac", "qlearning"):
+                monkeypatch.setattr(f"coterie.algos.{module}.critic_first", late_critic_first, raising=False)
+        obs = rollout.obs["agent"].clone()
         obs[:4] -= 3
         found = []
-        for seen in (window.obs, {"agent": obs}):
-            if carry is not None:
-                algorithm._carry = carry
+        for variant in (rollout.obs, {"agent": obs}):
+            algorithm.load_state_dict(copy.deepcopy(state))
             with torch.no_grad():
-                found.append(targets(algorithm, replace(window, obs=seen)))
+                found.append(targets(algorithm, replace(rollout, obs=variant)))
         assert (found[0][:2] != found[1][:2]).any(-1).all()
-        later = [x[3:] for x in found]  # the target of a closing row is the value of the row after it, the first
+        later = [x[3:] for x in found]  # the target of a final timestep is the value of the timestep after it
         assert torch.allclose(*later, atol=1e-6) != late
 
 
@@ -293,17 +315,17 @@ def test_critics_with_memory_forget_the_life_before_in_the_first_row_of_the_next
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_poca_leaves_a_best_action_that_is_masked(masked):
-    """The control masks nothing, and the best is taken."""
+def test_poca_does_not_take_a_masked_best_action(masked):
+    """In the control nothing is masked, and the best action is taken."""
     mask = torch.tensor([True, True, not masked])
-    world = Probe(test_ppo.show_nothing, lambda x, age, d, c: d.float(), n=2, actions=spaces.Discrete(3), mask=mask)
-    found = test_poca.mean_reward(*test_poca.train(world, 20))
+    world = Probe(observe_zeros, lambda x, age, d, c: d.float(), n=2, actions=spaces.Discrete(3), mask=mask)
+    found = mean_reward(*train_poca(world, 20))
     assert found == pytest.approx(1.0 if masked else 2.0, abs=0.05)
 
 
 @pytest.mark.parametrize("agent_id", [True, False])
-def test_poca_tells_agents_that_see_the_same_apart_by_their_id(agent_id):
-    """Agent 0 is to choose 0, agent 1 is to choose 1; without the id one policy cannot."""
-    world = Probe(test_ppo.show_nothing, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
-    found = test_poca.mean_reward(*test_poca.train(world, 20, agent_id=agent_id))
+def test_poca_distinguishes_agents_with_equal_observations_by_their_id(agent_id):
+    """Agent i should choose i, which a shared policy cannot do without ids."""
+    world = Probe(observe_zeros, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
+    found = mean_reward(*train_poca(world, 20, obs_agent_id=agent_id))
     assert found > 0.95 if agent_id else found < 0.7

@@ -1,4 +1,4 @@
-"""PPO, IPPO and MAPPO: invariants that need no training, and probes with known answers and their negative controls."""
+"""PPO, IPPO and MAPPO: invariants, and probe environments with expected solutions and negative controls."""
 
 import itertools
 
@@ -6,46 +6,33 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algos.worlds import Everything, Probe, env_of
-from coterie.algos.ppo import PPO, PPOConfig
-from coterie.collect import Collector
-from coterie.errors import UserError
-from coterie.types import tree_leaves
-
-CPU = torch.device("cpu")
-
-
-def learner(world, copies=16, **settings):
-    """A learner of the world's only team, and the collector that feeds it."""
-    env = env_of(world, copies)
-    (team,) = env.spec.default_teams()
-    algorithm = PPO(team, PPOConfig(**{"hidden": (16, 16), "horizon": 12} | settings), copies, None, 0, CPU)
-    return algorithm, Collector(env, {team.name: algorithm.policy}, seed=0)
+from algo_worlds import Everything, Probe, observe_age, observe_x, observe_zeros, zero_reward
+from coterie.algos import rollouts
+from coterie.algos.algorithm import group_membership
+from coterie.core.errors import UserError
+from coterie.core.tree import tree_leaves
+from learners import collect_rollout, mean_reward
+from learners import ppo_learner as learner
 
 
-def train(world, updates, copies=64, **settings):
-    """A learner after so many updates, its collector, and the last metrics."""
-    quick = {"horizon": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "gamma": 0.9, "value_clip_eps": None}
-    algorithm, collector = learner(world, copies, **quick | settings)
+def train(world, updates, num_envs=64, **settings):
+    """Returns a learner after some updates, its collector, and the last metrics."""
+    quick = {"rollout_length": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "gamma": 0.9, "value_clip_eps": None}
+    algorithm, collector = learner(world, num_envs, **quick | settings)
     metrics = {}
     for _ in range(updates):
-        (window,) = collector.advance(algorithm.horizon)[0].values()
-        metrics = algorithm.update(window, 0.0)
+        rollout = collect_rollout(algorithm, collector)
+        metrics = algorithm.update(rollout, 0.0)
     return algorithm, collector, metrics
 
 
 def values(algorithm, collector):
-    """Values [T + 1, B, N] of a fresh window, and the window."""
-    (window,) = collector.advance(algorithm.horizon)[0].values()
+    """Returns the values [T, B, N] of a new rollout, and the rollout."""
+    rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        batch, _ = algorithm._targets(window)
-        mean, scale = algorithm._value_scale()
-    return batch.value[..., 0] * scale + mean, window
-
-
-def mean_reward(algorithm, collector):
-    (window,) = collector.advance(algorithm.horizon)[0].values()
-    return window.reward[window.acted[:-1]].mean().item()
+        batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
+        mean, scale = algorithm.value_scale()
+    return batch.value[..., 0] * scale + mean, rollout
 
 
 # -------------------------------------------------------------------------------------------------------- invariants
@@ -54,78 +41,73 @@ CRITICS = ("own", "joint", "state", "joint_state")
 
 
 @pytest.mark.parametrize(
-    ("kind", "memory", "critic"), list(itertools.product(Everything.KINDS, ("none", "gru", "lstm"), CRITICS))
+    ("kind", "rnn", "critic"), list(itertools.product(Everything.KINDS, ("none", "gru", "lstm"), CRITICS))
 )
-def test_the_ratio_is_one_in_the_first_epoch(kind, memory, critic):
-    """For every live sample, whatever the actions, masks, deaths, resets and sequences shorter than the window."""
+def test_the_ratio_is_one_in_the_first_epoch(kind, rnn, critic):
+    """For all valid samples with all action spaces, masks, deaths, resets and sequences shorter than the rollout."""
     algorithm, collector = learner(
-        Everything(kind), memory=memory, memory_size=8, sequence=4 if memory != "none" else None, critic=critic,
-        epochs=1, normalise_obs=True,
+        Everything(kind), rnn=rnn, rnn_size=8, sequence_length=4 if rnn != "none" else None, critic=critic,
+        epochs=1, normalize_obs=True,
     )  # fmt: skip
-    for _ in range(3):  # the memory carried from window to window as well
-        (window,) = collector.advance(algorithm.horizon)[0].values()
-        metrics = algorithm.update(window, 0.0)
+    for _ in range(3):  # the hidden state continues between rollouts
+        rollout = collect_rollout(algorithm, collector)
+        metrics = algorithm.update(rollout, 0.0)
         assert metrics["policy/kl"] == pytest.approx(0, abs=1e-6)
         assert metrics["policy/clip_fraction"] == 0
         assert all(abs(value) < 1e9 for value in metrics.values())
 
 
 @pytest.mark.parametrize("share", ["role", "all", "none"])
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_the_ratio_is_one_however_parameters_are_shared(share, memory):
-    world = Everything("multi_discrete", alike=True)
-    algorithm, collector = learner(world, share=share, memory=memory, memory_size=8, epochs=1, state_std=True)
-    (window,) = collector.advance(algorithm.horizon)[0].values()
-    metrics = algorithm.update(window, 0.0)
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_the_ratio_is_one_for_all_kinds_of_parameter_sharing(share, rnn):
+    world = Everything("multi_discrete", equal_roles=True)
+    algorithm, collector = learner(world, share_params=share, rnn=rnn, rnn_size=8, epochs=1, state_dependent_std=True)
+    rollout = collect_rollout(algorithm, collector)
+    metrics = algorithm.update(rollout, 0.0)
     assert metrics["policy/kl"] == pytest.approx(0, abs=1e-6)
     assert metrics["policy/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("critic", CRITICS)
-def test_what_stands_in_dead_places_changes_no_weight(critic, memory):
-    """NaN and a million there leave the same bits, and these are finite."""
+def test_observations_and_rewards_of_dead_agents_do_not_change_weights(critic, rnn):
+    """NaN and 1e6 result in the same bits, which are finite."""
     weights = []
     for dead in (float("nan"), 1e6):
         algorithm, collector = learner(
-            Everything("hybrid", dead), critic=critic, memory=memory, memory_size=8, epochs=2, normalise_obs=True
+            Everything("hybrid", dead), critic=critic, rnn=rnn, rnn_size=8, epochs=2, normalize_obs=True
         )
         for _ in range(2):
-            (window,) = collector.advance(algorithm.horizon)[0].values()
-            assert not window.alive.all()
-            algorithm.update(window, 0.0)
+            rollout = collect_rollout(algorithm, collector)
+            assert not rollout.alive.all()
+            algorithm.update(rollout, 0.0)
         weights.append(tree_leaves({**algorithm.state_dict()["policy"]["module"], **algorithm.critic.state_dict()}))
     for one, other in zip(*weights, strict=True):
         assert one.isfinite().all()
         assert torch.equal(one, other)
 
 
-def test_closing_rows_are_not_learned_from():
-    """What was noted there, a log-probability of a million, would show in the divergence."""
-    algorithm, collector = learner(Probe(see=lambda x, age: age.view(-1, 1, 1), pay=pay_nothing, length=3))
-    (window,) = collector.advance(12)[0].values()
-    closing = ~window.acted[:-1]
-    assert closing.sum() == 16 * 3
-    window.record["log_prob"][closing] = 1e6
-    assert algorithm.update(window, 0.0)["policy/kl"] < 1
-    algorithm, collector = learner(Probe(see=lambda x, age: age.view(-1, 1, 1), pay=pay_nothing, length=3))
-    (window,) = collector.advance(12)[0].values()
-    window.record["log_prob"][window.acted[:-1]] = 1e6  # the control: rows that were acted on
-    assert algorithm.update(window, 0.0)["policy/kl"] > 1
+def test_final_timesteps_are_not_learned_from():
+    """A log-probability of 1e6 there would change the KL divergence."""
+    algorithm, collector = learner(Probe(observation=observe_age, reward=zero_reward, length=3))
+    rollout = collect_rollout(algorithm, collector)
+    final = ~rollout.acted[:-1]
+    assert final.sum() == 16 * 3
+    rollout.extras["log_prob"][final] = 1e6
+    assert algorithm.update(rollout, 0.0)["policy/kl"] < 1
+    algorithm, collector = learner(Probe(observation=observe_age, reward=zero_reward, length=3))
+    rollout = collect_rollout(algorithm, collector)
+    rollout.extras["log_prob"][rollout.acted[:-1]] = 1e6  # the control: timesteps with actions
+    assert algorithm.update(rollout, 0.0)["policy/kl"] > 1
 
 
-def pay_nothing(x, age, discrete, continuous):
-    return torch.zeros(len(x), 1)
-
-
-def test_agents_without_sharing_learn_apart():
-    """A gradient of one agent's loss leaves the other's weights alone."""
+def test_agents_without_shared_parameters_have_separate_gradients():
     algorithm, collector = learner(
-        Probe(see=lambda x, age: x.view(-1, 1, 1), pay=lambda x, age, d, c: d.float(), n=2), share="none"
+        Probe(observation=observe_x, reward=lambda x, age, d, c: d.float(), n=2), share_params="none"
     )
-    (window,) = collector.advance(12)[0].values()
+    rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        batch, _ = algorithm._targets(window)
+        batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
     log_prob, _ = algorithm.policy.evaluate(
         {"agent": batch.obs["agent"].flatten(0, 1)},
         {},
@@ -141,25 +123,25 @@ def test_agents_without_sharing_learn_apart():
         assert p.grad[1].abs().sum() == 0
 
 
-def test_a_critic_of_the_team_is_evaluated_once_a_copy():
-    algorithm, _ = learner(Everything("discrete", alike=True), critic="joint")
-    rows = []
-    algorithm.critic.core.register_forward_pre_hook(lambda module, args: rows.append(args[0].shape))
+def test_a_centralized_critic_is_evaluated_once_per_environment():
+    algorithm, _ = learner(Everything("discrete", equal_roles=True), critic="joint")
+    shapes = []
+    algorithm.critic.network.register_forward_pre_hook(lambda module, args: shapes.append(args[0].shape))
     obs = {"guard": torch.zeros(7, 2, 5), "scout": torch.zeros(7, 1, 5)}
     value, _ = algorithm.critic(obs, None, None, {})
-    assert rows == [(7, 1, 15)]
+    assert shapes == [(7, 1, 15)]
     assert value.shape == (7, 3, 1)
 
 
-def test_a_target_divergence_stops_the_epochs():
-    world = Probe(see=lambda x, age: x.view(-1, 1, 1), pay=lambda x, age, d, c: d.float())
-    _, _, free = train(world, 1, lr=0.1, epochs=20)
+def test_epochs_stop_at_the_target_kl():
+    world = Probe(observation=observe_x, reward=lambda x, age, d, c: d.float())
+    _, _, unlimited = train(world, 1, lr=0.1, epochs=20)
     _, _, stopped = train(world, 1, lr=0.1, epochs=20, target_kl=0.01)
-    assert free["policy/epochs"] == 20
+    assert unlimited["policy/epochs"] == 20
     assert stopped["policy/epochs"] < 20
 
 
-def test_schedules_move_with_the_progress_of_the_run():
+def test_schedules_follow_the_progress_of_the_run():
     algorithm, collector = learner(
         Everything(),
         lr=1e-3,
@@ -169,114 +151,101 @@ def test_schedules_move_with_the_progress_of_the_run():
         entropy_schedule="exponential",
         entropy_end=0.01,
     )
-    (window,) = collector.advance(12)[0].values()
-    half = algorithm.update(window, 0.5)
+    rollout = collect_rollout(algorithm, collector)
+    half = algorithm.update(rollout, 0.5)
     assert half["policy/lr"] == pytest.approx(0.55e-3)
     assert half["policy/entropy_coef"] == pytest.approx(0.002)
 
 
-def test_values_do_not_move_when_their_scale_is_learned():
-    """A network that learns on a scale that moves says the same of the world. That advantages are of de-normalised
-    values: test_answers.py.
-    """
-    world = Probe(see=lambda x, age: x.view(-1, 1, 1), pay=lambda x, age, d, c: torch.full((len(x), 1), 50.0))
+def test_values_converge_while_their_normalization_is_learned():
+    """Advantages are computed from denormalized values: see test_answers.py."""
+    world = Probe(observation=observe_x, reward=lambda x, age, d, c: torch.full((len(x), 1), 50.0))
     algorithm, collector, _ = train(world, 40)
-    value, window = values(algorithm, collector)
+    value, rollout = values(algorithm, collector)
     torch.testing.assert_close(
-        value[window.acted[:-1]], torch.full_like(value[window.acted[:-1]], 50.0), atol=1, rtol=0
+        value[rollout.acted[:-1]], torch.full_like(value[rollout.acted[:-1]], 50.0), atol=1, rtol=0
     )
 
 
-def test_group_rewards_reach_every_member_once_and_team_rewards_are_the_mean():
-    algorithm, collector = learner(Everything(alike=True, dead=0.0))
-    (window,) = collector.advance(12)[0].values()
-    from coterie.algos import onpolicy
-
-    own = onpolicy.paid(window, algorithm._members, True, False)
-    torch.testing.assert_close(own, window.reward + window.group_reward)
-    shared = onpolicy.paid(window, algorithm._members, True, True)
+def test_agents_receive_group_rewards_once_and_common_rewards_are_the_mean():
+    algorithm, collector = learner(Everything(equal_roles=True, dead=0.0))
+    rollout = collect_rollout(algorithm, collector)
+    membership = group_membership(algorithm.team)
+    own = rollouts.agent_rewards(rollout, membership, True, False)
+    torch.testing.assert_close(own, rollout.reward + rollout.group_reward)
+    shared = rollouts.agent_rewards(rollout, membership, True, True)
     torch.testing.assert_close(shared, own.mean(-1, keepdim=True).expand_as(own))
 
 
-def test_a_team_that_still_lives_carries_its_dead():
-    """Posthumous credit: an independent learner's future ends with its agent, a team's with the last member."""
-    from coterie.algos import onpolicy
-
-    _, collector = learner(Everything(alike=True))
-    (window,) = collector.advance(40)[0].values()
-    alone, _ = onpolicy.ends(window, as_team=False, mortal=True)
-    team, stop = onpolicy.ends(window, as_team=True, mortal=True)
-    died_early = window.terminated & ~window.episode_terminated[..., None] & window.alive[1:].any(-1, keepdim=True)
+def test_returns_of_centralized_learners_continue_after_an_agents_death():
+    """The return of an independent learner ends with its agent, that of a team with the last member."""
+    _, collector = learner(Everything(equal_roles=True))
+    (rollout,) = collector.advance(40)[0].values()
+    independent, _ = rollouts.bootstrap_masks(rollout, centralized=False, agents_can_die=True)
+    centralized, boundary = rollouts.bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    died_early = rollout.terminated & ~rollout.episode_terminated[..., None] & rollout.alive[1:].any(-1, keepdim=True)
     assert died_early.any()
-    assert alone[died_early].all()
-    assert not team[died_early].any()
-    last = window.terminated.any(-1) & ~window.alive[1:].any(-1)
-    assert team[last].all()
-    assert stop[~window.acted[:-1]].all()
+    assert independent[died_early].all()
+    assert not centralized[died_early].any()
+    last = rollout.terminated.any(-1) & ~rollout.alive[1:].any(-1)
+    assert centralized[last].all()
+    assert boundary[~rollout.acted[:-1]].all()
 
 
-def test_shapes_that_do_not_fit_are_one_line():
-    with pytest.raises(UserError, match=r"algo.sequence=5 does not divide the horizon of 12"):
-        learner(Everything(), memory="gru", sequence=5)
-    with pytest.raises(UserError, match="share=role"):
-        learner(Everything(), share="all")
-    more = r"algo.minibatches=9 is more than a window's 8 sequences \(4 copies x 2\): lower it, or raise copies or"
-    with pytest.raises(UserError, match=more):
-        learner(Everything(), 4, memory="gru", sequence=6, minibatches=9)
-    with pytest.raises(UserError, match=r"algo.minibatches=49 is more than a window's 48 rows"):
-        learner(Everything(), 4, minibatches=49)
+def test_incompatible_settings_are_refused():
+    with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
+        learner(Everything(), rnn="gru", sequence_length=5)
+    with pytest.raises(UserError, match="share_params=role"):
+        learner(Everything(), share_params="all")
+    too_many = r"algo.num_minibatches: 9 is more than the 8 sequences of a rollout \(4 environments x 2\). Lower "
+    with pytest.raises(UserError, match=too_many + "it, or raise num_envs"):
+        learner(Everything(), 4, rnn="gru", sequence_length=6, num_minibatches=9)
+    with pytest.raises(UserError, match=r"algo.num_minibatches: 49 is more than the 48 timesteps of a rollout"):
+        learner(Everything(), 4, num_minibatches=49)
     with pytest.raises(UserError, match="needs an environment state"):
-        learner(Probe(see=lambda x, age: x.view(-1, 1, 1), pay=pay_nothing), critic="state")
+        learner(Probe(observation=observe_x, reward=zero_reward), critic="state")
 
 
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
-def show_x(x, age):
-    return x.view(-1, 1, 1)
-
-
-def show_nothing(x, age):
-    return torch.zeros(len(x), 1, 1)
-
-
 @pytest.mark.parametrize("limit", [True, False])
-def test_probe_endless_reward_under_a_limit_is_worth_ten(limit):
-    """With gamma 0.9; the control counts the limit as an end, and gets less."""
-    world = Probe(show_nothing, lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit)
-    algorithm, collector, _ = train(world, 60, horizon=12)
-    value, window = values(algorithm, collector)
-    found = value[window.acted[:-1]].mean().item()
+def test_probe_values_bootstrap_at_a_time_limit(limit):
+    """A constant reward with gamma 0.9 has the value 10. Under termination, the control, the value is lower."""
+    world = Probe(observe_zeros, lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit)
+    algorithm, collector, _ = train(world, 60, rollout_length=12)
+    value, rollout = values(algorithm, collector)
+    found = value[rollout.acted[:-1]].mean().item()
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_probe_best_action_that_is_masked_is_left(masked):
-    """The control masks nothing, and the best is taken."""
+def test_probe_a_masked_best_action_is_not_taken(masked):
+    """In the control nothing is masked, and the best action is taken."""
     mask = torch.tensor([True, True, not masked])
-    world = Probe(show_nothing, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
+    world = Probe(observe_zeros, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
     algorithm, collector, _ = train(world, 20)
     assert mean_reward(algorithm, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.03)
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm", "none"])
-def test_probe_cue_is_remembered(memory):
-    """Seen in the first row, asked for in the third; without memory nobody knows it."""
+@pytest.mark.parametrize("rnn", ["gru", "lstm", "none"])
+def test_probe_only_recurrent_networks_remember_a_cue(rnn):
+    """Observed at the first step and needed at the third."""
     world = Probe(
         lambda x, age: torch.stack([(2 * x - 1) * (age == 0), (age == 2).float()], -1).unsqueeze(1),
         lambda x, age, d, c: ((d == x.view(-1, 1)) & (age == 2).view(-1, 1)).float(),
         size=2,
         length=3,
     )
-    algorithm, collector, _ = train(world, 60, memory=memory, memory_size=16, horizon=16, lr=5e-3)
-    found = 4 * mean_reward(algorithm, collector) * 3 / 4  # a third of the acted rows can pay
-    assert found > 0.9 if memory != "none" else found < 0.65
+    algorithm, collector, _ = train(world, 60, rnn=rnn, rnn_size=16, rollout_length=16, lr=5e-3)
+    found = 4 * mean_reward(algorithm, collector) * 3 / 4  # one of three steps has a reward
+    assert found > 0.9 if rnn != "none" else found < 0.65
 
 
 @pytest.mark.parametrize(("share", "agent_id"), [("all", True), ("none", False), ("role", False)])
-def test_probe_roles_that_see_the_same_are_told_apart(share, agent_id):
-    """Agent 0 is to choose 0, agent 1 is to choose 1; parameters shared without an id cannot."""
-    world = Probe(show_nothing, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
-    algorithm, collector, _ = train(world, 30, share=share, agent_id=agent_id)
+def test_probe_agents_with_equal_observations_are_distinguished(share, agent_id):
+    """Agent i should choose i, which shared parameters without ids cannot represent."""
+    world = Probe(observe_zeros, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
+    algorithm, collector, _ = train(world, 30, share_params=share, obs_agent_id=agent_id)
     found = mean_reward(algorithm, collector)
     assert found > 0.95 if share != "role" else found < 0.7

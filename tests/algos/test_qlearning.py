@@ -1,166 +1,222 @@
-"""Q-learning: exact answers of tiny games, probes with their negative controls, and what needs no training."""
+"""Q-learning: the loss in numbers, exact solutions of small games, probes with negative controls, and invariants."""
 
 import copy
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from gymnasium import spaces
 
-from algos.worlds import Everything, Probe, env_of
-from coterie.algos.qlearning import QLearning, QLearningConfig
-from coterie.collect import Collector
+from algo_worlds import Everything, Probe, env_of
+from coterie.algos.qlearning import QLearning, td_loss
+from coterie.algos.weighted_qmix import central_weights, optimistic_weights, weighted_td_loss
+from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.tree import tree_leaves, tree_map
+from coterie.core.types import Action
 from coterie.envs.make import make
-from coterie.errors import NonFiniteError, UserError
-from coterie.nets.teamvalue import agents_best, agents_done
-from coterie.types import Action, tree_leaves, tree_map
+from coterie.nets.mixers import greedy_actions, taken_actions
+from coterie.training.collector import Collector
+from learners import collect_rollout
+from learners import q_learner as learner
 
 CPU = torch.device("cpu")
-MIXERS = ("none", "sum", "monotonic", "duplex")
-CENTRAL = {"mixer": "monotonic", "weighting": "central"}
+MIXERS = ("none", "vdn", "qmix", "qplex")
+CENTRAL = {"mixer": "qmix", "weighting": "central"}
 
 
-def learner(env, **settings):
-    """A learner of the environment's only team, and the collector that feeds it."""
-    (team,) = env.spec.default_teams()
-    small = {"hidden": (16,), "memory_size": 8, "horizon": 12, "learning_starts": 0, "batch": 8, "target_every": 5}
-    algorithm = QLearning(team, QLearningConfig(**small | settings), env.copies, None, 0, CPU)
-    return algorithm, Collector(env, {team.name: algorithm.policy}, seed=0)
-
-
-def window_of(algorithm, collector):
-    (window,) = collector.advance(algorithm.horizon)[0].values()
-    return window
-
-
-def trained(env, updates, **settings):
-    """A learner after so many windows."""
-    quick = {"lr": 1e-2, "gamma": 0.9, "target_every": 20, "batch": 64, "epsilon_steps": 2000, "updates": 4}
+def train(env, updates, **settings):
+    """Returns a learner after some updates, and its collector."""
+    quick = {
+        "lr": 1e-2,
+        "gamma": 0.9,
+        "target_update_interval": 20,
+        "batch_size": 64,
+        "epsilon_decay_steps": 2000,
+        "gradient_steps": 4,
+    }
     algorithm, collector = learner(env, **quick | settings)
     for _ in range(updates):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
     return algorithm, collector
 
 
-def played(algorithm, env, steps=24):
-    """Mean reward a step, groups' added, of the greedy policy."""
+def mean_greedy_reward(algorithm, env, steps=24):
+    """Returns the greedy policy's mean reward per step, individual and group rewards together."""
     collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.policy}, seed=1)
     epsilon, algorithm.policy.epsilon = algorithm.policy.epsilon, 0.0
-    (window,) = collector.advance(steps)[0].values()
+    (rollout,) = collector.advance(steps)[0].values()
     algorithm.policy.epsilon = epsilon
-    total = window.reward.sum(-1) + window.group_reward.sum(-1)
-    return total[window.acted[:-1]].mean().item()
+    total = rollout.reward.sum(-1) + rollout.group_reward.sum(-1)
+    return total[rollout.acted[:-1]].mean().item()
 
 
-def q_of(algorithm, window, **rows):
-    """Q of the only block [T + 1, B, n, A] in a window without memory."""
+def q_values(algorithm, rollout):
+    """Returns Q of the only block [T + 1, B, n, A] for a feed-forward network."""
     with torch.no_grad():
-        (q,) = algorithm._unrolled(algorithm.value, window, {}).values()
+        (q,) = algorithm.reader.unroll(algorithm.value, rollout, {}).values()
     return q
+
+
+# ------------------------------------------------------------------------------------------------------ pure functions
+
+
+def test_td_loss_of_literal_numbers():
+    """Errors 1, -2, 3 with the last one masked: half of (2 * 1 + 1 * 4) / 2 valid entries."""
+    q, target = torch.tensor([[2.0, 1.0, 3.0]]), torch.tensor([[1.0, 3.0, 0.0]])
+    valid, weight = torch.tensor([[True, True, False]]), torch.tensor([2.0, 1.0, 1.0])
+    assert td_loss(q, target, valid, weight, None).item() == pytest.approx(0.5 * (2 * 1 + 4) / 2)
+    assert td_loss(q, target, valid, weight, 1.0).item() == pytest.approx((2 * 0.5 + 1.5) / 2)  # linear beyond 1
+    by_agent = td_loss(q.unsqueeze(-1), target.unsqueeze(-1), valid.unsqueeze(-1), weight, None)
+    assert by_agent.item() == pytest.approx(1.5)
+
+
+def test_weighted_td_loss_of_literal_numbers():
+    """Errors of Q_tot 1 and -2 with weights 0.5 and 1, of Q* 2 and 0: (0.5 * 0.5 + 2 + 2 * 1) / 2."""
+    q, central_q, target = torch.tensor([[2.0, 1.0]]), torch.tensor([[3.0, 3.0]]), torch.tensor([[1.0, 3.0]])
+    settings = {"valid": torch.ones(1, 2, dtype=torch.bool), "weight": torch.tensor([[0.5, 1.0]]), "huber_delta": None}
+    one = weighted_td_loss(q, central_q, target, importance=torch.ones(2), **settings)
+    assert one.item() == pytest.approx((0.5 * 0.5 + 2 + 2) / 2)
+    assert weighted_td_loss(q, central_q, target, importance=torch.zeros(2), **settings).item() == 0
+
+
+def test_joint_action_weights_of_literal_numbers():
+    target = torch.tensor([1.0, 3.0])
+    assert optimistic_weights(torch.tensor([2.0, 1.0]), target, 0.25).tolist() == [0.25, 1.0]
+    greedy = torch.tensor([True, False])
+    assert central_weights(greedy, target, torch.tensor([2.0, 4.0]), 0.25).tolist() == [1.0, 0.25]
+    assert central_weights(~greedy, target, torch.tensor([2.0, 2.0]), 0.25).tolist() == [0.25, 1.0]
 
 
 # -------------------------------------------------------------------------------------------------------- exact games
 
 
-def table(algorithm, env):
-    """Q_tot of every joint choice of two agents in a one-shot game, a square."""
-    row, choices = env.reset(), env.spec.roles[0].action.choices[0]
+def payoff_table(algorithm, env):
+    """Returns Q_tot of each joint action of two agents in a one-shot game, a square matrix."""
+    timestep, choices = env.reset(), env.spec.roles[0].action.choices[0]
     with torch.no_grad():
-        q, _ = algorithm.value(algorithm.policy.scale(row.obs), None, {}, None)
+        q, _ = algorithm.value(algorithm.policy.normalize(timestep.obs), None, {}, None)
         (block,) = algorithm.policy.blocks
         values = []
         for pair in itertools.product(range(choices), repeat=2):
-            picks = {block.name: torch.tensor(pair).view(1, 2, 1).expand(env.copies, 2, 1)}
+            actions = {block.name: torch.tensor(pair).view(1, 2, 1).expand(env.num_envs, 2, 1)}
             values.append(
-                algorithm.value.worth(q, picks, {block.name: None}, row.alive, row.obs, row.state["global"])[0]
+                algorithm.value.evaluate(
+                    q,
+                    actions,
+                    masks={block.name: None},
+                    alive=timestep.alive,
+                    obs=timestep.obs,
+                    state=timestep.state["global"],
+                )[0]
             )
     return torch.stack(values).view(choices, choices)
 
 
-def game(name, updates, **settings):
-    """A learner of a matrix game from uniform data, the parameters apart, and its table."""
-    env = make(f"matrix/{name}", {"episode_limit": 1}, 64, 0, CPU, with_state=True)
-    uniform = {"epsilon": 1.0, "epsilon_end": 1.0, "epsilon_schedule": "constant", "share": "none", "gamma": 0.0}
-    algorithm, _ = trained(
-        env, updates, **uniform | {"horizon": 8, "batch": 256, "lr": 5e-3, "hidden": (32,)} | settings
+def train_on_game(name, updates, **settings):
+    """Returns the payoff table that a learner without parameter sharing fits to a matrix game under random play."""
+    env = make(f"matrix/{name}", {"episode_limit": 1}, 64, 0, device=CPU, with_state=True)
+    uniform = {
+        "epsilon_start": 1.0,
+        "epsilon_end": 1.0,
+        "epsilon_schedule": "constant",
+        "share_params": "none",
+        "gamma": 0.0,
+    }
+    algorithm, _ = train(
+        env, updates, **uniform | {"rollout_length": 8, "batch_size": 256, "lr": 5e-3, "hidden_sizes": (32,)} | settings
     )
-    return table(algorithm, env)
+    return payoff_table(algorithm, env)
 
 
 def test_vdn_fits_climbing_by_least_squares():
-    """Rows' means plus columns' means less the mean; greedy (2, 2), which pays 5."""
-    fit = game("climbing", 60, mixer="sum")
+    """The exact solution is row mean plus column mean minus total mean. Its greedy joint action (2, 2) has payoff 5."""
+    fit = train_on_game("climbing", 60, mixer="vdn")
     pay = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
     exact = pay.mean(1, keepdim=True) + pay.mean(0, keepdim=True) - pay.mean()
     assert torch.allclose(fit, exact, atol=1.0)
     assert divmod(int(fit.argmax()), 3) == (2, 2)
 
 
-def test_vdn_and_qmix_fit_the_counterexample_as_well_as_they_can():
+def test_vdn_and_qmix_find_their_best_fit_of_the_counterexample():
     pay = torch.tensor([[8.0, -12, -12], [-12, 0, 0], [-12, 0, 0]])
-    fit = game("monotonic", 60, mixer="sum")
+    fit = train_on_game("monotonic", 60, mixer="vdn")
     assert fit[0, 0].item() == pytest.approx(-6.222, abs=0.8)
     assert fit[0, 1].item() == pytest.approx(-4.889, abs=0.8)
     assert fit[1, 1].item() == pytest.approx(-3.556, abs=0.8)
-    error = (game("monotonic", 120, mixer="monotonic") - pay).square().sum().item()
+    error = (train_on_game("monotonic", 120, mixer="qmix") - pay).square().sum().item()
     assert 280 < error < 335
 
 
-def test_weights_let_qmix_find_what_it_cannot_fit():
-    weighted = game("monotonic", 200, mixer="monotonic", weighting="optimistic", weight_rest=0.05)
+def test_weighted_qmix_finds_the_optimum_that_qmix_misses():
+    weighted = train_on_game("monotonic", 200, mixer="qmix", weighting="optimistic", weighting_alpha=0.05)
     assert int(weighted.argmax()) == 0
-    assert int(game("monotonic", 120, mixer="monotonic").argmax()) != 0  # the control: without the weights
+    assert int(train_on_game("monotonic", 120, mixer="qmix").argmax()) != 0  # negative control: without weights
 
 
-@pytest.mark.parametrize(("mixer", "pays"), [("monotonic", 8), ("duplex", 8), ("sum", 7), ("none", 7)])
-def test_the_two_step_game_separates_mixers(mixer, pays):
-    env = make("matrix/two_step", {}, 64, 0, CPU, with_state=True)
-    uniform = {"epsilon": 1.0, "epsilon_end": 1.0, "epsilon_schedule": "constant", "share": "none", "gamma": 0.99}
-    algorithm, _ = trained(
-        env, 150, mixer=mixer, horizon=9, batch=256, lr=5e-3, hidden=(32,), target_every=50, **uniform
+@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("vdn", 7), ("none", 7)])
+def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
+    env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
+    uniform = {
+        "epsilon_start": 1.0,
+        "epsilon_end": 1.0,
+        "epsilon_schedule": "constant",
+        "share_params": "none",
+        "gamma": 0.99,
+    }
+    algorithm, _ = train(
+        env,
+        150,
+        mixer=mixer,
+        rollout_length=9,
+        batch_size=256,
+        lr=5e-3,
+        hidden_sizes=(32,),
+        target_update_interval=50,
+        **uniform,
     )
-    assert played(algorithm, env) * 2 == pytest.approx(pays)
+    assert mean_greedy_reward(algorithm, env) * 2 == pytest.approx(payoff)
 
 
 # ------------------------------------------------------------------------------------------------------------- probes
 
 
 @pytest.mark.parametrize("limit", [True, False])
-def test_an_endless_reward_of_one_is_worth_ten_under_a_time_limit(limit):
-    """The control ends there, and is worth less."""
+def test_values_bootstrap_at_a_time_limit(limit):
+    """A reward of 1 forever has value 10. In the negative control, episodes terminate instead."""
     world = Probe(
         lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit
     )
-    algorithm, collector = trained(env_of(world, 16), 150)
-    found = q_of(algorithm, window_of(algorithm, collector)).mean().item()
+    algorithm, collector = train(env_of(world, 16), 150)
+    found = q_values(algorithm, collect_rollout(algorithm, collector)).mean().item()
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.5
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_masked_choice_is_neither_taken_nor_bootstrapped_from(masked):
-    """The best choice pays 1 and is not to be had; the rest pays 0.5: worth 5 without it, 10 with it."""
+def test_a_masked_action_is_neither_taken_nor_bootstrapped_from(masked):
+    """The best action has reward 1 and is masked; the others have 0.5: values are 5 with the mask, 10 without."""
     mask = torch.tensor([False, True, True]) if masked else None
     world = Probe(
         lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: torch.where(d == 0, 1.0, 0.5),
         actions=spaces.Discrete(3), mask=mask, length=6, limit=True,
     )  # fmt: skip
-    algorithm, collector = trained(env_of(world, 16), 150)
-    window = window_of(algorithm, collector)
-    best = q_of(algorithm, window)[..., 1:].amax().item() if masked else q_of(algorithm, window).amax().item()
+    algorithm, collector = train(env_of(world, 16), 150)
+    rollout = collect_rollout(algorithm, collector)
+    best = q_values(algorithm, rollout)[..., 1:].amax().item() if masked else q_values(algorithm, rollout).amax().item()
     assert best == pytest.approx(5 if masked else 10, abs=0.5)
-    assert (window.action["agent"].discrete[window.acted[:-1]] == 0).any() != masked
+    assert (rollout.action["agent"].discrete[rollout.acted[:-1]] == 0).any() != masked
 
 
 @pytest.mark.parametrize(
-    ("memory", "start", "learns"),
+    ("rnn", "start", "learns"),
     [
         ("gru", {"sequence_start": "episode"}, True),
-        ("lstm", {"sequence_start": "window"}, True),
+        ("lstm", {"sequence_start": "rollout"}, True),
         ("none", {}, False),
     ],
 )
-def test_a_cue_is_remembered_by_networks_with_memory_alone(memory, start, learns):
+def test_only_recurrent_networks_remember_a_cue(rnn, start, learns):
     def see(x, age):
         return torch.stack([torch.where(age == 0, x, 0.5), age / 3], -1).view(-1, 1, 2)
 
@@ -168,45 +224,45 @@ def test_a_cue_is_remembered_by_networks_with_memory_alone(memory, start, learns
         return torch.where((age == 2).unsqueeze(-1), (d == x.unsqueeze(-1).long()).float(), 0.0)
 
     env = env_of(Probe(see, pay, size=2, length=3), 32)
-    algorithm, _ = trained(
-        env, 120, memory=memory, memory_size=16, **start, horizon=8, hidden=(16,), batch=64, lr=5e-3,
-        epsilon_steps=15_000,
+    algorithm, _ = train(
+        env, 120, rnn=rnn, rnn_size=16, **start, rollout_length=8, hidden_sizes=(16,), batch_size=64, lr=5e-3,
+        epsilon_decay_steps=15_000,
     )  # fmt: skip
-    assert (played(algorithm, env) * 3 > 0.95) == learns
+    assert (mean_greedy_reward(algorithm, env) * 3 > 0.95) == learns
 
 
 @pytest.mark.parametrize("agent_id", [True, False])
-def test_agents_that_see_the_same_differ_by_their_id(agent_id):
-    """Agent 0 is paid for choice 0, agent 1 for choice 1; the control has no id."""
+def test_agents_with_equal_observations_are_distinguished_by_their_id(agent_id):
+    """Agent 0 is rewarded for action 0, agent 1 for action 1. The negative control has no id."""
     env = env_of(
         Probe(lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: (d == torch.arange(2)).float(), n=2), 16
     )
-    algorithm, _ = trained(env, 80, mixer="sum", agent_id=agent_id)
-    assert (played(algorithm, env) > 1.9) == agent_id
+    algorithm, _ = train(env, 80, mixer="vdn", obs_agent_id=agent_id)
+    assert (mean_greedy_reward(algorithm, env) > 1.9) == agent_id
 
 
-@pytest.mark.parametrize("mixer", ["sum", "none"])
-def test_vdn_is_exact_where_the_team_is_paid_a_sum(mixer):
-    """The control learns each agent's value alone, of the half that it is paid."""
+@pytest.mark.parametrize("mixer", ["vdn", "none"])
+def test_vdn_is_exact_for_a_sum_of_rewards(mixer):
+    """In the negative control, independent learners fit the half of the reward that each receives."""
 
     def pay(x, age, d, c):
-        return (2 * d[:, :1] + 3 * d[:, 1:]).float() / 2  # each its half
+        return (2 * d[:, :1] + 3 * d[:, 1:]).float() / 2  # half for each agent
 
     env = env_of(Probe(lambda x, age: torch.ones(len(x), 1, 1), pay, n=2), 16)
-    algorithm, collector = trained(env, 100, mixer=mixer, share="none", gamma=0.0)
-    q = q_of(algorithm, window_of(algorithm, collector))[0, 0]
+    algorithm, collector = train(env, 100, mixer=mixer, share_params="none", gamma=0.0)
+    q = q_values(algorithm, collect_rollout(algorithm, collector))[0, 0]
     gaps = (q[:, 1] - q[:, 0]).tolist()
-    assert (gaps == pytest.approx([2, 3], abs=0.1)) == (mixer == "sum")
+    assert (gaps == pytest.approx([2, 3], abs=0.1)) == (mixer == "vdn")
     assert q.amax(-1).sum().item() == pytest.approx(5, abs=0.1)
 
 
-def test_a_sum_of_components_is_what_several_choices_are_worth():
+def test_q_of_a_multi_discrete_action_is_the_sum_over_components():
     def pay(x, age, d, c):
-        return (d == 1).float()  # the first component alone is shown to the world's payment
+        return (d == 1).float()  # the probe passes only the first component
 
     env = env_of(Probe(lambda x, age: torch.ones(len(x), 1, 1), pay, actions=spaces.MultiDiscrete([3, 2])), 16)
-    algorithm, collector = trained(env, 100, gamma=0.0)
-    q = q_of(algorithm, window_of(algorithm, collector))[0, 0, 0]
+    algorithm, collector = train(env, 100, gamma=0.0)
+    q = q_values(algorithm, collect_rollout(algorithm, collector))[0, 0, 0]
     best = q[:3].max() + q[3:].max()
     assert best.item() == pytest.approx(1, abs=0.1)
     assert int(q[:3].argmax()) == 1
@@ -215,214 +271,219 @@ def test_a_sum_of_components_is_what_several_choices_are_worth():
 # --------------------------------------------------------------------------------------------------------- invariants
 
 
-def test_exploration_is_decided_for_every_row_and_agent():
-    """One draw for all would make copies and agents explore together."""
+def test_exploration_is_independent_per_environment_and_agent():
+    """With one draw for all, environments and agents would explore together."""
     env = env_of(Everything("discrete", dead=0.0), 64)
     algorithm, _ = learner(env)
     algorithm.policy.epsilon = 0.5
-    (noise,) = algorithm.policy.noise(1, 64, torch.Generator().manual_seed(0))
+    (noise,) = algorithm.policy.draw_noise(1, 64, torch.Generator().manual_seed(0))
     explores = noise[..., 0] < 0.5
     assert 0.35 < explores.float().mean() < 0.65
     assert explores.any(1).ne(explores.all(1)).any()
-    row = env.reset()
-    greedy, _, _ = algorithm.policy.act(row, {}, noise, "greedy")
-    mixed, _, _ = algorithm.policy.act(row, {}, noise, "explore")
+    timestep = env.reset()
+    greedy, _, _ = algorithm.policy.act(timestep, {}, noise, "greedy")
+    mixed, _, _ = algorithm.policy.act(timestep, {}, noise, "explore")
     same = (greedy["guard"].discrete == mixed["guard"].discrete)[..., 0]
     assert same[~explores[:, :2]].all()
     assert not same[explores[:, :2]].all()
 
 
-def test_epsilon_falls_with_the_steps_of_the_environment_and_stays():
-    algorithm, collector = learner(env_of(Everything(), 16), epsilon_steps=500, epsilon_end=0.1, batch=10_000)
+def test_epsilon_decays_with_environment_steps_and_stays_at_its_end():
+    algorithm, collector = learner(
+        env_of(Everything(), 16), epsilon_decay_steps=500, epsilon_end=0.1, batch_size=10_000
+    )
     seen, steps = [], 0
     for _ in range(5):
-        window = window_of(algorithm, collector)
-        steps += int(window.acted[:-1].sum())
-        algorithm.update(window, 0.0)
+        rollout = collect_rollout(algorithm, collector)
+        steps += int(rollout.acted[:-1].sum())
+        algorithm.update(rollout, 0.0)
         seen.append(algorithm.policy.epsilon)
         assert seen[-1] == pytest.approx(1 - 0.9 * min(1, steps / 500))
     assert seen[-1] == pytest.approx(0.1)
     assert seen == sorted(seen, reverse=True)
 
 
-@pytest.mark.parametrize("every", [3, None])
-def test_the_target_network_is_a_copy_or_a_mixture_of_the_online_one(every):
-    algorithm, collector = learner(env_of(Everything(), 16), target_every=every, tau=0.25, mixer="monotonic", lr=1e-2)
+@pytest.mark.parametrize("interval", [3, None])
+def test_target_networks_have_hard_and_soft_updates(interval):
+    algorithm, collector = learner(
+        env_of(Everything(), 16), target_update_interval=interval, tau=0.25, mixer="qmix", lr=1e-2
+    )
     start = [x.clone() for x in tree_leaves(dict(algorithm.target.module.state_dict()))]
     expected = [x.clone() for x in start]
     for k in range(1, 7):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
         online = tree_leaves(dict(algorithm.module.state_dict()))
-        if every is None:
+        if interval is None:
             expected = [e + 0.25 * (o - e) for e, o in zip(expected, online, strict=True)]
-        elif k % every == 0:
+        elif k % interval == 0:
             expected = [o.clone() for o in online]
         target = tree_leaves(dict(algorithm.target.module.state_dict()))
         for e, t in zip(expected, target, strict=True):
             assert torch.allclose(e, t, atol=1e-6)
     assert not all(torch.equal(s, t) for s, t in zip(start, target, strict=True))
-    assert not all(torch.equal(o, t) for o, t in zip(online, target, strict=True)) or every == 3
+    assert not all(torch.equal(o, t) for o, t in zip(online, target, strict=True)) or interval == 3
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_what_stands_in_dead_places_changes_no_weight(mixer, memory):
-    """NaN and a million there leave the same bits, and these are finite."""
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_observations_of_dead_agents_do_not_change_weights(mixer, rnn):
+    """NaN and 1e6 there result in equal and finite weights."""
     weights = []
     for dead in (float("nan"), 1e6):
         algorithm, collector = learner(
-            env_of(Everything("discrete", dead), 16), mixer=mixer, memory=memory, normalise_obs=True
+            env_of(Everything("discrete", dead), 16), mixer=mixer, rnn=rnn, normalize_obs=True
         )
         for _ in range(3):
-            window = window_of(algorithm, collector)
-            assert not window.alive.all()
-            algorithm.update(window, 0.0)
+            rollout = collect_rollout(algorithm, collector)
+            assert not rollout.alive.all()
+            algorithm.update(rollout, 0.0)
         weights.append(tree_leaves(dict(algorithm.module.state_dict())))
     for one, other in zip(*weights, strict=True):
         assert one.isfinite().all()
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("where", ["dead", "live"])
+@pytest.mark.parametrize("where", ["dead", "alive"])
 @pytest.mark.parametrize("settings", [{"mixer": mixer} for mixer in MIXERS] + [CENTRAL])
-def test_what_the_dead_did_changes_no_weight(settings, where):
+def test_actions_of_dead_agents_do_not_change_weights(settings, where):
     found = []
     for changed in (False, True):
         algorithm, collector = learner(env_of(Everything("discrete", 0.0), 16), **settings)
         for _ in range(3):
-            window = window_of(algorithm, collector)
-            places = ~window.alive[:-1] if where == "dead" else window.alive[:-1] & window.acted[:-1, :, None]
+            rollout = collect_rollout(algorithm, collector)
+            places = ~rollout.alive[:-1] if where == "dead" else rollout.alive[:-1] & rollout.acted[:-1, :, None]
             assert places.any()
             if changed:
                 done, at = {}, 0
                 for role in algorithm.team.roles:
                     here = places[..., at : (at := at + role.n), None]
-                    own = window.action[role.name].discrete
+                    own = rollout.action[role.name].discrete
                     done[role.name] = Action(torch.where(here, (own + 1) % role.action.choices[0], own))
-                window = replace(window, action=done)
-            algorithm.update(window, 0.0)
+                rollout = replace(rollout, action=done)
+            algorithm.update(rollout, 0.0)
         found.append(tree_leaves(dict(algorithm.module.state_dict())))
     same = all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     assert same == (where == "dead")
 
 
-@pytest.mark.parametrize("mixer", ["sum", "monotonic", "duplex"])
+@pytest.mark.parametrize("mixer", ["vdn", "qmix", "qplex"])
 @pytest.mark.parametrize("limit", [True, False])
-def test_a_limit_is_no_end_for_a_team_whose_agents_can_die(mixer, limit):
-    """What the mixer is told of the row behind a limit: its agents live and count. An end, the control, is worth what
-    it pays.
-    """
+def test_a_limit_is_not_termination_for_a_team_whose_agents_can_die(mixer, limit):
+    """After a limit, the mixer sees living agents. In the negative control, which terminates, targets are rewards."""
     world = Probe(
         lambda x, age: torch.ones(len(x), 2, 1), lambda x, age, d, c: torch.ones(len(x), 2), n=2, length=3, limit=limit
     )
-    world.spec = replace(world.spec, mortal=True)
-    algorithm, collector = learner(env_of(world, 4), mixer=mixer, memory="gru")
+    world.spec = replace(world.spec, agents_can_die=True)
+    algorithm, collector = learner(env_of(world, 4), mixer=mixer, rnn="gru")
     seen = []
-    algorithm._far["value"].mixer.register_forward_pre_hook(lambda module, args: seen.append(args[4]))
-    window = window_of(algorithm, collector)
-    algorithm._batch(window)
+    algorithm.target_value.mixer.register_forward_pre_hook(lambda module, args: seen.append(args[4]))
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.evaluate_batch(rollout)
     alive = seen[0]
-    behind = window.episode_truncated | window.episode_terminated
+    behind = rollout.episode_truncated | rollout.episode_terminated
     assert behind.any()
     assert alive[behind].all()
-    assert bool((algorithm._batch(window).target[behind] == window.reward.sum(-1)[behind]).all()) != limit
-    assert alive[~behind & window.acted[:-1]].all()
+    assert bool((algorithm.evaluate_batch(rollout).target[behind] == rollout.reward.sum(-1)[behind]).all()) != limit
+    assert alive[~behind & rollout.acted[:-1]].all()
 
 
-def test_importance_weighs_all_that_is_learned():
+def test_importance_weights_multiply_the_whole_loss():
     algorithm, collector = learner(env_of(Everything("discrete", 0.0), 16), **CENTRAL)
-    algorithm.replay.add(window_of(algorithm, collector))
-    sample = algorithm.replay.sample
+    sample = algorithm.buffer.sample
     for weight in (1.0, 0.0):
-        algorithm.replay.sample = lambda n, w=weight: replace(
+        algorithm.buffer.sample = lambda n, w=weight: replace(
             drawn := sample(n), weight=w * torch.ones_like(drawn.weight)
         )
-        assert (algorithm._learn(1e-3)[0] == 0) == (weight == 0)
+        metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+        assert (metrics["loss/td"] == 0) == (weight == 0)
 
 
-@pytest.mark.parametrize("which", ["closing", "acted"])
-def test_closing_rows_are_not_learned_from(which):
-    """A reward of a million there changes nothing; the control puts it where rows were acted on."""
+@pytest.mark.parametrize("which", ["final", "acted"])
+def test_final_timesteps_are_not_learned_from(which):
+    """A reward of 1e6 there changes nothing. The negative control adds it where agents acted."""
     losses = []
     for bonus in (0.0, 1e6):
-        algorithm, collector = learner(env_of(Everything(dead=0.0), 16), memory="gru", mixer="sum")
-        window = window_of(algorithm, collector)
-        acted = window.acted[:-1]
-        window.reward[~acted if which == "closing" else acted] += bonus
-        losses.append(algorithm.update(window, 0.0)["loss/td"])
-    assert (losses[0] == losses[1]) == (which == "closing")
+        algorithm, collector = learner(env_of(Everything(dead=0.0), 16), rnn="gru", mixer="vdn")
+        rollout = collect_rollout(algorithm, collector)
+        acted = rollout.acted[:-1]
+        rollout.reward[~acted if which == "final" else acted] += bonus
+        losses.append(algorithm.update(rollout, 0.0)["loss/td"])
+    assert (losses[0] == losses[1]) == (which == "final")
 
 
-def test_rewards_are_measured_once_as_they_come():
-    """A learner that draws each sequence many times has the same statistics as one that draws few."""
+def test_reward_statistics_count_each_reward_once():
+    """A learner that samples each sequence many times has the same statistics as one that samples few."""
     moments = []
-    for updates in (1, 7):
+    for gradient_steps in (1, 7):
         algorithm, collector = learner(
-            env_of(Everything(dead=0.0), 16), reward_scale="standard", mixer="sum", updates=updates
+            env_of(Everything(dead=0.0), 16), reward_scale="standardize", mixer="vdn", gradient_steps=gradient_steps
         )
         collector.env.reset(3)
-        window = window_of(algorithm, collector)
-        algorithm.update(window, 0.0)
-        live = (window.alive[:-1] & window.acted[:-1, :, None]).any(-1)
-        total = (window.reward.sum(-1) + window.group_reward.sum(-1))[live].double()
-        moments.append(algorithm._reward_moments)
+        rollout = collect_rollout(algorithm, collector)
+        algorithm.update(rollout, 0.0)
+        live = (rollout.alive[:-1] & rollout.acted[:-1, :, None]).any(-1)
+        total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[live].double()
+        moments.append(algorithm.reward_moments)
         assert moments[-1]["count"].item() == live.sum().item()
         assert moments[-1]["mean"].item() == pytest.approx(total.mean().item())
     assert moments[0]["mean"] == moments[1]["mean"]
 
 
-def test_burn_in_gives_the_memory_that_a_whole_pass_has():
-    """Q of the rows after it are those of a pass over all rows."""
-    settings = {"memory": "gru", "last_action": True, "horizon": 12}
-    weighted = {"mixer": "monotonic", "weighting": "central"}
+def test_burn_in_results_in_the_hidden_state_of_a_full_pass():
+    """Q after the burn-in is equal to that of a pass over all timesteps."""
+    settings = {"rnn": "gru", "obs_last_action": True, "rollout_length": 12}
+    weighted = {"mixer": "qmix", "weighting": "central"}
     algorithm, collector = learner(env_of(Everything(), 16), burn_in=4, **weighted, **settings)
-    window = [window_of(algorithm, collector) for _ in range(2)][1]
-    rest, online, far = algorithm._warmed(window)
-    stored, empty = dict(window.carry), algorithm.policy.start(window.copies)
-    begins = {"value": stored, "central": empty | {"last": stored["last"]}}  # what acted is not what judges
-    for networks, carries in ((algorithm.module, online), (algorithm._far, far)):
-        for part, begin in begins.items():
-            whole = algorithm._unrolled(networks[part], window, begin)
-            for name, q in algorithm._unrolled(networks[part], rest, carries[part]).items():
+    rollout = [collect_rollout(algorithm, collector) for _ in range(2)][1]
+    rest, online, target = algorithm.reader.start(rollout)
+    unroll = algorithm.reader.unroll
+    stored, empty = dict(rollout.hidden_state), algorithm.policy.initial_hidden_state(rollout.num_envs)
+    initial = {"value": stored, "central": empty | {"last": stored["last"]}}  # the stored state is not that of Q*
+    for networks, hidden_states in ((algorithm.module, online), (algorithm.target.module, target)):
+        for part, state in initial.items():
+            whole = unroll(networks[part], rollout, state)
+            for name, q in unroll(networks[part], rest, hidden_states[part]).items():
                 assert torch.allclose(q, whole[name][4:], atol=1e-6)
-            cold = algorithm._unrolled(networks[part], rest, empty)
-            assert not torch.allclose(cold["guard"], whole["guard"][4:], atol=1e-4)  # the control: an empty memory
+            cold = unroll(networks[part], rest, empty)
+            assert not torch.allclose(
+                cold["guard"], whole["guard"][4:], atol=1e-4
+            )  # negative control: a zero hidden state
 
 
-def test_acting_and_learning_see_the_same_q():
-    """The Q that the acting network chose by is the one that the unrolled network gives, memory and last actions in."""
-    algorithm, collector = learner(env_of(Everything("multi_discrete", dead=0.0), 16), memory="lstm", last_action=True)
+def test_acting_and_learning_compute_the_same_q():
+    """The unrolled network, with hidden state and last actions, computes the Q by which actions were chosen."""
+    algorithm, collector = learner(env_of(Everything("multi_discrete", dead=0.0), 16), rnn="lstm", obs_last_action=True)
     algorithm.policy.epsilon = 0.0
-    window_of(algorithm, collector)
-    window = window_of(algorithm, collector)  # the memory carried from window to window as well
-    q = algorithm._unrolled(algorithm.value, window, dict(window.carry))
-    masks = algorithm._masks(window)
-    picks, done = agents_best(algorithm.policy.net, q, masks), agents_done(algorithm.policy.net, window.action)
-    live = window.alive[:-1] & window.acted[:-1, :, None]
-    assert (picks["guard"][:-1] == done["guard"])[live[..., :2]].all()
-    assert (picks["scout"][:-1] == done["scout"])[live[..., 2:]].all()
+    collect_rollout(algorithm, collector)
+    rollout = collect_rollout(algorithm, collector)  # with a hidden state from the rollout before
+    q = algorithm.reader.unroll(algorithm.value, rollout, dict(rollout.hidden_state))
+    masks = {block.name: block.join_masks(rollout.action_mask) for block in algorithm.policy.blocks}
+    greedy, done = greedy_actions(algorithm.policy.net, q, masks), taken_actions(algorithm.policy.net, rollout.action)
+    live = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    assert (greedy["guard"][:-1] == done["guard"])[live[..., :2]].all()
+    assert (greedy["scout"][:-1] == done["scout"])[live[..., 2:]].all()
 
 
 KINDS = list(itertools.product(("discrete", "multi_discrete"), ("none", "gru", "lstm"), MIXERS))
 
 
-@pytest.mark.parametrize(("kind", "memory", "mixer"), KINDS)
-def test_resume_is_bit_identical(kind, memory, mixer):
-    """Replay, priorities, targets, epsilon, statistics and generators included."""
+@pytest.mark.parametrize(("kind", "rnn", "mixer"), KINDS)
+def test_resume_is_bit_identical(kind, rnn, mixer):
+    """Including replay buffer, priorities, target networks, epsilon, statistics and generators."""
     settings = {
-        "memory": memory, "mixer": mixer, "priority_exponent": 0.6, "reward_scale": "spread", "normalise_obs": True,
-        "last_action": memory != "none", "n_step": 3, "trace_decay": 0.8 if memory == "gru" else None,
+        "rnn": rnn, "mixer": mixer, "priority_alpha": 0.6, "reward_scale": "std", "normalize_obs": True,
+        "obs_last_action": rnn != "none", "n_step": 3, "td_lambda": 0.8 if rnn == "gru" else None,
     }  # fmt: skip
     env = env_of(Everything(kind), 8)
     algorithm, collector = learner(env, **settings)
     for _ in range(4):
-        algorithm.update(window_of(algorithm, collector), 0.3)
+        algorithm.update(collect_rollout(algorithm, collector), 0.3)
     state = copy.deepcopy(algorithm.state_dict())
-    windows = [tree_map(torch.clone, window_of(algorithm, collector)) for _ in range(3)]
+    rollouts = [tree_map(torch.clone, collect_rollout(algorithm, collector)) for _ in range(3)]
     other, _ = learner(env_of(Everything(kind), 8), **settings)
     other.load_state_dict(state)
-    for window in windows:
-        assert algorithm.update(window, 0.5) == other.update(window, 0.5)
+    for rollout in rollouts:
+        assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
     for one, two in zip(
         tree_leaves(algorithm.state_dict()["module"]), tree_leaves(other.state_dict()["module"]), strict=True
     ):
@@ -432,68 +493,78 @@ def test_resume_is_bit_identical(kind, memory, mixer):
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_settings_that_do_not_fit_are_named():
+def test_contradicting_settings_are_refused():
     env = env_of(Everything(), 8)
-    with pytest.raises(UserError, match=r"algo\.last_action=true .* algo\.memory=gru"):
-        learner(env, last_action=True)
-    with pytest.raises(UserError, match=r"algo\.weighting=central .* algo\.mixer=monotonic"):
-        learner(env, weighting="central", mixer="sum")
-    with pytest.raises(UserError, match=r"algo\.share=all"):
-        learner(env, share="all")
-    for name in ("epsilon", "epsilon_end"):
-        with pytest.raises(UserError, match=rf"algo\.{name}=0 goes with no exponential schedule"):
+    with pytest.raises(UserError, match=r"algo\.obs_last_action=true: .* algo\.rnn=gru"):
+        learner(env, obs_last_action=True)
+    with pytest.raises(UserError, match=r"algo\.weighting=central: .* algo\.mixer=qmix"):
+        learner(env, weighting="central", mixer="vdn")
+    with pytest.raises(UserError, match=r"algo\.share_params: .*algo\.share_params=role"):
+        learner(env, share_params="all")
+    for name in ("epsilon_start", "epsilon_end"):
+        with pytest.raises(UserError, match=rf"algo\.{name}=0: must be > 0 for an exponential schedule"):
             learner(env, epsilon_schedule="exponential", **{name: 0.0})
-    with pytest.raises(UserError, match=r"algo\.team_reward=true changes nothing with algo\.mixer=sum"):
-        learner(env, mixer="sum", team_reward=True)
-    with pytest.raises(UserError, match=r"algo\.trace_decay=0\.5 changes nothing along one step"):
-        learner(env, trace_decay=0.5)
+    with pytest.raises(UserError, match=r"algo\.common_reward=true: has no effect with algo\.mixer=vdn"):
+        learner(env, mixer="vdn", common_reward=True)
+    with pytest.raises(UserError, match=r"algo\.td_lambda=0\.5: has no effect on sequences of one step"):
+        learner(env, td_lambda=0.5)
 
 
 @pytest.mark.parametrize(
-    ("settings", "limit", "found", "said"),
+    ("settings", "limit", "start", "note"),
     [
-        ({"memory": "none"}, 12, "row", ""),
+        ({"rnn": "none"}, 12, "timestep", ""),
         ({}, 12, "episode", ""),
-        ({}, 13, "window", ""),
-        ({}, None, "window", ""),
-        ({"sequence": 30}, 30, "episode", ""),
-        ({"burn_in": 4}, 12, "window", ""),
-        ({"sequence_start": "window"}, 12, "window", ""),
+        ({}, 13, "rollout", ""),
+        ({}, None, "rollout", ""),
+        ({"sequence_length": 30}, 30, "episode", ""),
+        ({"burn_in": 4}, 12, "rollout", ""),
+        ({"sequence_start": "rollout"}, 12, "rollout", ""),
         ({"sequence_start": "episode"}, None, "episode", ""),
-        ({"memory": "none", "burn_in": 2}, 12, "row", "algo.burn_in=2 changes nothing without a memory"),
-        ({"memory": "none", "sequence": 2}, 12, "row", "algo.sequence=2 changes nothing without a memory"),
-        ({"memory": "none", "sequence_start": "window"}, 12, "row", "algo.sequence_start=window changes nothing"),
-        ({"sequence_start": "episode"}, 13, "episode", "nothing behind step 12 is learned from: give algo.sequence=13"),
-        ({"sequence_start": "episode", "burn_in": 4}, 12, "episode", "the first 4 steps of every episode only warm"),
+        ({"rnn": "none", "burn_in": 2}, 12, "timestep", "algo.burn_in=2 has no effect on feed-forward networks"),
         (
-            {"sequence": 6},
+            {"rnn": "none", "sequence_length": 2},
+            12,
+            "timestep",
+            "algo.sequence_length=2 has no effect on feed-forward networks",
+        ),
+        ({"rnn": "none", "sequence_start": "rollout"}, 12, "timestep", "algo.sequence_start=rollout has no effect"),
+        (
+            {"sequence_start": "episode"},
             13,
-            "window",
-            "only 6 rows of each are learned from: leave algo.sequence out",
+            "episode",
+            "those after step 12 are never learned from. Set algo.sequence_length=13",
+        ),
+        ({"sequence_start": "episode", "burn_in": 4}, 12, "episode", "the first 4 steps of each episode only warm"),
+        (
+            {"sequence_length": 6},
+            13,
+            "rollout",
+            "only the first 6 are learned from. Omit it",
         ),
     ],
 )
-def test_sequences_begin_where_every_row_is_learned_from_or_it_is_said_which_are_not(settings, limit, found, said):
+def test_sequences_start_so_that_all_timesteps_are_learned_from_or_a_note_says_otherwise(settings, limit, start, note):
     world = Everything()
     world.spec = replace(world.spec, episode_limit=limit)
-    algorithm, collector = learner(env_of(world, 8), **{"memory": "gru", **settings})
-    assert algorithm.replay._kind == found
+    algorithm, collector = learner(env_of(world, 8), **{"rnn": "gru", **settings})
+    assert algorithm.buffer.spec.sequence_start == start
     _, *notes = algorithm.notes
-    assert [said in note for note in notes] == [True] * bool(said)
+    assert [note in line for line in notes] == [True] * bool(note)
     for _ in range(4):
-        algorithm.replay.add(window_of(algorithm, collector))
-    assert algorithm._learn(1e-3).isfinite().all()
+        metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert math.isfinite(metrics["loss/td"])
 
 
 def test_continuous_actions_are_refused():
     (team,) = env_of(Everything("continuous"), 4).spec.default_teams()
     with pytest.raises(UserError, match="does not support the continuous actions"):
-        QLearning.capabilities.require("qmix", team)
+        QLearning.capabilities.check("qmix", team)
 
 
-def test_a_value_that_is_not_a_number_is_named():
+def test_a_non_finite_loss_is_named():
     algorithm, collector = learner(env_of(Everything(dead=0.0), 8))
     with torch.no_grad():
         next(algorithm.value.parameters()).fill_(float("nan"))
     with pytest.raises(NonFiniteError, match="loss/td"):
-        algorithm.update(window_of(algorithm, collector), 0.0)
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)

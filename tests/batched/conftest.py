@@ -1,4 +1,4 @@
-"""Tests of batched libraries that no other test needs: `make vmas` installs VMAS beside the rest, and runs these."""
+"""Tests of batched libraries; `make vmas` installs VMAS and runs them."""
 
 from importlib.util import find_spec
 

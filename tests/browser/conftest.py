@@ -1,4 +1,4 @@
-"""A headless Chromium, and the command line's pages in it."""
+"""A headless Chromium that opens the pages served by commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
     *("--disable-dev-shm-usage", "--force-device-scale-factor=1", "--window-size=1280,900"),
 )
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "helpers"
 
 
 @pytest.fixture(scope="session")
@@ -43,13 +43,13 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
     made.quit()
 
 
-def _hears_ctrl_c() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+def _accept_ctrl_c() -> None:
+    """Restores the default handler: background processes of a shell ignore Ctrl-C, and so do their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Page:
-    """A page of a `coterie` command that runs."""
+    """The page of a running `coterie` command."""
 
     def __init__(self, browser: webdriver.Chrome, command: list[str], folder: Path):
         self.browser = browser
@@ -57,21 +57,21 @@ class Page:
         program = [sys.executable, "-m", "coterie", *command]
         self.process = subprocess.Popen(
             program, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths},
-            preexec_fn=_hears_ctrl_c,
+            preexec_fn=_accept_ctrl_c,
         )  # fmt: skip
         assert self.process.stderr is not None
-        said = ""
+        output = ""
         for line in self.process.stderr:
-            said += line
+            output += line
             found = re.search(r"http://\S+", line)
             if found:
                 self.url = found.group()
                 break
         else:
             self.process.stderr.close()
-            raise AssertionError(said)
-        self.said: list[str] = []
-        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr or []), daemon=True)
+            raise AssertionError(output)
+        self.stderr_lines: list[str] = []
+        self._reader = threading.Thread(target=lambda: self.stderr_lines.extend(self.process.stderr or []), daemon=True)
         self._reader.start()
         browser.get_log("browser")
         browser.get(self.url)
@@ -85,31 +85,31 @@ class Page:
     def text(self, css: str) -> str:
         return self.find(css).text
 
-    def until(self, holds: Callable[[], Any]) -> Any:
-        """Waits until that holds; an error if it does not within a long time."""
-        return WebDriverWait(self.browser, 30, 0.02).until(lambda _: holds())
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Waits until a condition is true. TimeoutException after 30 seconds."""
+        return WebDriverWait(self.browser, 30, 0.02).until(lambda _: condition())
 
     def keys(self, *keys: str) -> None:
-        """Presses and lets go keys, one after the other."""
+        """Presses and releases keys, one after the other."""
         for key in keys:
             self.find("body").send_keys(key)
 
-    def run(self, script: str, *given: Any) -> Any:
-        """What a piece of JavaScript returns."""
-        return self.browser.execute_script(script, *given)
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Runs JavaScript and returns its result."""
+        return self.browser.execute_script(script, *arguments)
 
     def pixel(self, canvas: str, x: int, y: int) -> list[int]:
-        """Red, green and blue of a point of a picture."""
-        copied = (
+        """Red, green and blue of a point of a canvas."""
+        script = (
             "const copy = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
             "copy.canvas.width = copy.canvas.height = 1;"
             "copy.drawImage(document.querySelector(arguments[0]), -arguments[1], -arguments[2]);"
             "return [...copy.getImageData(0, 0, 1, 1).data]"
         )
-        return list(self.run(copied, canvas, x, y))[:3]
+        return list(self.run(script, canvas, x, y))[:3]
 
     def errors(self) -> list[str]:
-        """What the console complained about."""
+        """Errors and warnings in the browser console."""
         return [
             entry["message"] for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
         ]
@@ -127,7 +127,7 @@ class Page:
 
 @pytest.fixture
 def page(chromium: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens the page of a command; in the end the console was silent and Ctrl-C ends the command cleanly."""
+    """Opens pages of commands; afterwards the console must have no errors, and Ctrl-C must end the command."""
     opened: list[Page] = []
 
     def open_page(*command: str) -> Page:
@@ -136,8 +136,8 @@ def page(chromium: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., P
 
     yield open_page
     for one in opened:
-        complaints = one.errors()
+        errors = one.errors()
         chromium.get("about:blank")
-        assert one.end() == 0, one.said
-        assert complaints == []
-        assert not any("Traceback" in line for line in one.said)
+        assert one.end() == 0, one.stderr_lines
+        assert errors == []
+        assert not any("Traceback" in line for line in one.stderr_lines)

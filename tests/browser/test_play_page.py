@@ -1,4 +1,4 @@
-"""The page on which somebody plays, in a real browser, with the corridor of tests/playing/tables.py behind it."""
+"""The play page in a real browser, with the corridor of tests/helpers/tables.py."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser.conftest import Page
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from browser.conftest import Page
-from coterie.playing.recording import Recording
+from coterie.playing.episode_recording import Recording
 
 Open = Callable[..., Page]
-CORRIDOR = ("play", "--algo", "random", "--env", "playing.corridor:make")
+CORRIDOR = ("play", "--algo", "random", "--env", "corridor:make")
 
 
-def ready(page: Page, row: int = 0) -> None:
-    """Waits until the picture of a row is shown."""
-    page.until(lambda: page.find("#picture").get_attribute("data-row") == str(row))
+def ready(page: Page, timestep: int = 0) -> None:
+    """Waits until the image of a timestep is shown."""
+    page.until(lambda: page.find("#picture").get_attribute("data-timestep") == str(timestep))
 
 
 def square(page: Page) -> int:
-    """The square on which a stands, read off the picture."""
+    """Square of agent a, read from the image."""
     shades = [page.pixel("#picture", 96 * k + 40, 40)[0] for k in range(5)]
     assert sorted(shades) == [0, 0, 0, 0, 255]
     return shades.index(255)
@@ -39,14 +39,14 @@ def test_keys_move_the_agent_by_one_square_each(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
     assert square(shown) == 1
-    for n, (key, stands) in enumerate(((Keys.ARROW_RIGHT, 2), ("d", 3), (Keys.ARROW_LEFT, 2), ("1", 1), ("0", 1)), 1):
+    for n, (key, position) in enumerate(((Keys.ARROW_RIGHT, 2), ("d", 3), (Keys.ARROW_LEFT, 2), ("1", 1), ("0", 1)), 1):
         shown.keys(key)
         ready(shown, n)
-        assert square(shown) == stands
-    assert shown.text("#where") == "episode 1 · row 5"
+        assert square(shown) == position
+    assert shown.text("#where") == "episode 1 · timestep 5"
     assert shown.text("[data-agent=a_0] .facts div:nth-child(2) dd") == "9.00"  # 2 + 3 + 2 + 1 + 1
-    assert "a 11.5" in shown.text("#returns")  # and 0.5 a step to its group
-    assert "did" in shown.find(choice("stay")).get_attribute("class").split()
+    assert "a 11.5" in shown.text("#returns")  # and a group reward of 0.5 per step
+    assert "action" in shown.find(choice("stay")).get_attribute("class").split()
 
 
 def test_other_keys_do_nothing(page: Open):
@@ -58,7 +58,7 @@ def test_other_keys_do_nothing(page: Open):
     assert square(shown) == 2
 
 
-def test_a_masked_key_and_a_masked_button_are_refused_and_say_so(page: Open):
+def test_masked_keys_and_buttons_are_refused_with_a_note(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
     shown.keys(Keys.ARROW_LEFT)
@@ -67,33 +67,33 @@ def test_a_masked_key_and_a_masked_button_are_refused_and_say_so(page: Open):
     left = shown.find(choice("left"))
     assert "masked" in left.get_attribute("class").split()
     assert left.get_attribute("aria-disabled") == "true"
-    assert left.find_element(By.CSS_SELECTOR, ".share").text == "masked"
+    assert left.find_element(By.CSS_SELECTOR, ".probability").text == "masked"
     before = shown.find("#picture").rect
     shown.keys(Keys.ARROW_LEFT)
-    shown.until(lambda: "a_0 cannot choose 'left' now: it is masked" in shown.text("#note"))
-    assert shown.find("#picture").get_attribute("data-row") == "1"
-    assert shown.find("#picture").rect == before  # the message moved nothing
+    shown.until(lambda: "a_0 cannot choose 'left' now (masked)" in shown.text("#note"))
+    assert shown.find("#picture").get_attribute("data-timestep") == "1"
+    assert shown.find("#picture").rect == before  # the note does not move the image
     shown.keys(Keys.ARROW_RIGHT)
     ready(shown, 2)
     assert shown.text("#note") == ""
     shown.keys(Keys.ARROW_LEFT)
     ready(shown, 3)
     shown.find(choice("left")).click()
-    shown.until(lambda: "is masked" in shown.text("#note"))
+    shown.until(lambda: "now (masked)" in shown.text("#note"))
     assert square(shown) == 0
 
 
-def test_buttons_move_the_agent_too_and_probabilities_stand_beside_them(page: Open):
+def test_buttons_move_the_agent_and_show_probabilities(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
-    assert [e.text for e in shown.all("[data-agent=b_0] .share")] == ["chance", "33.3%", "33.3%", "33.3%"]
+    assert [e.text for e in shown.all("[data-agent=b_0] .probability")] == ["prob.", "33.3%", "33.3%", "33.3%"]
     shown.find(choice("right")).click()
     ready(shown, 1)
     assert square(shown) == 2
     assert shown.all("[data-agent=b_0] button") == []
 
 
-def test_time_runs_and_stops_and_steps(page: Open):
+def test_the_game_runs_pauses_and_steps(page: Open):
     shown = page(*CORRIDOR, "--human", "a", "--fps", "30", "env.limit=2000")
     ready(shown)
     shown.keys(".")
@@ -101,41 +101,41 @@ def test_time_runs_and_stops_and_steps(page: Open):
     assert shown.text("#link") == "paused"
     shown.keys(Keys.SPACE)
     shown.until(lambda: shown.text("#link") == "playing")
-    shown.until(lambda: int(shown.find("#picture").get_attribute("data-row")) > 5)
+    shown.until(lambda: int(shown.find("#picture").get_attribute("data-timestep")) > 5)
     assert shown.text("#pause span") == "Pause"
     ActionChains(shown.browser).key_down(Keys.ARROW_RIGHT).perform()
     shown.until(lambda: square(shown) == 4)
-    shown.until(lambda: "is masked" in shown.text("#note"))  # held against the wall
+    shown.until(lambda: "now (masked)" in shown.text("#note"))  # held against the wall
     ActionChains(shown.browser).key_up(Keys.ARROW_RIGHT).perform()
     shown.find("#pause").click()
     shown.until(lambda: shown.text("#link") == "paused")
-    row = int(shown.find("#picture").get_attribute("data-row"))
+    timestep = int(shown.find("#picture").get_attribute("data-timestep"))
     shown.find("#step").click()
-    ready(shown, row + 1)
+    ready(shown, timestep + 1)
     shown.keys("n")
     ready(shown, 0)
-    assert (shown.text("#where"), square(shown)) == ("episode 2 · row 0", 1)
+    assert (shown.text("#where"), square(shown)) == ("episode 2 · timestep 0", 1)
 
 
-def test_the_end_of_an_episode_stops_time(page: Open):
+def test_the_game_pauses_at_the_end_of_an_episode(page: Open):
     shown = page(*CORRIDOR, "--human", "a", "--fps", "60", "env.limit=8")
     ready(shown)
     shown.keys(Keys.SPACE)
     ready(shown, 8)
     shown.until(lambda: shown.text("#link") == "paused")
-    assert shown.text("#where") == "episode 1 · row 8 · the episode is over · far 1.00"
+    assert shown.text("#where") == "episode 1 · timestep 8 · the episode is over · position 1.00"
     shown.find("#new").click()
-    shown.until(lambda: shown.text("#where") == "episode 2 · row 0")
+    shown.until(lambda: shown.text("#where") == "episode 2 · timestep 0")
 
 
-def test_a_slider_turns_a_number(page: Open):
+def test_a_slider_sets_a_continuous_value(page: Open):
     shown = page(*CORRIDOR, "--human", "b", "env.numbers=true")
     ready(shown)
     shown.run("const s = document.querySelector('.dial input'); s.value = 3.1; s.dispatchEvent(new Event('input'))")
     shown.until(lambda: shown.text(".yours .dial .value") == "3.10")
     shown.keys(".")
     ready(shown, 1)
-    left = float(shown.find(".yours .gauge .did").value_of_css_property("left").removesuffix("px"))
+    left = float(shown.find(".yours .gauge .action").value_of_css_property("left").removesuffix("px"))
     wide = shown.find(".yours .gauge").rect["width"]
     assert left / wide == pytest.approx((3.1 + 2) / 6, abs=0.01)
 
@@ -150,10 +150,10 @@ def test_two_players_share_a_keyboard(page: Open):
     assert [shown.pixel("#picture", 96 * k + 40, 40)[1] for k in range(5)] == [0, 255, 0, 0, 0]
 
 
-def test_focus_can_be_seen_and_the_space_belongs_to_a_focused_button(page: Open):
+def test_focus_is_visible_and_space_activates_a_focused_button(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
-    shown.find(choice("left")).send_keys(Keys.TAB)  # from there to the next one
+    shown.find(choice("left")).send_keys(Keys.TAB)  # to the next button
     focused = shown.browser.switch_to.active_element
     assert focused.get_attribute("title") == "right"
     assert focused.value_of_css_property("outline-style") == "solid"
@@ -162,23 +162,23 @@ def test_focus_can_be_seen_and_the_space_belongs_to_a_focused_button(page: Open)
     assert (square(shown), shown.text("#link")) == (2, "paused")
 
 
-def test_what_was_played_is_in_the_file_and_the_page_says_that_the_game_has_ended(page: Open, tmp_path: Path):
+def test_played_episodes_are_recorded_and_the_page_reports_the_end_of_the_game(page: Open, tmp_path: Path):
     shown = page(*CORRIDOR, "--human", "a", "--record", "mine.zip")
     ready(shown)
     shown.keys(Keys.ARROW_RIGHT)
     ready(shown, 1)
-    picture = shown.run("return document.querySelector('#picture').toDataURL()")
-    assert picture.startswith("data:image/png")
+    image = shown.run("return document.querySelector('#picture').toDataURL()")
+    assert image.startswith("data:image/png")
     assert shown.end() == 0
     shown.until(lambda: "The game has ended" in shown.text("#note"))
     assert not shown.find("#pause").is_enabled()
     found = Recording(tmp_path / "mine.zip")
-    assert [r.agents[0].did.discrete for r in found.rows if r.agents[0].did] == [(2,)]
+    assert [r.agents[0].action.discrete for r in found.timesteps if r.agents[0].action] == [(2,)]
     found.close()
     assert zipfile.is_zipfile(tmp_path / "mine.zip")
 
 
-def test_dark_and_light_both_have_contrast(page: Open):
+def test_dark_and_light_color_schemes_have_enough_contrast(page: Open):
     shown = page(*CORRIDOR, "--human", "a")
     ready(shown)
     for scheme in ("light", "dark"):
@@ -198,7 +198,7 @@ def test_dark_and_light_both_have_contrast(page: Open):
 
 
 def luminance(color: np.ndarray) -> float:
-    """Relative luminance of an sRGB color, as WCAG 2 has it."""
+    """Relative luminance of an sRGB color, as defined by WCAG 2."""
     c = color / 255
     linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     return float(linear @ np.array([0.2126, 0.7152, 0.0722]))

@@ -1,4 +1,4 @@
-"""The real engine: `make football` runs these; the plain suite, which has no engine, does not collect them."""
+"""The real engine. Run by `make football`; the default suite does not collect these tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import torch
 
 import coterie
 from coterie.__main__ import main
-from coterie.envs.adapters import SCENARIOS
-from coterie.envs.check import check
-from coterie.envs.football import engine
-from coterie.envs.football.tasks import TASKS
+from coterie.config.external_scenarios import SCENARIOS
+from coterie.config.schema import WorkersConfig
+from coterie.core.types import Action
+from coterie.envs.contract.check import check
+from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.envs.external.football import engine
+from coterie.envs.external.football.tasks import TASKS
 from coterie.envs.make import make, spec_of
-from coterie.envs.paths import difference, random_actions
-from coterie.schema import WorkersConfig
-from coterie.types import Action
 
 TASK = "football/academy_3_vs_1_with_keeper"
 FULL = "football/5_vs_5"
@@ -35,12 +35,12 @@ def package() -> Any:
     return engine.package(TASK)
 
 
-def told(env: Any, row: Any, seed: int) -> dict[str, Action]:
-    return random_actions(env.spec, row, torch.Generator().manual_seed(seed))
+def sample_actions(env: Any, timestep: Any, seed: int) -> dict[str, Action]:
+    return random_actions(env.spec, timestep, torch.Generator().manual_seed(seed))
 
 
-def bare(scenario: str, players: tuple[int, int], seed: int) -> tuple[Any, Any, Any]:
-    """The package's own FootballEnv, its checkpoint wrapper, and what makes simple115v2 of observations."""
+def package_env(scenario: str, players: tuple[int, int], seed: int) -> tuple[Any, Any, Any]:
+    """The package's FootballEnv, its checkpoint wrapper, and its conversion to simple115v2."""
     engine.package(TASK)
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -54,54 +54,55 @@ def bare(scenario: str, players: tuple[int, int], seed: int) -> tuple[Any, Any, 
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_what_is_known_of_a_task_is_what_the_engine_says(name: str):
-    known, said = TASKS[name], engine.read(package(), name)
+def test_task_presets_equal_the_engine_s_definitions(name: str):
+    preset, defined = TASKS[name], engine.read(package(), name)
     for field in ("left", "right", "frames", "on_score", "on_out", "on_loss"):
-        assert getattr(said, field) == getattr(known, field), field
+        assert getattr(defined, field) == getattr(preset, field), field
 
 
 @pytest.mark.parametrize("name", SCENARIOS["football"])
-def test_every_task_is_made_and_steps_on_both_sides(name: str):
-    env = make(f"football/{name}", {"sides": "both"}, copies=1, seed=1, with_state=True)
-    row = env.reset()
-    assert set(row.obs) == {"left", "right"}
+def test_every_task_can_be_stepped_on_both_sides(name: str):
+    env = make(f"football/{name}", {"sides": "both"}, num_envs=1, seed=1, with_state=True)
+    timestep = env.reset()
+    assert set(timestep.obs) == {"left", "right"}
     for k in range(3):
-        _, row = env.step(told(env, row, k))
-    for seen in row.obs.values():
+        _, timestep = env.step(sample_actions(env, timestep, k))
+    for seen in timestep.obs.values():
         assert seen.isfinite().all()
         assert seen[0, :, 97:108].sum(-1).max() == 1
-    assert row.state["global"].isfinite().all()
+    assert timestep.state["global"].isfinite().all()
     env.close()
 
 
-def test_scenarios_without_a_preset_are_read_off_the_package():
+def test_scenarios_without_a_preset_are_read_from_the_package():
     spec = spec_of("football/academy_pass_and_shoot_with_keeper", {"sides": "both"})
     assert ([role.n for role in spec.roles], spec.episode_limit) == ([2, 1], 400)
     assert spec_of("football/academy_corner").n == 11
-    with pytest.raises(coterie.UserError, match="did you mean 'football/academy_corner'"):
+    with pytest.raises(coterie.UserError, match="Did you mean 'football/academy_corner'"):
         spec_of("football/academy_crner")
 
 
 @pytest.mark.parametrize(("name", "players"), [(TASK, (3, 1)), (FULL, (4, 4)), ("football/1_vs_1_easy", (1, 1))])
-def test_a_match_agrees_with_the_package_s_own_environment_bit_by_bit(name: str, players: tuple[int, int]):
-    """Observations and rewards beside FootballEnv with Simple115StateWrapper and CheckpointRewardWrapper."""
-    env = make(name, {"sides": "both", "rewards": ["scoring", "checkpoints"]}, copies=1, seed=3)
-    row = env.reset()
-    match = env._host._crew.instances[0]
-    own, wrapper, simple115 = bare(name.partition("/")[2], players, match._seed)
-    own._config["episode_number"] = match._episode - 1
+def test_a_match_equals_the_package_s_own_environment(name: str, players: tuple[int, int]):
+    """Compares with FootballEnv, Simple115StateWrapper and CheckpointRewardWrapper."""
+    env = make(name, {"sides": "both", "rewards": ["scoring", "checkpoints"]}, num_envs=1, seed=3)
+    timestep = env.reset()
+    match = env.backend.instances[0]
+    episode, seed = match.episode
+    own, wrapper, simple115 = package_env(name.partition("/")[2], players, seed)
+    own._config["episode_number"] = episode - 1
     seen = own.reset()
     wrapper._collected_checkpoints = {}
     for k in range(120):
         shown = simple115(seen, True)
-        np.testing.assert_array_equal(torch.cat([row.obs["left"][0], row.obs["right"][0]]).numpy(), shown)
-        action = told(env, row, k)
+        np.testing.assert_array_equal(torch.cat([timestep.obs["left"][0], timestep.obs["right"][0]]).numpy(), shown)
+        action = sample_actions(env, timestep, k)
         picks = torch.cat([action["left"].discrete[0, :, 0], action["right"].discrete[0, :, 0]]).tolist()
         seen, reward, done, _ = own.step(picks)
-        step, row = env.step(action)
-        paid = wrapper.reward(reward.copy())
+        step, timestep = env.step(action)
+        expected = wrapper.reward(reward.copy())
         sides = torch.cat([step.group_reward[0, :1].expand(players[0]), step.group_reward[0, 1:].expand(players[1])])
-        np.testing.assert_allclose((step.reward[0] + sides).numpy(), paid, atol=1e-6)
+        np.testing.assert_allclose((step.reward[0] + sides).numpy(), expected, atol=1e-6)
         assert bool(step.episode_terminated | step.episode_truncated) == done
         if done:
             break
@@ -110,45 +111,45 @@ def test_a_match_agrees_with_the_package_s_own_environment_bit_by_bit(name: str,
     env.close()
 
 
-def test_they_keep_the_contract():
+def test_environments_keep_the_contract():
     params = {"episode_limit": 25, "sides": "both"}
-    report = check(lambda copies, seed: make(TASK, params, copies, seed))
+    report = check(lambda num_envs, seed: make(TASK, params, num_envs, seed))
     assert not [finding for finding in report.findings if finding.rule != "slow"], report
 
 
-def test_the_same_seed_gives_the_same_bits_whatever_was_played_before():
-    def lived(env: Any, seed: int) -> list[torch.Tensor]:
-        row, found = env.reset(seed), []
+def test_equal_seeds_give_equal_episodes_regardless_of_earlier_ones():
+    def play(env: Any, seed: int) -> list[torch.Tensor]:
+        timestep, found = env.reset(seed), []
         for k in range(60):
-            step, row = env.step(told(env, row, k))
-            found += [row.obs["left"], step.group_reward]
+            step, timestep = env.step(sample_actions(env, timestep, k))
+            found += [timestep.obs["left"], step.group_reward]
         return found
 
-    first = make(TASK, copies=2, seed=0)
-    one, other, again = lived(first, 4), lived(first, 5), lived(first, 4)
+    first = make(TASK, num_envs=2, seed=0)
+    one, other, again = play(first, 4), play(first, 5), play(first, 4)
     first.close()
-    second = make(TASK, copies=2, seed=9)  # may be given the engines of the first
-    late = lived(second, 4)
+    second = make(TASK, num_envs=2, seed=9)  # may reuse the engines of the first
+    late = play(second, 4)
     second.close()
     for same in (again, late):
         assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_deterministic_task_has_one_course_for_the_same_actions():
-    def lived(seed: int) -> torch.Tensor:
-        env = make("football/3_vs_3_custom", copies=1, seed=seed)
-        row = env.reset()
+def test_the_deterministic_task_depends_on_actions_only():
+    def play(seed: int) -> torch.Tensor:
+        env = make("football/3_vs_3_custom", num_envs=1, seed=seed)
+        timestep = env.reset()
         for k in range(40):
-            _, row = env.step(told(env, row, k))
+            _, timestep = env.step(sample_actions(env, timestep, k))
         env.close()
-        return row.obs["left"]
+        return timestep.obs["left"]
 
-    assert torch.equal(lived(1), lived(2))
+    assert torch.equal(play(1), play(2))
 
 
-def test_frames_are_a_cut_and_a_goal_an_end():
-    env = make("football/test_example_multiagent", copies=1, seed=0)
+def test_the_frame_limit_truncates_and_a_goal_terminates():
+    env = make("football/test_example_multiagent", num_envs=1, seed=0)
     env.reset()
     idle = {"left": Action(torch.zeros(1, 3, 1, dtype=torch.long))}
     ends = []
@@ -157,8 +158,8 @@ def test_frames_are_a_cut_and_a_goal_an_end():
         if bool(step.episode_terminated | step.episode_truncated):
             ends.append((bool(step.episode_truncated), bool(step.episode_terminated)))
     env.close()
-    assert all(cut != over for cut, over in ends)
-    close = make("football/academy_empty_goal_close", copies=1, seed=0)
+    assert all(truncated != terminated for truncated, terminated in ends)
+    close = make("football/academy_empty_goal_close", num_envs=1, seed=0)
     close.reset()
     for k in range(60):
         choice = 5 if k < 8 else 12
@@ -169,46 +170,46 @@ def test_frames_are_a_cut_and_a_goal_an_end():
     assert float(step.group_reward.sum()) == float(step.metrics["goal_difference"]) == float(step.metrics["won"]) == 1
 
 
-def test_a_match_goes_on_from_its_saved_state_to_the_bit():
+def test_a_match_resumes_bit_for_bit_from_its_saved_state():
     params = {"sides": "both", "rewards": ["scoring", "checkpoints"]}
     for name in (TASK, FULL):
-        env, other = (make(name, params, copies=2, seed=seed, with_state=True) for seed in (0, 1))
-        row = env.reset()
+        env, other = (make(name, params, num_envs=2, seed=seed, with_state=True) for seed in (0, 1))
+        timestep = env.reset()
         for k in range(45):
-            _, row = env.step(told(env, row, k))
+            _, timestep = env.step(sample_actions(env, timestep, k))
         saved = env.state_dict()
         other.reset()
         for k in range(7):
-            other.step(told(other, row, k))
+            other.step(sample_actions(other, timestep, k))
         other.load_state_dict(saved)
         for k in range(45, 145):
-            action = told(env, row, k)
-            step, row = env.step(action)
-            twin, twin_row = other.step(action)
-            assert difference(row, twin_row) is None, k
-            assert difference(step, twin) is None, k
+            action = sample_actions(env, timestep, k)
+            step, timestep = env.step(action)
+            twin, twin_timestep = other.step(action)
+            assert first_difference(timestep, twin_timestep) is None, k
+            assert first_difference(step, twin) is None, k
         env.close()
         other.close()
 
 
-def test_workers_give_the_same_bits_as_this_process():
-    alone, worked = make(TASK, copies=4, seed=2), make(TASK, copies=4, seed=2, workers=WorkersConfig(count=2))
-    rows = [env.reset() for env in (alone, worked)]
+def test_workers_do_not_change_results():
+    alone, worked = make(TASK, num_envs=4, seed=2), make(TASK, num_envs=4, seed=2, workers=WorkersConfig(count=2))
+    timesteps = [env.reset() for env in (alone, worked)]
     for k in range(40):
-        assert difference(*rows) is None
-        action = told(alone, rows[0], k)
+        assert first_difference(*timesteps) is None
+        action = sample_actions(alone, timesteps[0], k)
         found = [env.step(action) for env in (alone, worked)]
-        assert difference(found[0][0], found[1][0]) is None
-        rows = [row for _, row in found]
+        assert first_difference(found[0][0], found[1][0]) is None
+        timesteps = [timestep for _, timestep in found]
     alone.close()
     worked.close()
 
 
-def test_nothing_is_printed_and_no_file_is_left(tmp_path: Path):
+def test_nothing_is_printed_and_no_files_are_left(tmp_path: Path):
     program = (
         "import coterie, torch\n"
-        "from coterie.types import Action\n"
-        "env = coterie.make('football/academy_empty_goal_close', copies=2, seed=0)\n"
+        "from coterie.core.types import Action\n"
+        "env = coterie.make('football/academy_empty_goal_close', num_envs=2, seed=0)\n"
         "env.reset()\n"
         "[env.step({'left': Action(torch.full((2, 1, 1), 12 if k % 3 else 5))}) for k in range(60)]\n"
         "env.close()\n"
@@ -219,9 +220,15 @@ def test_nothing_is_printed_and_no_file_is_left(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_trains_and_its_evaluation_counts_goals(tmp_path: Path):
-    settings = ["algo=mappo", "env=football/academy_empty_goal_close", "steps=256", "copies=2", "algo.horizon=64"]
-    settings += ["algo.epochs=1", "eval.every=256", "eval.episodes=2", "eval.copies=2", "threads=1", "progress=off"]
+def test_a_run_trains_and_its_evaluation_reports_goals(tmp_path: Path):
+    settings = [
+        "algo=mappo",
+        "env=football/academy_empty_goal_close",
+        "steps=256",
+        "num_envs=2",
+        "algo.rollout_length=64",
+    ]
+    settings += ["algo.epochs=1", "eval.every=256", "eval.episodes=2", "eval.num_envs=2", "threads=1", "progress=off"]
     assert main(["train", *settings, "workers.count=0", f"out={tmp_path / 'run'}"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 <= last["eval/metric/won"] <= 1

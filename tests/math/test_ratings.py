@@ -1,4 +1,4 @@
-"""Ratings from results, and whom to play next."""
+"""Elo ratings and probabilities of opponents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from coterie.math.ratings import elo, prioritised, recency, uniform, win_share
+from coterie.math.ratings import elo, expected_score, pfsp_probs, recency_probs, uniform_probs
 
 
 def test_odds_of_ten_to_one_are_four_hundred_points():
@@ -19,29 +19,29 @@ def test_odds_of_ten_to_one_are_four_hundred_points():
     assert error.tolist() == pytest.approx([0, expected], rel=1e-6)
 
 
-def test_draws_are_half_a_win_for_each():
+def test_draws_count_half_for_each_player():
     drawn = torch.tensor([[0.0, 5.0], [5.0, 0.0]])
     assert elo(drawn)[0].tolist() == pytest.approx([0, 0])
 
 
-def test_ratings_give_back_the_results_of_those_who_follow_them():
+def test_ratings_are_recovered_from_expected_scores():
     """Negative control: other results give other ratings."""
     true = torch.tensor([0.0, 120.0, -60.0, 300.0], dtype=torch.float64)
-    score = 500 * win_share(true)
+    score = 500 * expected_score(true)
     score.fill_diagonal_(0)
     assert elo(score, prior_std=1e6)[0].tolist() == pytest.approx(true.tolist(), abs=1e-3)
     score[1, 3], score[3, 1] = score[3, 1].clone(), score[1, 3].clone()
     assert elo(score, prior_std=1e6)[0].tolist() != pytest.approx(true.tolist(), abs=30)
 
 
-def test_who_won_every_game_stays_finite_and_is_uncertain():
+def test_rating_after_winning_every_game_is_finite_and_uncertain():
     rating, error = elo(torch.tensor([[0.0, 0.0], [20.0, 0.0]]))
     assert 400 < rating[1] < 2000
     assert error[1] > 200
     assert elo(torch.tensor([[0.0, 0.0], [200.0, 0.0]]))[0][1] > rating[1]
 
 
-def test_who_played_nobody_is_as_uncertain_as_before_any_game():
+def test_player_without_games_has_the_standard_deviation_of_the_prior():
     score = torch.zeros(3, 3)
     score[0, 1] = score[1, 0] = 8
     rating, error = elo(score, prior_std=700.0)
@@ -50,14 +50,14 @@ def test_who_played_nobody_is_as_uncertain_as_before_any_game():
     assert error[1] < 200
 
 
-def test_more_games_make_a_rating_surer():
+def test_more_games_reduce_the_standard_error():
     few, many = (elo(torch.tensor([[0.0, n], [n, 0.0]]))[1][1] for n in (10.0, 1000.0))
     assert many < few / 5
 
 
-def test_chances_have_their_literal_values():
-    assert uniform(4).tolist() == [0.25] * 4
-    assert recency(4).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert prioritised(torch.tensor([0.5, 0.9, 1.0]), 2.0).tolist() == pytest.approx([25 / 26, 1 / 26, 0.0])
-    assert prioritised(torch.tensor([0.5, 0.9, 1.0]), 1.0).tolist() == pytest.approx([5 / 6, 1 / 6, 0.0])
-    assert prioritised(torch.tensor([1.0, 1.0]), 2.0).tolist() == [0.5, 0.5]
+def test_opponent_probabilities_have_literal_values():
+    assert uniform_probs(4).tolist() == [0.25] * 4
+    assert recency_probs(4).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert pfsp_probs(torch.tensor([0.5, 0.9, 1.0]), 2.0).tolist() == pytest.approx([25 / 26, 1 / 26, 0.0])
+    assert pfsp_probs(torch.tensor([0.5, 0.9, 1.0]), 1.0).tolist() == pytest.approx([5 / 6, 1 / 6, 0.0])
+    assert pfsp_probs(torch.tensor([1.0, 1.0]), 2.0).tolist() == [0.5, 0.5]

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from coterie.math.returns import endless_return, gae, lambda_return, n_step_return
+from coterie.core.specs import ActionSpec
+from coterie.math.distributions import choice_log_probs, mix_with_uniform
+from coterie.math.policy_gradient import gae
+from coterie.math.returns import counterfactual_advantage, lambda_return, n_step_return, sum_by_component
 
 NO, YES = False, True
 
@@ -14,12 +17,20 @@ def column(*values):
 
 
 def advantages(reward, value, last, terminated, boundary, gamma, gae_lambda):
-    """Advantages [T] of one stream whose last successor is worth `last`."""
+    """Advantages [T] of one signal; `last` is the value of the last successor."""
     value = [float(v) for v in value]
     stream = column(*value)
     successor = column(*value[1:], float(last))
     reward = column(*[float(r) for r in reward])
-    return gae(reward, stream, successor, column(*terminated), column(*boundary), gamma, gae_lambda).flatten()
+    return gae(
+        reward,
+        stream,
+        successor,
+        terminated=column(*terminated),
+        boundary=column(*boundary),
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+    ).flatten()
 
 
 def expect(found, numbers):
@@ -40,32 +51,40 @@ def test_lambda_returns_are_advantages_plus_values():
     value = [0.5, 0.6, 0.7]
     ended = advantages([0, 0, 1], value, 5.0, [NO, NO, YES], [NO, NO, YES], 0.99, 0.95) + torch.tensor(value)
     expect(ended, [0.946829, 0.97515, 1.0])
-    cut = advantages([0, 0, 1], value, 0.8, [NO, NO, NO], [NO, NO, YES], 0.99, 0.95) + torch.tensor(value)
-    expect(cut, [1.647384, 1.720026, 1.792])
+    truncated = advantages([0, 0, 1], value, 0.8, [NO, NO, NO], [NO, NO, YES], 0.99, 0.95) + torch.tensor(value)
+    expect(truncated, [1.647384, 1.720026, 1.792])
 
 
-def test_td_lambda_over_a_limit_does_not_run_into_padding():
+def test_gae_at_a_time_limit_does_not_read_padding():
     value = [1.0, 2.0, 3.0]
     found = advantages([1, 1, 1], value, 4.0, [NO, NO, NO], [NO, NO, YES], 0.9, 0.8) + torch.tensor(value)
     expect(found, [4.85344, 4.852, 4.6])
 
 
-def test_advantages_do_not_leak_from_one_episode_into_the_one_before():
+def test_advantages_do_not_leak_into_the_previous_episode():
     quiet = advantages([1, 0, 0, 0], [0, 0, 0, 0], 0.0, [YES, NO, NO, NO], [YES, NO, NO, NO], 0.9, 0.8)
     loud = advantages([1, 0, 99, 99], [0, 0, 0, 0], 7.0, [YES, NO, NO, NO], [YES, NO, NO, NO], 0.9, 0.8)
     assert quiet[0] == loud[0] == 1.0
     assert quiet[2] != loud[2]
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_an_endless_reward_under_a_limit_is_worth_ten_only_if_the_limit_is_no_end(cut):
+@pytest.mark.parametrize("limit_terminates", [False, True])
+def test_constant_reward_has_value_ten_only_if_limits_truncate(limit_terminates):
     value = torch.zeros(5, 1, 1)
     flags = column(NO, NO, NO, NO, YES)
     for _ in range(400):  # values regressed onto lambda-returns, as an exact critic would
-        # The successor of the last step is worth what the first is: the state never changes.
+        # The state never changes, so the successor of the last step has the value of the first.
         successor = torch.cat([value[1:], value[:1]])
-        value = value + gae(torch.ones(5, 1, 1), value, successor, flags & cut, flags, 0.9, 0.95)
-    if cut:
+        value = value + gae(
+            torch.ones(5, 1, 1),
+            value,
+            successor,
+            terminated=flags & limit_terminates,
+            boundary=flags,
+            gamma=0.9,
+            gae_lambda=0.95,
+        )
+    if limit_terminates:
         assert value.max() < 4.2  # 1 + .9 + .9^2 + .9^3 + .9^4 at the most
     else:
         torch.testing.assert_close(value, torch.full((5, 1, 1), 10.0), atol=1e-3, rtol=0)
@@ -76,10 +95,10 @@ def test_lambda_one_is_monte_carlo_and_lambda_zero_is_one_step():
     reward = torch.rand(6, 2, 3, generator=generator)
     value = torch.rand(7, 2, 3, generator=generator)
     no = torch.zeros(6, 2, 3, dtype=torch.bool)
-    monte_carlo = gae(reward, value[:-1], value[1:], no, no, 0.9, 1.0) + value[:-1]
+    monte_carlo = gae(reward, value[:-1], value[1:], terminated=no, boundary=no, gamma=0.9, gae_lambda=1.0) + value[:-1]
     discounts = 0.9 ** torch.arange(7.0).view(7, 1, 1)
     torch.testing.assert_close(monte_carlo[0], (reward * discounts[:6]).sum(0) + discounts[6] * value[6])
-    one_step = gae(reward, value[:-1], value[1:], no, no, 0.9, 0.0)
+    one_step = gae(reward, value[:-1], value[1:], terminated=no, boundary=no, gamma=0.9, gae_lambda=0.0)
     torch.testing.assert_close(one_step, reward + 0.9 * value[1:] - value[:-1])
 
 
@@ -87,17 +106,19 @@ def test_every_reward_signal_has_its_own_discount():
     reward = torch.ones(3, 1, 1, 2)
     value = torch.zeros(3, 1, 1, 2)
     flags = column(NO, NO, YES).unsqueeze(-1)
-    found = gae(reward, value, value, flags, flags, torch.tensor([0.5, 1.0]), 1.0)
+    found = gae(reward, value, value, terminated=flags, boundary=flags, gamma=torch.tensor([0.5, 1.0]), gae_lambda=1.0)
     torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.75, 3.0]))
 
 
 # ------------------------------------------------------------------------------------ lambda-returns, n-step returns
 
 
-def returns(function, reward, following, terminated, boundary, gamma, last):
-    """Returns [T] of one stream by `lambda_return` or `n_step_return`; following: V of the successors."""
-    reward, following = (column(*[float(x) for x in values]) for values in (reward, following))
-    return function(reward, following, column(*terminated), column(*boundary), gamma, last).flatten()
+def returns(function, reward, next_value, terminated, boundary, gamma, last):
+    """Returns [T] of one signal by `lambda_return` or `n_step_return`; next_value: V of the successors."""
+    reward, next_value = (column(*[float(x) for x in values]) for values in (reward, next_value))
+    name = "td_lambda" if function is lambda_return else "n"
+    flags = {"terminated": column(*terminated), "boundary": column(*boundary)}
+    return function(reward, next_value, **flags, gamma=gamma, **{name: last}).flatten()
 
 
 THREE = [NO, NO, NO]
@@ -105,42 +126,46 @@ THIRD = [NO, NO, YES]
 
 
 @pytest.mark.parametrize("padding", [9.0, float("nan")])
-def test_a_lambda_return_of_a_terminated_episode_reads_no_value_behind_its_end(padding):
+def test_lambda_return_reads_no_value_after_termination(padding):
     found = returns(lambda_return, [0, 0, 1], [0.6, 0.7, padding], THIRD, THIRD, 0.99, 0.95)
     expect(found, [0.946829, 0.97515, 1.0])
 
 
-def test_a_lambda_return_bootstraps_at_a_time_limit_and_in_the_last_row():
+def test_lambda_return_bootstraps_at_a_time_limit_and_at_the_last_timestep():
     limit = returns(lambda_return, [0, 0, 1], [0.6, 0.7, 0.8], THREE, THIRD, 0.99, 0.95)
     expect(limit, [1.647384, 1.720026, 1.792])
     expect(returns(lambda_return, [0, 0, 1], [0.6, 0.7, 0.8], THREE, THREE, 0.99, 0.95), limit.tolist())
 
 
-def test_every_step_of_a_lambda_return_may_have_its_own_discount():
+def test_lambda_return_with_a_discount_per_step():
     gamma = column(0.5, 0.9, 1.0, 0.5, 0.8)
     no = [NO] * 5
     found = returns(lambda_return, [1, 0, -1, 0, 1], [3, 1, 5, -5, 3], no, no, gamma, 0.75)
     expect(found, [1.6460547, 0.72281253, 0.7375001, 0.6500001, 3.4])
 
 
-def test_a_lambda_return_over_a_limit_does_not_run_into_padding():
-    """The control forgets the limit: what stands in the row behind it shows."""
-    rows = [1, 1, 1, 77], [2, 3, 4, 66], [NO] * 4
-    found = returns(lambda_return, *rows, [NO, NO, YES, YES], 0.9, 0.8)
+def test_lambda_return_at_a_time_limit_does_not_read_padding():
+    """Negative control: without the boundary, the padding changes the result."""
+    signal = [1, 1, 1, 77], [2, 3, 4, 66], [NO] * 4
+    found = returns(lambda_return, *signal, [NO, NO, YES, YES], 0.9, 0.8)
     expect(found[:3], [4.85344, 4.852, 4.6])
-    assert returns(lambda_return, *rows, [NO] * 4, 0.9, 0.8)[0] > 10
+    assert returns(lambda_return, *signal, [NO] * 4, 0.9, 0.8)[0] > 10
 
 
-def test_lambda_returns_are_generalised_advantages_plus_values():
+def test_lambda_return_is_gae_plus_value():
     draw = torch.Generator().manual_seed(3)
     reward, value = torch.rand(9, 4, 2, generator=draw), torch.rand(10, 4, 2, generator=draw)
     terminated = torch.rand(9, 4, 2, generator=draw) < 0.2
     boundary = terminated | (torch.rand(9, 4, 2, generator=draw) < 0.2)
-    found = lambda_return(reward, value[1:], terminated, boundary, 0.9, 0.8)
-    torch.testing.assert_close(found, gae(reward, value[:-1], value[1:], terminated, boundary, 0.9, 0.8) + value[:-1])
+    found = lambda_return(reward, value[1:], terminated=terminated, boundary=boundary, gamma=0.9, td_lambda=0.8)
+    torch.testing.assert_close(
+        found,
+        gae(reward, value[:-1], value[1:], terminated=terminated, boundary=boundary, gamma=0.9, gae_lambda=0.8)
+        + value[:-1],
+    )
 
 
-def test_an_n_step_return_never_reads_behind_an_end():
+def test_n_step_return_reads_nothing_after_termination():
     found = returns(n_step_return, [1, 1, 1], [5, 6, 10], THIRD, THIRD, 0.9, 5)
     expect(found, [2.71, 1.9, 1.0])
     flags = [*THIRD, NO, NO]
@@ -148,34 +173,46 @@ def test_an_n_step_return_never_reads_behind_an_end():
     expect(found[:3], [2.71, 1.9, 1.0])
 
 
-def test_an_n_step_return_bootstraps_n_steps_on_or_at_the_limit_before_that():
-    rows = [1, 2, 3, 4], [10, 20, 30, 40], [NO] * 4
-    expect(returns(n_step_return, *rows, [NO] * 4, 0.5, 1), [6.0, 12, 18, 24])
-    expect(returns(n_step_return, *rows, [NO] * 4, 0.5, 2), [1 + 1 + 5, 2 + 1.5 + 7.5, 3 + 2 + 10, 24])
-    expect(returns(n_step_return, *rows, [NO, YES, NO, NO], 0.5, 3), [1 + 1 + 5.0, 12, 3 + 2 + 10, 24])
+def test_n_step_return_bootstraps_after_n_steps_or_at_a_time_limit():
+    signal = [1, 2, 3, 4], [10, 20, 30, 40], [NO] * 4
+    expect(returns(n_step_return, *signal, [NO] * 4, 0.5, 1), [6.0, 12, 18, 24])
+    expect(returns(n_step_return, *signal, [NO] * 4, 0.5, 2), [1 + 1 + 5, 2 + 1.5 + 7.5, 3 + 2 + 10, 24])
+    expect(returns(n_step_return, *signal, [NO, YES, NO, NO], 0.5, 3), [1 + 1 + 5.0, 12, 3 + 2 + 10, 24])
 
 
-def test_n_steps_of_a_whole_window_are_lambda_one_are_monte_carlo():
+def test_n_step_return_of_a_whole_rollout_is_lambda_one_and_monte_carlo():
     draw = torch.Generator().manual_seed(1)
     reward, value = torch.rand(6, 2, 3, generator=draw), torch.rand(6, 2, 3, generator=draw)
     no = torch.zeros(6, 2, 3, dtype=torch.bool)
     discounts = 0.9 ** torch.arange(7.0).view(7, 1, 1)
     monte_carlo = (reward * discounts[:6]).sum(0) + discounts[6] * value[5]
-    for found in (n_step_return(reward, value, no, no, 0.9, 6), lambda_return(reward, value, no, no, 0.9, 1.0)):
+    for found in (
+        n_step_return(reward, value, terminated=no, boundary=no, gamma=0.9, n=6),
+        lambda_return(reward, value, terminated=no, boundary=no, gamma=0.9, td_lambda=1.0),
+    ):
         torch.testing.assert_close(found[0], monte_carlo)
     terminated = torch.rand(6, 2, 3, generator=draw) < 0.2
     boundary = terminated | (torch.rand(6, 2, 3, generator=draw) < 0.2)
     torch.testing.assert_close(
-        n_step_return(reward, value, terminated, boundary, 0.9, 6),
-        lambda_return(reward, value, terminated, boundary, 0.9, 1.0),
+        n_step_return(reward, value, terminated=terminated, boundary=boundary, gamma=0.9, n=6),
+        lambda_return(reward, value, terminated=terminated, boundary=boundary, gamma=0.9, td_lambda=1.0),
     )
 
 
 def test_every_reward_signal_has_its_own_discount_in_a_lambda_return():
     reward, flags = torch.ones(3, 1, 1, 2), column(NO, NO, YES).unsqueeze(-1)
     for found in (
-        lambda_return(reward, torch.zeros_like(reward), flags, flags, torch.tensor([0.5, 1.0]), 1.0),
-        n_step_return(reward, torch.zeros_like(reward), flags, flags, torch.tensor([0.5, 1.0]), 3),
+        lambda_return(
+            reward,
+            torch.zeros_like(reward),
+            terminated=flags,
+            boundary=flags,
+            gamma=torch.tensor([0.5, 1.0]),
+            td_lambda=1.0,
+        ),
+        n_step_return(
+            reward, torch.zeros_like(reward), terminated=flags, boundary=flags, gamma=torch.tensor([0.5, 1.0]), n=3
+        ),
     ):
         torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.75, 3.0]))
 
@@ -188,41 +225,70 @@ def test_every_reward_signal_has_its_own_discount_in_a_lambda_return():
         (n_step_return, [2.467, 2.548, 1.72]),
     ],
 )
-def test_doubles_are_reckoned_with_to_their_last_digit(function, known):
-    """gamma 0.9, lambda 0.8 or two steps, r = 1, V = [.5, .6, .7], and .8 behind. The control's discount went through
-    single precision.
+def test_float64_inputs_are_computed_in_full_precision(function, known):
+    """gamma 0.9, lambda 0.8 or two steps, r = 1, V = [.5, .6, .7, .8].
+
+    Negative control: a discount rounded to single precision.
     """
     value = torch.tensor([0.5, 0.6, 0.7, 0.8], dtype=torch.float64).view(4, 1, 1)
     values = (value[:-1], value[1:]) if function is gae else (value[1:],)
     no = torch.zeros(3, 1, 1, dtype=torch.bool)
+    last = {gae: {"gae_lambda": 0.8}, lambda_return: {"td_lambda": 0.8}, n_step_return: {"n": 2}}[function]
     exact, rounded = (
-        function(torch.ones_like(value[1:]), *values, no, no, gamma, 2 if function is n_step_return else 0.8).flatten()
+        function(torch.ones_like(value[1:]), *values, terminated=no, boundary=no, gamma=gamma, **last).flatten()
         for gamma in (0.9, torch.tensor(0.9).item())
     )
-    wanted = torch.tensor(known, dtype=torch.float64)
-    torch.testing.assert_close(exact, wanted, atol=1e-14, rtol=0)
-    assert (rounded - wanted).abs().max() > 1e-8
+    expected = torch.tensor(known, dtype=torch.float64)
+    torch.testing.assert_close(exact, expected, atol=1e-14, rtol=0)
+    assert (rounded - expected).abs().max() > 1e-8
 
 
-def test_an_endless_return_goes_on_in_the_next_episode():
-    """The row that nobody acts in takes no time: with lambda 1 the reward of 4 behind it is one step away."""
-    reward = torch.tensor([1.0, 2.0, 0.0, 4.0])
-    value = torch.tensor([10.0, 20.0, 99.0, 40.0, 50.0])
-    live = torch.tensor([True, True, False, True])
-    found = endless_return(reward, value, live, 0.5, 1.0)
-    # G_3 = 4 + 0.5 x 50, G_2 = G_3, G_1 = 2 + 0.5 x 29, G_0 = 1 + 0.5 x 16.5
-    assert found.tolist() == [9.25, 16.5, 29.0, 29.0]
-    one_step = endless_return(reward, value, live, 0.5, 0.0)
-    assert one_step.tolist() == [11.0, 22.0, 29.0, 29.0]  # V of the row behind the closing one, not the 99 of its own
-    ended = lambda_return(reward, value[1:], ~live | torch.tensor([False, True, False, False]), ~live, 0.5, 1.0)
-    assert ended.tolist()[:2] == [2.0, 2.0]  # the control: what is cut off at the end
+# ------------------------------------------------------------------------------------------ counterfactual advantages
+
+CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
 
 
-def test_an_endless_return_without_ends_is_the_lambda_return():
-    g = torch.Generator().manual_seed(0)
-    reward, value = torch.rand(7, 3, 2, 2, generator=g), torch.rand(8, 3, 2, 2, generator=g)
-    never = torch.zeros(7, 3, 2, 1, dtype=torch.bool)
-    gamma = torch.tensor([0.9, 0.5])
-    found = endless_return(reward, value, ~never, gamma, 0.8)
-    torch.testing.assert_close(found, lambda_return(reward, value[1:], never, never, gamma, 0.8))
-    assert not torch.allclose(found, lambda_return(reward, value[1:], never, never, 0.9, 0.8))
+def test_counterfactual_advantages_of_the_climbing_game():
+    """Agent 1 chooses the row: for each column, its three choices relative to their mean."""
+    q = CLIMBING.T.repeat_interleave(3, 0)  # [9, 3]: the value of each row, column by column
+    taken = torch.eye(3).repeat(3, 1)
+    found = counterfactual_advantage(q, torch.full((9, 3), 1 / 3), taken).view(3, 3).T
+    known = [[17.3333, -24.3333, -1.6667], [-23.6667, 12.6667, -1.6667], [6.3333, 11.6667, 3.3333]]
+    torch.testing.assert_close(found, torch.tensor(known), atol=1e-4, rtol=0)
+
+
+def test_expected_values_of_the_climbing_game_under_uniform_play():
+    pi = torch.full((3,), 1 / 3)
+    assert float(pi @ CLIMBING @ pi) == pytest.approx(-3.4444, abs=1e-4)
+    assert (CLIMBING @ pi).tolist() == pytest.approx([-6.3333, -7.6667, 3.6667], abs=1e-4)
+    assert (pi @ CLIMBING).tolist() == pytest.approx([-6.3333, -5.6667, 1.6667], abs=1e-4)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_mean_counterfactual_advantage_over_the_policy_is_zero(right):
+    """With masks and uniform mixing. Negative control: a baseline of the policy before mixing."""
+    generator = torch.Generator().manual_seed(0)
+    spec, mask = ActionSpec(choices=(4,)), torch.rand(200, 4, generator=generator) < 0.6
+    mask[:, 1] = True
+    logits = 2 * torch.randn(200, 4, generator=generator)
+    q = torch.where(mask, 5 * torch.randn(200, 4, generator=generator), 1e9)
+    pi = choice_log_probs(spec, mix_with_uniform(spec, logits, mask, 0.3), mask).exp()
+    assert torch.equal(pi == 0, ~mask)
+    other = pi if right else choice_log_probs(spec, logits, mask).exp()
+    every = torch.eye(4).expand(200, 4, 4)
+    advantage = counterfactual_advantage(q.unsqueeze(1), other.unsqueeze(1), every)[..., 0]
+    mean = torch.where(mask, pi * torch.where(mask, advantage, 0.0), 0.0).sum(-1)
+    assert (mean.abs().max() < 1e-5) == right
+
+
+def test_advantages_are_summed_by_component():
+    """Two agents with 3 + 2 and 2 choices: the second has one component, and padding."""
+    component = torch.zeros(2, 5, 2)
+    component[0, :3, 0] = component[0, 3:, 1] = component[1, :2, 0] = 1
+    x = torch.arange(1.0, 11.0).view(2, 5)
+    assert sum_by_component(x, component).tolist() == [[6, 9], [13, 0]]
+    assert sum_by_component(x, None).tolist() == [[15], [40]]
+    taken = torch.tensor([[0.0, 1, 0, 1, 0], [0, 1, 0, 0, 0]])
+    pi = torch.tensor([[0.2, 0.3, 0.5, 0.5, 0.5], [0.5, 0.5, 0, 0, 0]])
+    found = counterfactual_advantage(x, pi, taken, component)
+    torch.testing.assert_close(found, torch.tensor([[-0.3, -0.5], [0.5, 0.0]]))

@@ -1,15 +1,9 @@
-"""Attention over members and the critic that reads them: exact forms, masks, permutations, counts."""
-
-from dataclasses import replace
+"""Attention over the members of a team: exact values, masks, contexts, gradients."""
 
 import pytest
 import torch
 
-from algos.worlds import Everything
-from coterie.nets.attention import HEADS, ResidualAttention
-from coterie.nets.entities import EntityCritic
-from coterie.nets.team import Shape
-from coterie.types import Action, tree_map
+from coterie.nets.entity_critic import HEADS, ResidualAttention
 
 SIZE, MEMBERS = 8, 3
 
@@ -22,35 +16,35 @@ def attention(size=SIZE):
     return ResidualAttention(size, draw())
 
 
-def normalised(x):
+def normalized(x):
     return (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
 
 
-def written_out(net, x, present):
-    """The pooled attention of one row x [S, E], with loops: what the module's docstring says."""
-    x = normalised(x)
+def reference(net, x, present):
+    """Pooled attention of one sample x [S, E], written with loops."""
+    x = normalized(x)
     q, k, v = (x @ net.query_key_value.weight + net.query_key_value.bias).split(x.shape[-1], -1)
     width, total = x.shape[-1] // HEADS, torch.zeros(x.shape[-1])
-    there = [i for i in range(len(x)) if present[i]]
-    for i in there:
+    present_indices = [i for i in range(len(x)) if present[i]]
+    for i in present_indices:
         heads = []
         for h in range(HEADS):
             part = slice(h * width, (h + 1) * width)
-            score = torch.stack([q[i, part] @ k[j, part] for j in there]) / x.shape[-1] ** 0.5
-            heads.append(sum(w * v[j, part] for w, j in zip(score.softmax(0), there, strict=True)))
-        total += normalised(x[i] + torch.cat(heads) @ net.out.weight + net.out.bias)
-    return total / max(len(there), 1)
+            score = torch.stack([q[i, part] @ k[j, part] for j in present_indices]) / x.shape[-1] ** 0.5
+            heads.append(sum(w * v[j, part] for w, j in zip(score.softmax(0), present_indices, strict=True)))
+        total += normalized(x[i] + torch.cat(heads) @ net.out.weight + net.out.bias)
+    return total / max(len(present_indices), 1)
 
 
-def test_attention_is_what_its_formula_says():
+def test_attention_matches_its_formula():
     net, x = attention(), torch.randn(5, MEMBERS, SIZE, generator=draw(1))
     present = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 0]]).bool()
-    expected = torch.stack([written_out(net, row, here) for row, here in zip(x, present, strict=True)])
+    expected = torch.stack([reference(net, row, here) for row, here in zip(x, present, strict=True)])
     torch.testing.assert_close(net(x, present)[:, 0], expected)
     torch.testing.assert_close(net(x)[:1, 0], expected[:1])
 
 
-def test_a_context_is_the_attention_of_those_who_stand_in_it():
+def test_a_context_is_the_attention_of_its_members():
     net, x = attention(), torch.randn(4, 6, SIZE, generator=draw(1))
     present = torch.rand(4, 6, generator=draw(2)) < 0.7
     contexts = torch.tensor([[0, 1, 2], [3, 1, 5], [4, 0, 2]])
@@ -66,8 +60,8 @@ def test_absent_entities_change_neither_output_nor_gradient():
     net, x = attention(), torch.randn(2, MEMBERS, SIZE, generator=draw(1))
     present = torch.tensor([[True, True, False], [True, False, True]])
     results = []
-    for junk in (0.0, 1e6):
-        entities = torch.where(present.unsqueeze(-1), x, junk).requires_grad_()
+    for fill in (0.0, 1e6):
+        entities = torch.where(present.unsqueeze(-1), x, fill).requires_grad_()
         net.zero_grad()
         out = net(entities, present)
         out.square().sum().backward()
@@ -75,10 +69,10 @@ def test_absent_entities_change_neither_output_nor_gradient():
         assert entities.grad[~present].abs().sum() == 0
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     shown = net(torch.where(present.unsqueeze(-1), x, 1.0), torch.ones_like(present))
-    assert not torch.allclose(shown, results[0][0])  # the control: they are present
+    assert not torch.allclose(shown, results[0][0])  # negative control: they are present
 
 
-def test_where_nobody_is_present_the_output_is_zero_without_gradient():
+def test_without_entities_the_output_is_zero_without_gradient():
     net, x = attention(), torch.randn(2, MEMBERS, SIZE, generator=draw(1)).requires_grad_()
     out = net(x, torch.zeros(2, MEMBERS, dtype=torch.bool))
     out.sum().backward()
@@ -87,7 +81,7 @@ def test_where_nobody_is_present_the_output_is_zero_without_gradient():
 
 
 @pytest.mark.parametrize("present", [None, [[True, True, False, True], [True] * 4]])
-def test_attention_gradients_are_those_of_finite_differences(present):
+def test_attention_gradients_match_finite_differences(present):
     net = attention().double()
     x = torch.randn(2, 4, SIZE, generator=draw(1), dtype=torch.float64, requires_grad=True)
     present = None if present is None else torch.tensor(present)
@@ -98,121 +92,3 @@ def test_attention_gradients_are_those_of_finite_differences(present):
         return torch.func.functional_call(net, named, (x, present, contexts))
 
     assert torch.autograd.gradcheck(read, (x, *net.parameters()))
-
-
-# -------------------------------------------------------------------------------------------------------- the critic
-
-
-def critic(kind="discrete", memory="none", signals=1, alike=True, seed=0):
-    """A critic of two guards and a scout."""
-    (team,) = Everything(kind, alike=alike).spec.default_teams()
-    return EntityCritic(team, signals, SIZE, Shape((16,), "tanh", False, memory, 8), draw(seed))
-
-
-def scene(rows=4, lead=(), seed=1):
-    """Observations and actions of two guards and a scout with discrete actions."""
-    g = draw(seed)
-    shape = (*lead, rows)
-    obs = {"guard": torch.randn(*shape, 2, 5, generator=g), "scout": torch.randn(*shape, 1, 5, generator=g)}
-    action = {
-        name: Action(torch.randint(0, 3, (*shape, n, 1), generator=g)) for name, n in (("guard", 2), ("scout", 1))
-    }
-    return obs, action
-
-
-def everyone(*shape):
-    return torch.ones(*shape, MEMBERS, dtype=torch.bool)
-
-
-def test_permuting_a_roles_members_permutes_baselines_and_leaves_the_value():
-    net = critic(signals=2)
-    obs, action = scene()
-    present = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
-    value, _ = net(obs, action, present, None, {})
-    swapped = {**obs, "guard": obs["guard"].flip(1)}, {**action, "guard": Action(action["guard"].discrete.flip(1))}
-    order = torch.tensor([1, 0, 2])
-    other, _ = net(*swapped, present[:, order], None, {})
-    torch.testing.assert_close(other[:, 0], value[:, 0])
-    torch.testing.assert_close(other[:, 1:], value[:, 1 + order])
-    assert not torch.allclose(value[:, 1], value[:, 2])  # there is something to permute
-
-
-def test_a_baseline_knows_the_others_actions_and_not_its_own():
-    net = critic()
-    obs, action = scene()
-    before, _ = net(obs, action, None, None, {})
-    turned = {**action, "guard": Action((action["guard"].discrete + torch.tensor([[1], [0]])) % 3)}  # guard 0 alone
-    after, _ = net(obs, turned, None, None, {})
-    torch.testing.assert_close(after[:, :2], before[:, :2])  # V, and the baseline of guard 0
-    assert ((after - before)[:, 2:].abs() > 1e-5).all()
-    alone, _ = net(obs, None, None, None, {})
-    torch.testing.assert_close(alone, before[:, :1])
-
-
-def test_absent_members_change_nothing_but_the_count():
-    net = critic()
-    obs, action = scene()
-    present = everyone(4)
-    present[:, 1] = False
-    expected, _ = net(obs, action, present, None, {})
-    for junk in (float("nan"), 1e6):
-        dirty = {**obs, "guard": obs["guard"].clone()}
-        dirty["guard"][:, 1] = junk
-        others = {**action, "guard": Action((action["guard"].discrete + torch.tensor([[0], [1]])) % 3)}
-        found, _ = net(dirty, others, present, None, {})
-        assert torch.equal(found, expected)
-    # The same weights in a team that never had the second guard: what differs is the count, 2 of 3 against 2 of 2.
-    alone = EntityCritic(pair(), 1, SIZE, net.shape, draw())
-    alone.load_state_dict(net.state_dict())
-    first = {"guard": obs["guard"][:, :1], "scout": obs["scout"]}
-    fewer, _ = alone(first, {**action, "guard": Action(action["guard"].discrete[:, :1])}, None, None, {})
-    torch.testing.assert_close(expected[:, [0, 1, 3]], fewer + net.head.weight[-1] * (1 / 3 - 1))
-
-
-def pair():
-    """A team of one guard and a scout."""
-    (team,) = Everything("discrete", alike=True).spec.default_teams()
-    guard, scout = team.roles
-    return replace(team, roles=(replace(guard, agents=guard.agents[:1]), scout), stop=2)
-
-
-def test_any_number_of_members_may_be_present_also_none():
-    net = critic()
-    obs, action = scene(rows=8)
-    present = torch.tensor([[i >> k & 1 for k in range(MEMBERS)] for i in range(8)]).bool()
-    value, _ = net(obs, action, present, None, {})
-    value.sum().backward()
-    assert value.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in net.parameters())
-    assert len(value[:, 0].unique()) == 8
-
-
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_each_context_remembers_for_itself_until_its_copy_begins_anew(memory):
-    net = critic(memory=memory)
-    obs, action = scene(rows=2, lead=(3,))
-    never = torch.zeros(3, 2, 1, dtype=torch.bool)
-    whole, after = net(obs, action, None, never, net.start(2, torch.device("cpu")))
-    carry, steps = net.start(2, torch.device("cpu")), []
-    for t in range(3):
-        row = tree_map(lambda x, t=t: x[t : t + 1], (obs, action))
-        value, carry = net(*row, None, never[:1], carry)
-        steps.append(value)
-    torch.testing.assert_close(torch.cat(steps), whole)
-    torch.testing.assert_close(carry, after)
-    assert carry["h"].shape == (2, 1 + MEMBERS, 8)
-    only, _ = net(obs, None, None, never, {name: x[:, :1] * 0 for name, x in carry.items()})
-    torch.testing.assert_close(only, whole[:, :, :1])
-    begins = never.clone()
-    begins[2, 0] = True
-    reset, _ = net(obs, action, None, begins, net.start(2, torch.device("cpu")))
-    fresh, _ = net(*tree_map(lambda x: x[2:], (obs, action)), None, begins[2:], net.start(2, torch.device("cpu")))
-    torch.testing.assert_close(reset[2, 0], fresh[0, 0])
-    torch.testing.assert_close(reset[2, 1], whole[2, 1])
-    assert not torch.allclose(reset[2, 0], whole[2, 0])
-
-
-def test_weights_are_drawn_small():
-    net = EntityCritic(pair(), 1, 64, Shape((64,), "tanh", False, "none", 0), draw())
-    for weight in (net.attention.query_key_value.weight[:, :64], net.attention.out.weight, net.body.layers[0].weight):
-        assert weight.std().item() == pytest.approx((0.125 / 64) ** 0.5, rel=0.05)

@@ -1,17 +1,18 @@
-"""Layers with and without sets of parameters, and the activation that is written out."""
+"""Feed-forward layers with and without parameter sets, and the fast tanh."""
 
 import pytest
 import torch
 
-from coterie.nets.bodies import Mlp
-from coterie.nets.layers import ACTIVATIONS, LayerNorm, Linear, tanh
+from coterie.nets.activations import ACTIVATIONS, tanh
+from coterie.nets.config import NetworkConfig
+from coterie.nets.layers import MLP, LayerNorm, Linear
 
 
 def draw(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_tanh_is_tanh_with_its_gradient():
+def test_fast_tanh_matches_torch_with_its_gradient():
     x = torch.linspace(-12, 12, 4001)
     torch.testing.assert_close(tanh(x.clone()), torch.tanh(x), atol=5e-7, rtol=0)
     exact = torch.randn(3, 4, dtype=torch.double, generator=draw(), requires_grad=True)
@@ -20,37 +21,38 @@ def test_tanh_is_tanh_with_its_gradient():
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_sets_are_separate_networks_in_one_product(activation, layer_norm):
-    together = Mlp(5, (8, 6), activation, layer_norm, 3, draw())
+def test_parameter_sets_are_separate_networks(activation, layer_norm):
+    config = NetworkConfig((8, 6), activation, layer_norm)
+    stacked = MLP(5, config, draw(), 3)
     x = torch.randn(3, 7, 5, generator=draw(1))
-    out = together(x)
+    out = stacked(x)
     assert out.shape == (3, 7, 6)
     for k in range(3):
-        alone = Mlp(5, (8, 6), activation, layer_norm, None, draw())
-        own = alone.state_dict()
-        alone.load_state_dict(
-            {name: value[k].reshape(own[name].shape) for name, value in together.state_dict().items()}
+        single = MLP(5, config, draw())
+        own = single.state_dict()
+        single.load_state_dict(
+            {name: value[k].reshape(own[name].shape) for name, value in stacked.state_dict().items()}
         )
-        torch.testing.assert_close(alone(x[k]), out[k])
+        torch.testing.assert_close(single(x[k]), out[k])
 
 
-def test_weights_start_orthogonal_with_the_gain_that_is_asked_for():
-    weight = Linear(16, 8, 2, 0.5, draw()).weight
+def test_initial_weights_are_orthogonal_with_the_given_gain():
+    weight = Linear(16, 8, gain=0.5, generator=draw(), sets=2).weight
     for single in weight:
         torch.testing.assert_close(single.T @ single, 0.25 * torch.eye(8), atol=1e-5, rtol=0)
     assert not torch.equal(weight[0], weight[1])
 
 
-def test_layer_norm_gives_mean_zero_and_variance_one():
+def test_layer_norm_output_has_mean_zero_and_variance_one():
     out = LayerNorm(50, None)(torch.randn(3, 50, generator=draw()) * 7 + 3)
     torch.testing.assert_close(out.mean(-1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.var(-1, correction=0), torch.ones(3), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("sets", [None, 3])
-def test_xavier_weights_are_normal_with_variance_two_over_inputs_and_outputs(sets):
+def test_xavier_weights_have_variance_two_over_inputs_plus_outputs(sets):
     def weight(init):
-        return Linear(300, 100, sets, 0.01, torch.Generator().manual_seed(0), init).weight
+        return Linear(300, 100, gain=0.01, generator=draw(), sets=sets, init=init).weight
 
     drawn = weight("xavier")
     assert drawn.shape == weight("orthogonal").shape
@@ -60,12 +62,12 @@ def test_xavier_weights_are_normal_with_variance_two_over_inputs_and_outputs(set
         assert not torch.equal(drawn[0], drawn[1])
 
 
-@pytest.mark.parametrize("rows", [1023, 1024, 3000])
+@pytest.mark.parametrize("batch", [1023, 1024, 3000])
 @pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9])
 @pytest.mark.parametrize("sets", [None, 3])
-def test_a_product_with_few_columns_is_the_product_and_has_its_gradients(rows, outputs, sets):
-    layer = Linear(7, outputs, sets, 1.0, draw()).double()
-    x = torch.randn(rows, 7, dtype=torch.double, generator=draw(1)).expand(*(sets or 1,) * (sets is not None), -1, -1)
+def test_padded_products_match_plain_ones_with_gradients(batch, outputs, sets):
+    layer = Linear(7, outputs, gain=1.0, generator=draw(), sets=sets).double()
+    x = torch.randn(batch, 7, dtype=torch.double, generator=draw(1)).expand(*(sets or 1,) * (sets is not None), -1, -1)
     x = x.clone().requires_grad_()
     down = torch.randn(*x.shape[:-1], outputs, dtype=torch.double, generator=draw(2))
     given = (x, layer.weight, layer.bias)
@@ -73,14 +75,14 @@ def test_a_product_with_few_columns_is_the_product_and_has_its_gradients(rows, o
     found = layer(x)
     torch.testing.assert_close(found, plain)
     assert found.is_contiguous()
-    for mine, exact in zip(
+    for actual, expected in zip(
         torch.autograd.grad(found, given, down), torch.autograd.grad(plain, given, down), strict=True
     ):
-        torch.testing.assert_close(mine, exact)
+        torch.testing.assert_close(actual, expected)
 
 
-def test_a_product_with_few_columns_is_made_for_several_networks_at_once():
-    layers = [Linear(7, 5, None, 1.0, draw(seed)) for seed in range(2)]
+def test_padded_products_work_under_vmap():
+    layers = [Linear(7, 5, gain=1.0, generator=draw(seed)) for seed in range(2)]
     x = torch.randn(2, 2000, 7, generator=draw())
     params = {
         name: torch.stack([layer.get_parameter(name).detach() for layer in layers]) for name in ("weight", "bias")

@@ -1,37 +1,38 @@
-"""What mixers promise: Q_tot grows with every agent's Q, and the best for the team is everyone's best."""
+"""Mixers: monotonicity, and the consistency of team and agent greedy actions."""
 
 import itertools
 
 import pytest
 import torch
 
-from coterie.nets.mixers import Duplex, Monotonic, Sum, Unrestricted
+from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer
+from coterie.nets.mixers import QMIXMixer, VDNMixer
 
 AGENTS, CHOICES, STATE = 3, 4, 6
 
 
 def mixer(kind, seed=0):
     g = torch.Generator().manual_seed(seed)
-    if kind == "sum":
-        return Sum()
-    if kind == "monotonic":
-        return Monotonic(AGENTS, STATE, 8, 16, g)
-    if kind == "duplex":
-        return Duplex(AGENTS, STATE, AGENTS * CHOICES, 8, 16, g)
-    return Unrestricted(AGENTS, STATE, 16, g)
+    if kind == "vdn":
+        return VDNMixer()
+    if kind == "qmix":
+        return QMIXMixer(AGENTS, STATE, 8, 16, g)
+    if kind == "qplex":
+        return QPLEXMixer(AGENTS, STATE, AGENTS * CHOICES, 8, 16, g)
+    return UnrestrictedMixer(AGENTS, STATE, 16, g)
 
 
-def total(net, q, picks, state, alive=None):
-    """Q_tot of `picks` [M, N] with agents' q [N, A] in one state [S]."""
-    chosen = q.gather(-1, picks.T).T
-    joint = torch.nn.functional.one_hot(picks, CHOICES).flatten(-2).float()
-    alive = torch.ones_like(picks, dtype=torch.bool) if alive is None else alive
+def total(net, q, actions, state, alive=None):
+    """Q_tot of `actions` [M, N] with agents' q [N, A] in one state [S]."""
+    chosen = q.gather(-1, actions.T).T
+    joint = torch.nn.functional.one_hot(actions, CHOICES).flatten(-2).float()
+    alive = torch.ones_like(actions, dtype=torch.bool) if alive is None else alive
     best = torch.where(alive, q.amax(-1).expand_as(chosen), 0.0)
-    return net(torch.where(alive, chosen, 0.0), best, state.expand(len(picks), -1), joint, alive)
+    return net(torch.where(alive, chosen, 0.0), best, state.expand(len(actions), -1), joint, alive)
 
 
-@pytest.mark.parametrize("kind", ["sum", "monotonic"])
-def test_the_team_gains_what_an_agent_gains(kind):
+@pytest.mark.parametrize("kind", ["vdn", "qmix"])
+def test_q_tot_is_monotonic_in_every_agents_q(kind):
     g = torch.Generator().manual_seed(1)
     for seed in range(5):
         q = torch.randn(64, AGENTS, generator=g, requires_grad=True)
@@ -41,14 +42,14 @@ def test_the_team_gains_what_an_agent_gains(kind):
         assert (q.grad > 0).any()
 
 
-def test_a_mixer_without_restriction_does_not_promise_that():
+def test_an_unrestricted_mixer_is_not_monotonic():
     q = torch.randn(64, AGENTS, generator=torch.Generator().manual_seed(1), requires_grad=True)
     mixer("plain")(q, q, torch.zeros(64, STATE), q, torch.ones(64, AGENTS, dtype=torch.bool)).sum().backward()
     assert (q.grad < 0).any()
 
 
-@pytest.mark.parametrize("kind", ["sum", "monotonic", "duplex"])
-def test_the_teams_best_is_the_tuple_of_everyones_best(kind):
+@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex"])
+def test_greedy_joint_action_consists_of_greedy_actions(kind):
     every = torch.tensor(list(itertools.product(range(CHOICES), repeat=AGENTS)))
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -58,7 +59,7 @@ def test_the_teams_best_is_the_tuple_of_everyones_best(kind):
             assert every[values.argmax()].tolist() == q.argmax(-1).tolist()
 
 
-def test_a_mixer_without_restriction_breaks_that():
+def test_an_unrestricted_mixer_violates_that():
     every = torch.tensor(list(itertools.product(range(CHOICES), repeat=AGENTS)))
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -70,26 +71,26 @@ def test_a_mixer_without_restriction_breaks_that():
         assert not all(agree)
 
 
-@pytest.mark.parametrize("kind", ["sum", "monotonic", "duplex"])
-def test_a_dead_agents_q_moves_nothing(kind):
+@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex"])
+def test_q_of_dead_agents_does_not_matter(kind):
     net, state = mixer(kind), torch.ones(STATE)
-    picks = torch.tensor([[1, 2, 3]])
+    actions = torch.tensor([[1, 2, 3]])
     alive = torch.tensor([[True, False, True]])
     q = torch.randn(AGENTS, CHOICES, generator=torch.Generator().manual_seed(3))
     other = q.clone()
     other[1] = 1e6
-    assert torch.equal(total(net, q, picks, state, alive), total(net, other, picks, state, alive))
+    assert torch.equal(total(net, q, actions, state, alive), total(net, other, actions, state, alive))
     other[0] += 1
-    assert not torch.equal(total(net, q, picks, state, alive), total(net, other, picks, state, alive))
+    assert not torch.equal(total(net, q, actions, state, alive), total(net, other, actions, state, alive))
 
 
-def test_duplex_can_say_what_a_monotonic_mixer_cannot():
+def test_qplex_represents_what_qmix_cannot():
     """With equal advantages of the agents, the importance of an advantage depends on what all do together."""
-    net = mixer("duplex")
+    net = mixer("qplex")
     q = torch.tensor([[0.0, -1, -1, -1]] * AGENTS)
-    picks = torch.tensor([[1, 0, 0], [2, 0, 0]])
+    actions = torch.tensor([[1, 0, 0], [2, 0, 0]])
     with torch.no_grad():
-        one, other = total(net, q, picks, torch.ones(STATE))
-        flat = total(mixer("monotonic"), q, picks, torch.ones(STATE))
+        one, other = total(net, q, actions, torch.ones(STATE))
+        flat = total(mixer("qmix"), q, actions, torch.ones(STATE))
     assert abs(one - other) > 1e-4
     assert flat[0] == flat[1]

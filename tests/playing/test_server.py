@@ -1,4 +1,4 @@
-"""The server answers whom it should, and nobody else; slow pages get the last of everything."""
+"""The page server: allowed hosts and origins, messages, slow pages, and the files of the viewer."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing.test_episode_recording import HEADER, frame, timestep, write_recording
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from coterie.cli import run
-from coterie.errors import UserError
-from coterie.playing.recording import Recorder, encode
-from coterie.playing.serve import Address
-from coterie.playing.server import PAGE_FILES, Answer, Server, _Outbox
-from coterie.playing.viewer import view_files, viewed
-from playing.test_recording import HEADER, frame, row, written
+from coterie.cli.app import run
+from coterie.core.errors import UserError
+from coterie.playing.episode_recording import Recorder, encode
+from coterie.playing.page import Address
+from coterie.playing.server import PAGE_FILES, Outbox, Response, Server
+from coterie.playing.viewer import view_files, viewer_files
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    def files(path: str) -> Answer | None:
-        return Answer(b"[1]", "application/json") if path == "/one" else None
+    def files(path: str) -> Response | None:
+        return Response(b"[1]", "application/json") if path == "/one" else None
 
-    with Server("127.0.0.1", 0, "play.html", files, lambda: [b"welcome", b"here"]) as made:
+    with Server("127.0.0.1", 0, page="play.html", files=files, welcome=lambda: [b"welcome", b"here"]) as made:
         yield made
 
 
+def open_server(host: str, port: int) -> Server:
+    return Server(host, port, page="play.html", files=lambda path: None, welcome=list)
+
+
 def get(server: Server, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
-    asked = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    with contextlib.closing(asked):
-        asked.request("GET", path, headers=headers)
-        found = asked.getresponse()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=headers)
+        found = connection.getresponse()
         return found.status, found.read(), dict(found.getheaders())
 
 
-def test_pages_and_files_are_served_and_nothing_else(server: Server):
+def test_only_pages_and_files_are_served(server: Server):
     status, body, headers = get(server, "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b"play.js" in body
@@ -55,7 +59,7 @@ def test_pages_and_files_are_served_and_nothing_else(server: Server):
         assert get(server, path)[0] == 404
 
 
-def test_the_page_loads_nothing_from_elsewhere(server: Server):
+def test_pages_load_nothing_from_other_hosts(server: Server):
     for name in PAGE_FILES:
         text = get(server, f"/page/{name}")[1].decode()
         assert "https://" not in text
@@ -64,19 +68,19 @@ def test_the_page_loads_nothing_from_elsewhere(server: Server):
 
 
 @pytest.mark.parametrize("host", ["evil.example:{port}", "127.0.0.1:1", "127.0.0.1", "192.0.2.1:{port}", "[::1", ""])
-def test_whoever_asks_for_another_name_is_sent_away(server: Server, host: str):
+def test_requests_for_other_host_names_are_refused(server: Server, host: str):
     assert get(server, "/", Host=host.format(port=server.port))[0] == 421
     with pytest.raises(InvalidStatus, match="421"):
         connect(f"ws://127.0.0.1:{server.port}/socket", additional_headers={"Host": "evil.example"}, proxy=None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_names_of_this_machine_are_answered(server: Server, host: str):
+def test_requests_for_names_of_this_machine_are_served(server: Server, host: str):
     assert get(server, "/", Host=host.format(port=server.port))[0] == 200
 
 
-def test_a_server_for_others_answers_to_addresses_and_to_its_own_name_alone():
-    server = Server("0.0.0.0", 0, "play.html", lambda path: None, list)
+def test_a_public_server_accepts_addresses_and_localhost_only():
+    server = open_server("0.0.0.0", 0)
     with server:
         assert server.url == f"http://127.0.0.1:{server.port}/"
         assert get(server, "/", Host=f"192.0.2.1:{server.port}")[0] == 200
@@ -84,7 +88,7 @@ def test_a_server_for_others_answers_to_addresses_and_to_its_own_name_alone():
         assert get(server, "/", Host=f"evil.example:{server.port}")[0] == 421
 
 
-def test_pages_from_elsewhere_get_no_socket(server: Server):
+def test_pages_of_other_origins_get_no_web_socket(server: Server):
     url = f"ws://127.0.0.1:{server.port}/socket"
     for origin in ("http://evil.example", f"http://localhost:{server.port}", "null"):
         with pytest.raises(InvalidStatus, match="403"):
@@ -93,7 +97,7 @@ def test_pages_from_elsewhere_get_no_socket(server: Server):
         assert socket.recv(timeout=10) == b"welcome"
 
 
-def test_words_come_in_and_go_out(server: Server):
+def test_messages_are_received_and_sent(server: Server):
     with connect(f"ws://127.0.0.1:{server.port}/socket", proxy=None) as socket:
         assert [socket.recv(timeout=10) for _ in range(2)] == [b"welcome", b"here"]
         socket.send("one")
@@ -103,22 +107,22 @@ def test_words_come_in_and_go_out(server: Server):
         assert socket.recv(timeout=10) == b"three"
 
 
-@pytest.mark.parametrize(("said", "code"), [(b"bytes", 1003), ("x" * 5000, 1009)])
-def test_messages_of_another_kind_or_size_end_the_talk(server: Server, said: Any, code: int):
+@pytest.mark.parametrize(("message", "code"), [(b"bytes", 1003), ("x" * 5000, 1009)])
+def test_binary_or_oversized_messages_close_the_connection(server: Server, message: Any, code: int):
     with connect(f"ws://127.0.0.1:{server.port}/socket", proxy=None) as socket:
         assert [socket.recv(timeout=10) for _ in range(2)] == [b"welcome", b"here"]
-        socket.send(said)
+        socket.send(message)
         with pytest.raises(ConnectionClosed) as caught:
             socket.recv(timeout=10)
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == code
     assert server.inbox.empty()
-    assert get(server, "/")[0] == 200  # others are answered as before
+    assert get(server, "/")[0] == 200  # other requests are served as before
 
 
-def test_a_page_that_reads_slowly_gets_the_last_of_every_kind():
-    async def told() -> list[bytes]:
-        outbox, found = _Outbox(), []
+def test_a_slow_page_receives_the_latest_message_of_each_kind():
+    async def received() -> list[bytes]:
+        outbox, found = Outbox(), []
 
         class Slow:
             async def send(self, message: bytes) -> None:
@@ -127,24 +131,24 @@ def test_a_page_that_reads_slowly_gets_the_last_of_every_kind():
 
         for kind, message in (("scene", b"1"), ("note", b"a"), ("scene", b"2"), ("state", b"s"), ("scene", b"3")):
             outbox.put(kind, message)
-        telling = asyncio.ensure_future(outbox.tell(Slow()))
+        sender = asyncio.ensure_future(outbox.send_all(Slow()))
         while len(found) < 3:
             await asyncio.sleep(0)
-        telling.cancel()
+        sender.cancel()
         return found
 
-    assert asyncio.run(told()) == [b"a", b"s", b"3"]
+    assert asyncio.run(received()) == [b"a", b"s", b"3"]
 
 
-def test_a_port_that_is_taken_is_one_line(server: Server):
-    with pytest.raises(UserError, match=rf"cannot listen on 127\.0\.0\.1:{server.port} .*: choose another --port"):
-        Server("127.0.0.1", server.port, "play.html", lambda path: None, list)
+def test_an_occupied_port_raises_a_one_line_error(server: Server):
+    with pytest.raises(UserError, match=rf"cannot listen on 127\.0\.0\.1:{server.port} .*\. Choose another --port"):
+        open_server("127.0.0.1", server.port)
 
 
-def test_a_closed_server_listens_no_more_and_can_still_be_told_things():
-    server = Server("127.0.0.1", 0, "play.html", lambda path: None, list)
+def test_a_closed_server_refuses_connections_and_ignores_messages():
+    server = open_server("127.0.0.1", 0)
     server.close()
-    server.send("scene", b"nobody hears")
+    server.send("scene", b"ignored")
     with pytest.raises(ConnectionRefusedError):
         get(server, "/")
     server.close()
@@ -153,62 +157,70 @@ def test_a_closed_server_listens_no_more_and_can_still_be_told_things():
 # ----------------------------------------------------------------------------------------------------------- the viewer
 
 
-def test_the_viewer_hands_out_rows_and_pictures_of_each_file(tmp_path: Path):
-    from coterie.playing.recording import Recording
+def test_the_viewer_serves_timesteps_and_images_of_each_file(tmp_path: Path):
+    from coterie.playing.episode_recording import Recording
 
-    paths = [written(tmp_path / "one.zip", [0, 1]), tmp_path / "two.zip"]
+    paths = [write_recording(tmp_path / "one.zip", [0, 1]), tmp_path / "two.zip"]
     with Recorder(paths[1], HEADER) as recorder:
-        recorder.add(row(0, agents=[{"alive": True, "value": None}]), encode(frame(200)))
+        recorder.add(timestep(0, agents=[{"alive": True, "value": None}]), encode(frame(200)))
     recordings = [Recording(path) for path in paths]
-    files = viewed(recordings)
-    heads, rows, picture = files("/recordings"), files("/recordings/0/rows"), files("/recordings/1/frames/0")
-    assert heads is not None
-    assert b'"file": "two.zip"' in heads.body
-    assert rows is not None
-    assert len(rows.body.splitlines()) == 2
-    assert picture == Answer(encode(frame(200)), "image/webp")
-    for path in ("/recordings/2/rows", "/recordings/1/frames/1", "/recordings/-1/rows", "/recordings/x/rows", "/rows"):
+    files = viewer_files(recordings)
+    headers, timesteps, image = files("/recordings"), files("/recordings/0/timesteps"), files("/recordings/1/frames/0")
+    assert headers is not None
+    assert b'"file": "two.zip"' in headers.body
+    assert timesteps is not None
+    assert len(timesteps.body.splitlines()) == 2
+    assert image == Response(encode(frame(200)), "image/webp")
+    for path in (
+        "/recordings/2/timesteps",
+        "/recordings/1/frames/1",
+        "/recordings/-1/timesteps",
+        "/recordings/x/timesteps",
+        "/timesteps",
+    ):
         assert files(path) is None
     for recording in recordings:
         recording.close()
 
 
-def test_the_viewer_ends_with_ctrl_c_and_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_ctrl_c_ends_the_viewer_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("coterie.playing.viewer.time.sleep", interrupted)
-    view_files([written(tmp_path / "one.zip", [0])], Address())
-    assert "in a browser; Ctrl-C ends" in capsys.readouterr().err
+    view_files([write_recording(tmp_path / "one.zip", [0])], Address())
+    assert "in a browser. Press Ctrl-C to stop." in capsys.readouterr().err
 
 
-def test_without_the_library_the_mend_is_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_library_is_reported_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
-    for words in (["view", "a.zip"], ["play", "--env", "particle/simple_tag", "--human", "agent"]):
-        with pytest.raises(UserError, match=r"needs websockets 15 or newer: pip install 'coterie\[play\]'"):
-            run(words)
+    for command in (["view", "a.zip"], ["play", "--env", "particle/simple_tag", "--human", "agent"]):
+        with pytest.raises(
+            UserError, match=r"needs websockets 15 or newer\. Install it with: pip install 'coterie\[play\]'"
+        ):
+            run(command)
 
 
-def test_looking_at_files_loads_no_torch():
+def test_viewing_files_does_not_import_torch():
     program = "import sys, coterie.playing.viewer; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 
 
-def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path):
-    for words, said in (
+def test_command_line_mistakes_raise_one_line_errors(tmp_path: Path):
+    for command, message in (
         (["view", str(tmp_path / "no.zip")], "cannot be read"),
-        (["view", *["a.zip"] * 5], "5 files side by side"),
-        (["play", "RUN", "--record", "a.mp4"], r"--record a\.mp4: expected a file that ends in \.zip"),
-        (["play", "RUN", "--record", "a.zip", "--video", "a.mp4"], "leave out --video"),
-        (["play", "RUN", "--human", "a", "--video", "a.mp4"], "--human plays in a browser"),
-        (["play", "RUN", "--port", "8000"], "--port goes with a page: name whom you play with --human"),
-        (["play", "RUN", "--record", "a.zip", "--fps", "9"], "--fps goes with a page"),
-        (["play", "RUN", "--human", "a", "--episodes", "3"], "--episodes 3 goes with recording"),
+        (["view", *["a.zip"] * 5], "5 files: too many to compare"),
+        (["play", "RUN", "--record", "a.mp4"], r"--record a\.mp4: unsupported file type. Expected \.zip"),
+        (["play", "RUN", "--record", "a.zip", "--video", "a.mp4"], "--record: cannot be combined with --video"),
+        (["play", "RUN", "--human", "a", "--video", "a.mp4"], "--human: cannot be combined with --video"),
+        (["play", "RUN", "--port", "8000"], "--port: requires --human"),
+        (["play", "RUN", "--record", "a.zip", "--fps", "9"], "--fps: requires --human"),
+        (["play", "RUN", "--human", "a", "--episodes", "3"], "--episodes 3: cannot be combined with --human"),
         (
             ["play", "--env", "particle/simple_tag", "--human", "agnet"],
-            "--human agnet: there is no such agent; did you mean 'agent'",
+            "--human agnet: no such agent. Did you mean 'agent'",
         ),
     ):
-        with pytest.raises(UserError, match=said):
-            run(words)
+        with pytest.raises(UserError, match=message):
+            run(command)

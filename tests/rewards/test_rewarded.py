@@ -1,4 +1,4 @@
-"""Learners that are rewarded by signals: streams, mixtures, what is refused, and what stays as it was."""
+"""Algorithms with reward signals: reward streams, weighted sums, errors, and unchanged evaluations."""
 
 from __future__ import annotations
 
@@ -10,53 +10,58 @@ from typing import Any
 import pytest
 import torch
 
-from algos.test_every import LEARNERS, SMALL, supports
-from algos.worlds import Everything, Probe, env_of
-from coterie import registry, run
+from algo_worlds import Everything, Probe, env_of
+from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
-from coterie.algos.streams import EXTRINSIC, Stream, Streams
-from coterie.collect import Collector
-from coterie.config import resolve
-from coterie.errors import UserError
-from coterie.metrics import undeclared
-from coterie.policy import RandomPolicy
-from coterie.rewards.config import RewardsConfig
-from coterie.rewards.rewarded import Rewarded, compose, mixed
-from coterie.types import Window
-from tinyruns import assert_same, rows_of, state_of, stop_at, train
+from coterie.algos.reward_streams import EXTRINSIC, RewardStream, RewardStreams
+from coterie.commands import evaluate as evaluation
+from coterie.commands import train as training
+from coterie.config import registry
+from coterie.config.resolve import resolve
+from coterie.config.rewards import RewardsConfig
+from coterie.config.schema import Choice
+from coterie.core.errors import UserError
+from coterie.core.metrics import undeclared
+from coterie.core.types import Rollout
+from coterie.policies.base import RandomPolicy
+from coterie.rewards.rewarded import RewardedAlgorithm, add_weighted_rewards, make_rewarded
+from coterie.training.collector import Collector
+from preset_learners import LEARNERS, SMALL, supports_actions
+from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
 
 CPU = torch.device("cpu")
-TINY_SIGNAL = {"hidden": [4], "features": 3, "minibatches": 2}
+TINY_SIGNAL = {"hidden_sizes": [4], "features": 3, "num_minibatches": 2}
 SPREAD = "env=particle/simple_spread"
 
 
 @pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.plot.plot", lambda runs, out: [])
+def _no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
 
 
-def rewarded(name: str, env: Any, **rewards: Any) -> Rewarded:
-    """A small learner of the named algorithm with signals."""
+def rewarded(name: str, env: Any, **rewards: Any) -> RewardedAlgorithm:
+    """Returns a small algorithm with reward signals."""
     (team,) = env.spec.default_teams()
     cls = registry.algorithm(name)
     fields = cls.Config.model_fields
     given = [f"algo.{key}={value}" for key, value in SMALL.items() if key in fields]
-    given += [f"algo.{key}={value}" for key, value in (("memory", "none"), ("last_action", "false")) if key in fields]
-    config = resolve([f"algo={name}", "env=probe/both", *given]).config.algo.params
-    made = compose(cls, name, team, config, RewardsConfig(**rewards), env.copies, None, 0, CPU)
-    assert isinstance(made, Rewarded)
+    given += [f"algo.{key}={value}" for key, value in (("rnn", "none"), ("obs_last_action", "false")) if key in fields]
+    choice = resolve([f"algo={name}", "env=probe/both", *given]).config.algo
+    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=CPU)
+    made = make_rewarded(choice, RewardsConfig(**rewards), context)
+    assert isinstance(made, RewardedAlgorithm)
     return made
 
 
-def lived(env: Any, steps: int) -> Window:
+def random_rollout(env: Any, steps: int) -> Rollout:
     (team,) = env.spec.default_teams()
-    (window,) = Collector(env, {team.name: RandomPolicy(team, CPU)}, seed=0).advance(steps)[0].values()
-    return replace(window, record={"log_prob": torch.zeros_like(window.reward)})
+    (rollout,) = Collector(env, {team.name: RandomPolicy(team, CPU)}, seed=0).advance(steps)[0].values()
+    return replace(rollout, extras={"log_prob": torch.zeros_like(rollout.reward)})
 
 
 def count(length: int = 5, limit: bool = False) -> Probe:
-    """Shows the age, and pays it."""
+    """Observation and reward are the age of the episode."""
     return Probe(lambda x, age: age.view(-1, 1, 1), lambda x, age, d, c: age.view(-1, 1), length=length, limit=limit)
 
 
@@ -65,146 +70,198 @@ def count(length: int = 5, limit: bool = False) -> Probe:
 
 @pytest.mark.parametrize(("name", "signal"), list(itertools.product(LEARNERS, ("icm", "rnd"))))
 def test_every_algorithm_learns_with_every_signal(name: str, signal: str):
-    """In a team of two roles with masks, deaths, rewards of the group, and NaN in dead places."""
-    kind = "discrete" if supports(name, "discrete") else "continuous"
-    env = env_of(Everything(kind) if kind == "discrete" else Probe(
-        lambda x, age: x.view(-1, 1, 1), lambda x, age, d, c: c[..., 0], actions=Everything.KINDS["continuous"]
-    ), 8)  # fmt: skip
-    algorithm = rewarded(name, env, **{signal: TINY_SIGNAL | {"strength": 1.0}})
+    """In a team of two roles with masks, death, group rewards, and NaN observations of dead agents."""
+    kind = "discrete" if supports_actions(name, "discrete") else "continuous"
+    env = env_of(
+        Everything(kind)
+        if kind == "discrete"
+        else Probe(
+            lambda x, age: x.view(-1, 1, 1), lambda x, age, d, c: c[..., 0], actions=Everything.KINDS["continuous"]
+        ),
+        8,
+    )
+    algorithm = rewarded(name, env, **{signal: TINY_SIGNAL | {"weight": 1.0}})
     (team,) = env.spec.default_teams()
     collector = Collector(env, {team.name: algorithm.policy}, seed=0)
     for k in range(3):
-        (window,) = collector.advance(algorithm.horizon)[0].values()
-        metrics = algorithm.update(window, k / 3)
+        (rollout,) = collector.advance(algorithm.rollout_length)[0].values()
+        metrics = algorithm.update(rollout, k / 3)
     assert all(abs(value) < float("inf") for value in metrics.values())
     assert metrics[f"reward/{signal}_mean"] > 0
     assert undeclared(metrics) == []
 
 
-def test_the_environments_reward_alone_is_the_same_bits_as_no_section(tmp_path: Path):
+def test_the_environments_reward_alone_equals_no_reward_settings(tmp_path: Path):
     train(tmp_path / "none", SPREAD)
-    train(tmp_path / "one", SPREAD, "rewards.extrinsic.strength=1")
-    train(tmp_path / "half", SPREAD, "rewards.extrinsic.strength=0.5")
-    assert_same(state_of(tmp_path / "none"), state_of(tmp_path / "one"))
-    assert rows_of(tmp_path / "none") == rows_of(tmp_path / "one")
+    train(tmp_path / "one", SPREAD, "rewards.extrinsic.weight=1")
+    train(tmp_path / "half", SPREAD, "rewards.extrinsic.weight=0.5")
+    assert_same(checkpoint_state(tmp_path / "none"), checkpoint_state(tmp_path / "one"))
+    assert log_entries(tmp_path / "none") == log_entries(tmp_path / "one")
     with pytest.raises(AssertionError):
-        assert_same(state_of(tmp_path / "none")["algorithms"], state_of(tmp_path / "half")["algorithms"])
+        assert_same(
+            checkpoint_state(tmp_path / "none")["algorithms"], checkpoint_state(tmp_path / "half")["algorithms"]
+        )
 
 
-@pytest.mark.parametrize("settings", [
-    ("algo=mappo", "rewards.icm={}", "rewards.rnd.strength_schedule=linear", "rewards.icm.normalise=true"),
-    ("algo=qmix", "rewards.icm={}", "rewards.rnd={}", "algo.learning_starts=20", "algo.batch=4", "algo.replay=200",
-     "algo.memory=none", "algo.last_action=false"),
-], ids=["streams", "mixed"])  # fmt: skip
-def test_a_resumed_run_ends_with_the_same_bits(
-    settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    tiny = [s for s in ("algo.epochs=2", "algo.minibatches=2") if "qmix" not in settings[0] or s.endswith("x")]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("algo=mappo", "rewards.icm={}", "rewards.rnd.weight_schedule=linear", "rewards.icm.normalize=true"),
+        (
+            "algo=qmix",
+            "rewards.icm={}",
+            "rewards.rnd={}",
+            "algo.learning_starts=20",
+            "algo.batch_size=4",
+            "algo.buffer_size=200",
+            "algo.rnn=none",
+            "algo.obs_last_action=false",
+        ),
+    ],
+    ids=["streams", "mixed"],
+)
+def test_a_resumed_run_is_bit_identical(settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tiny = [s for s in ("algo.epochs=2", "algo.num_minibatches=2") if "qmix" not in settings[0] or s.endswith("x")]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    base = ("copies=4", "algo.horizon=10", "algo.hidden=[8]", "steps=160", "threads=1", "device=cpu", "eval.every=120",
-            "eval.episodes=4", "eval.copies=4", "log.tensorboard=false", "progress=off", SPREAD)  # fmt: skip
-    run.train(resolve([*base, *tiny, *settings, f"out={whole}"]))
+    base = (
+        "num_envs=4",
+        "algo.rollout_length=10",
+        "algo.hidden_sizes=[8]",
+        "steps=160",
+        "threads=1",
+        "device=cpu",
+        "eval.every=120",
+        "eval.episodes=4",
+        "eval.num_envs=4",
+        "log.tensorboard=false",
+        "progress=off",
+        SPREAD,
+    )
+    training.train(resolve([*base, *tiny, *settings, f"out={whole}"]))
     with monkeypatch.context() as patch:
         stop_at(patch, 70)
-        run.train(resolve([*base, *tiny, *settings, f"out={parts}"]))
-    assert state_of(parts)["steps"] < 160
-    run.resume(parts, [])
-    assert_same(state_of(whole), state_of(parts))
-    assert rows_of(whole) == rows_of(parts)
-    assert any("reward/icm_mean" in row and row["reward/icm_mean"] > 0 for row in rows_of(whole))
+        training.train(resolve([*base, *tiny, *settings, f"out={parts}"]))
+    assert checkpoint_state(parts)["steps"] < 160
+    training.resume(parts, [])
+    assert_same(checkpoint_state(whole), checkpoint_state(parts))
+    assert log_entries(whole) == log_entries(parts)
+    assert any("reward/icm_mean" in timestep and timestep["reward/icm_mean"] > 0 for timestep in log_entries(whole))
 
 
-def test_returns_and_evaluations_stay_the_environments(tmp_path: Path):
-    """The first window is collected by the same policy, whatever it is going to be rewarded for."""
-    train(tmp_path / "none", SPREAD, "steps=300", "algo.horizon=26")
-    train(tmp_path / "much", SPREAD, "steps=300", "algo.horizon=26", "rewards.rnd.strength=100")
-    none, much = rows_of(tmp_path / "none"), rows_of(tmp_path / "much")
-    paid = [next(row for row in rows if "rollout/return_mean" in row)["rollout/return_mean"] for rows in (none, much)]
-    assert paid[0] == paid[1]
+def test_returns_and_evaluations_use_the_environments_reward(tmp_path: Path):
+    """The first rollout is collected by the same policy, whatever the rewards are."""
+    train(tmp_path / "none", SPREAD, "steps=300", "algo.rollout_length=26")
+    train(tmp_path / "much", SPREAD, "steps=300", "algo.rollout_length=26", "rewards.rnd.weight=100")
+    none, much = log_entries(tmp_path / "none"), log_entries(tmp_path / "much")
+    returns = [
+        next(timestep for timestep in timesteps if "rollout/return_mean" in timestep)["rollout/return_mean"]
+        for timesteps in (none, much)
+    ]
+    assert returns[0] == returns[1]
     assert none[0]["eval/return_mean"] == much[0]["eval/return_mean"]
-    train(tmp_path / "off", SPREAD, "steps=300", "algo.horizon=26", "rewards.rnd.strength=0")
-    last = [[row for row in rows if "rollout/return_mean" in row][-1] for rows in (much, rows_of(tmp_path / "off"))]
-    assert last[0]["reward/extrinsic_mean"] != last[1]["reward/extrinsic_mean"]  # the signal was learned from
+    train(tmp_path / "off", SPREAD, "steps=300", "algo.rollout_length=26", "rewards.rnd.weight=0")
+    last = [
+        [timestep for timestep in timesteps if "rollout/return_mean" in timestep][-1]
+        for timesteps in (much, log_entries(tmp_path / "off"))
+    ]
+    assert last[0]["reward/extrinsic_mean"] != last[1]["reward/extrinsic_mean"]  # the signal was used for learning
 
 
-def test_a_run_with_signals_is_evaluated_and_frozen(tmp_path: Path):
+def test_a_run_with_signals_can_be_evaluated_and_frozen(tmp_path: Path):
     train(tmp_path / "run", SPREAD, "rewards.icm={}", "rewards.rnd={}")
-    report = run.evaluate_run(tmp_path / "run", 4, "auto", "last", None)
+    report = evaluation.evaluate_run(tmp_path / "run", 4, checkpoint="last")
     assert report["episodes"] >= 4
     train(tmp_path / "again", SPREAD, "teams.agent.run=" + str(tmp_path / "run"))
-    assert "reward/icm_mean" not in rows_of(tmp_path / "again")[-1]
+    assert "reward/icm_mean" not in log_entries(tmp_path / "again")[-1]
 
 
 # -------------------------------------------------------------------------------------------------------------- streams
 
 
-def told(algorithm: PPO, *values: torch.Tensor) -> None:
-    """From now on the critic says these values [T + 1, B, N], a signal each."""
+def set_values(algorithm: PPO, *values: torch.Tensor) -> None:
+    """Makes the critic return these values, [T + 1, B, N] for each signal."""
     algorithm._values = lambda obs, state, begins: torch.stack(values, -1)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def ppo(streams: tuple[Stream, ...], **settings: Any) -> PPO:
+def ppo(streams: tuple[RewardStream, ...], **settings: Any) -> PPO:
     (team,) = env_of(count(), 4).spec.default_teams()
-    raw = {"hidden": (4,), "horizon": 12, "normalise_value": False, "normalise_advantage": False}
-    return PPO(team, PPOConfig(**raw | settings), 4, None, 0, CPU, streams)
+    raw = {"hidden_sizes": (4,), "rollout_length": 12, "normalize_value": False, "normalize_advantage": False}
+    return PPO(
+        PPOConfig(**raw | settings), AlgorithmContext(team=team, num_envs=4, seed=0, device=CPU, reward_streams=streams)
+    )
 
 
-def test_streams_with_two_discounts_are_two_runs_with_one_each():
-    window = lived(env_of(count(), 4), 12)
+def test_streams_with_two_discounts_equal_two_algorithms_with_one_each():
+    rollout = random_rollout(env_of(count(), 4), 12)
     g = torch.Generator().manual_seed(0)
     one, two = (torch.rand(13, 4, 1, generator=g) for _ in range(2))
-    bonus = torch.where(window.acted[:-1, :, None], torch.rand(12, 4, 1, generator=g), 0.0)
-    both = ppo((Stream("extrinsic", 2.0, 0.9), Stream("bonus", 3.0, 0.5)))
-    told(both, one, two)
-    batch, _ = both._targets(replace(window, streams={"bonus": bonus}))
+    bonus = torch.where(rollout.acted[:-1, :, None], torch.rand(12, 4, 1, generator=g), 0.0)
+    both = ppo(
+        (RewardStream(name="extrinsic", weight=2.0, gamma=0.9), RewardStream(name="bonus", weight=3.0, gamma=0.5))
+    )
+    set_values(both, one, two)
+    batch, _ = both.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)
     alone = []
-    for gamma, value, reward in ((0.9, one, window.reward), (0.5, two, bonus)):
+    for gamma, value, reward in ((0.9, one, rollout.reward), (0.5, two, bonus)):
         single = ppo((), gamma=gamma)
-        told(single, value)
-        alone.append(single._targets(replace(window, reward=reward))[0])
+        set_values(single, value)
+        alone.append(single.targets(replace(rollout, reward=reward), 0.0, as_sequences=False)[0])
     torch.testing.assert_close(batch.target, torch.cat([part.target for part in alone], -1))
     torch.testing.assert_close(batch.advantage, 2.0 * alone[0].advantage + 3.0 * alone[1].advantage)
-    swapped = ppo((Stream("extrinsic", 2.0, 0.5), Stream("bonus", 3.0, 0.9)))
-    told(swapped, one, two)
-    assert not torch.allclose(swapped._targets(replace(window, streams={"bonus": bonus}))[0].target, batch.target)
+    swapped = ppo(
+        (RewardStream(name="extrinsic", weight=2.0, gamma=0.5), RewardStream(name="bonus", weight=3.0, gamma=0.9))
+    )
+    set_values(swapped, one, two)
+    assert not torch.allclose(
+        swapped.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)[0].target, batch.target
+    )
 
 
 @pytest.mark.parametrize("episodic", [False, True])
-def test_a_stream_goes_on_in_the_next_episode_unless_it_is_episodic(episodic: bool):
-    """Two steps an episode, then the row that closes it; a bonus of 1 a step, lambda 1, gamma 0.5, V = 0."""
-    window = lived(env_of(count(length=2), 1), 5)  # acted: 1 1 0 1 1
-    assert window.acted[:, 0].tolist() == [True, True, False, True, True, False]
-    algorithm = ppo((EXTRINSIC, Stream("bonus", episodic=episodic)), gamma=0.5, gae_lambda=1.0)
-    told(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
-    bonus = window.acted[:-1, :, None].float()
-    target = algorithm._targets(replace(window, streams={"bonus": bonus}))[0].target[..., 1].flatten()
+def test_returns_of_a_stream_continue_in_the_next_episode_unless_it_is_episodic(episodic: bool):
+    """Two steps per episode, then its final timestep; a bonus of 1 per step, lambda 1, gamma 0.5, V = 0."""
+    rollout = random_rollout(env_of(count(length=2), 1), 5)  # acted: 1 1 0 1 1
+    assert rollout.acted[:, 0].tolist() == [True, True, False, True, True, False]
+    algorithm = ppo((EXTRINSIC, RewardStream(name="bonus", episodic=episodic)), gamma=0.5, gae_lambda=1.0)
+    set_values(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
+    bonus = rollout.acted[:-1, :, None].float()
+    target = (
+        algorithm.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)[0]
+        .target[..., 1]
+        .flatten()
+    )
     expected = [1.5, 1.0, 0.0, 1.5, 1.0] if episodic else [1.875, 1.75, 1.5, 1.5, 1.0]
     assert target.tolist() == expected
 
 
-def test_the_environments_stream_ends_with_the_episode_beside_one_that_does_not():
-    window = lived(env_of(count(length=2), 1), 5)
-    algorithm = ppo((EXTRINSIC, Stream("bonus", episodic=False)), gamma=0.5, gae_lambda=1.0)
-    told(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
-    batch, _ = algorithm._targets(replace(window, streams={"bonus": torch.zeros(5, 1, 1)}))
+def test_returns_of_the_environments_stream_end_with_the_episode():
+    rollout = random_rollout(env_of(count(length=2), 1), 5)
+    algorithm = ppo((EXTRINSIC, RewardStream(name="bonus", episodic=False)), gamma=0.5, gae_lambda=1.0)
+    set_values(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
+    batch, _ = algorithm.targets(replace(rollout, streams={"bonus": torch.zeros(5, 1, 1)}), 0.0, as_sequences=False)
     assert batch.target[..., 0].flatten().tolist() == [0.5, 1.0, 0.0, 0.5, 1.0]
 
 
-def test_pocas_members_share_what_each_earns_from_a_signal():
+def test_poca_adds_up_the_members_rewards_of_a_signal():
     env = env_of(Everything(dead=0.0), 4)
     (team,) = env.spec.default_teams()
     config = POCAConfig.model_validate(
-        {"hidden": (8,), "embedding": 8, "horizon": 8, "normalise_value": False, "td_lambda": 1.0}
+        {"hidden_sizes": (8,), "embedding_size": 8, "rollout_length": 8, "normalize_value": False, "td_lambda": 1.0}
     )
-    algorithm = POCA(team, config, 4, None, 0, CPU, (EXTRINSIC, Stream("bonus", gamma=0.0)))
-    window = lived(env, 8)
-    acted = (window.alive[:-1] & window.acted[:-1, :, None]).float()
-    batch, _, _ = algorithm._targets(replace(window, streams={"bonus": acted}))
+    algorithm = POCA(
+        config,
+        AlgorithmContext(
+            team=team, num_envs=4, seed=0, device=CPU, reward_streams=(EXTRINSIC, RewardStream(name="bonus", gamma=0.0))
+        ),
+    )
+    rollout = random_rollout(env, 8)
+    acted = (rollout.alive[:-1] & rollout.acted[:-1, :, None]).float()
+    batch, _, _ = algorithm.targets(replace(rollout, streams={"bonus": acted}), 0.0)
     torch.testing.assert_close(batch.target[:, :, 0, 1], acted.sum(-1))
 
 
-def test_a_strength_goes_along_its_schedule():
-    streams = Streams((EXTRINSIC, Stream("bonus", 0.5, schedule="linear", end=0.2)), 0.9, CPU)
+def test_a_weight_follows_its_schedule():
+    streams = RewardStreams((EXTRINSIC, RewardStream(name="bonus", weight=0.5, schedule="linear", end=0.2)), 0.9, CPU)
     assert streams.weights(0.0).tolist() == pytest.approx([1.0, 0.5])
     assert streams.weights(0.5).tolist() == pytest.approx([1.0, 0.3])
     assert streams.weights(1.0).tolist() == pytest.approx([1.0, 0.1])
@@ -213,74 +270,82 @@ def test_a_strength_goes_along_its_schedule():
 # ------------------------------------------------------------------------------------------------------------- mixtures
 
 
-def test_without_streams_agents_earn_the_weighted_sum_and_groups_their_own():
-    window = lived(env_of(Everything(dead=0.0), 4), 6)
-    own = torch.full_like(window.reward, 2.0)
-    given = mixed(window, {"extrinsic": 0.5, "icm": 3.0}, {"icm": own})
-    torch.testing.assert_close(given.reward, 0.5 * window.reward + 6.0)
-    torch.testing.assert_close(given.group_reward, 0.5 * window.group_reward)
-    assert not torch.equal(given.reward, window.reward)
+def test_without_streams_agents_get_the_weighted_sum_and_groups_their_own():
+    rollout = random_rollout(env_of(Everything(dead=0.0), 4), 6)
+    own = torch.full_like(rollout.reward, 2.0)
+    given = add_weighted_rewards(rollout, {"extrinsic": 0.5, "icm": 3.0}, {"icm": own})
+    torch.testing.assert_close(given.reward, 0.5 * rollout.reward + 6.0)
+    torch.testing.assert_close(given.group_reward, 0.5 * rollout.group_reward)
+    assert not torch.equal(given.reward, rollout.reward)
 
 
 class Recorder:
-    """In the place of a learner's `update`: keeps what it is given."""
+    """Replaces the `update` of an algorithm and records the rollouts."""
 
     def __init__(self) -> None:
-        self.given: list[Window] = []
+        self.rollouts: list[Rollout] = []
 
-    def __call__(self, window: Window, progress: float) -> dict[str, float]:
-        self.given.append(window)
+    def __call__(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        self.rollouts.append(rollout)
         return {}
 
 
 @pytest.mark.parametrize(
     ("name", "streams"), [("ippo", True), ("poca", True), ("coma", False), ("qmix", False), ("masac", False)]
 )
-def test_a_learner_gets_streams_or_the_sum_before_signals_learn(
+def test_an_algorithm_gets_streams_or_their_sum_before_signals_are_updated(
     name: str, streams: bool, monkeypatch: pytest.MonkeyPatch
 ):
     env = env_of(Everything(dead=0.0), 4)
-    algorithm = rewarded(name, env, rnd=TINY_SIGNAL | {"strength": 2.0}, extrinsic={"strength": 0.5})
-    heard = Recorder()
-    monkeypatch.setattr(algorithm.learner, "update", heard)
-    window = lived(env, algorithm.horizon)
-    algorithm.update(window, 0.0)
-    expected = algorithm.signals["rnd"].reward(window)  # what it says before it learns from the window again
+    algorithm = rewarded(name, env, rnd=TINY_SIGNAL | {"weight": 2.0}, extrinsic={"weight": 0.5})
+    recorder = Recorder()
+    monkeypatch.setattr(algorithm.algorithm, "update", recorder)
+    rollout = random_rollout(env, algorithm.rollout_length)
+    algorithm.update(rollout, 0.0)
+    expected = algorithm.signals["rnd"].reward(rollout)  # before the second update
     assert float(expected.max()) > 0
-    algorithm.update(window, 0.0)
-    given = heard.given[-1]
-    assert any(note.startswith("rnd: added to what the environment pays") for note in algorithm.notes) != streams
+    algorithm.update(rollout, 0.0)
+    given = recorder.rollouts[-1]
+    assert any(note.startswith("rnd: added to the environment's reward") for note in algorithm.notes) != streams
     if streams:
         assert torch.equal(given.streams["rnd"], expected)
-        assert torch.equal(given.reward, window.reward)
+        assert torch.equal(given.reward, rollout.reward)
     else:
         assert given.streams == {}
-        torch.testing.assert_close(given.reward, 0.5 * window.reward + 2.0 * expected)
-    assert not torch.equal(algorithm.signals["rnd"].reward(window), expected)
+        torch.testing.assert_close(given.reward, 0.5 * rollout.reward + 2.0 * expected)
+    assert not torch.equal(algorithm.signals["rnd"].reward(rollout), expected)
 
 
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    (("algo=random", "rewards.icm={}"), r"team 'agent' is given rewards, and algo=random learns nothing"),
-    (("teams.agent.algo=random", "teams.agent.rewards.rnd={}"), r"learns nothing: leave out rewards\.\* and teams"),
-    (("algo=qmix", "rewards.icm.gamma=0.5"), r"rewards\.icm\.gamma=0\.5 .* algo=qmix learns from their sum"),
-    (("algo=qmix", "rewards.extrinsic.gamma=0.5"), r"rewards\.extrinsic\.gamma=0\.5"),
-])  # fmt: skip
-def test_what_cannot_be_is_one_line(settings: tuple[str, ...], said: str, tmp_path: Path):
-    from coterie.build import build
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("algo=random", "rewards.icm={}"), r"team 'agent' has reward settings, but algo=random does not learn"),
+        (("teams.agent.algo=random", "teams.agent.rewards.rnd={}"), r"does not learn\. Remove rewards\.\* and teams"),
+        (
+            ("algo=qmix", "rewards.icm.gamma=0.5"),
+            r"rewards\.icm\.gamma=0\.5 .* algo=qmix learns from the sum of rewards",
+        ),
+        (("algo=qmix", "rewards.extrinsic.gamma=0.5"), r"rewards\.extrinsic\.gamma=0\.5"),
+    ],
+)
+def test_invalid_settings_are_one_line_errors(settings: tuple[str, ...], message: str, tmp_path: Path):
+    from coterie.commands.build import build
 
-    with pytest.raises(UserError, match=said):
-        build(resolve([SPREAD, "copies=2", *settings]).config)
+    with pytest.raises(UserError, match=message):
+        build(resolve([SPREAD, "num_envs=2", *settings]).config)
 
 
-def test_an_own_discount_goes_with_streams_and_the_same_one_with_a_sum():
+def test_streams_may_have_another_discount_and_sums_the_same():
     (team,) = env_of(count(), 2).spec.default_teams()
     rewards = RewardsConfig.model_validate({"rnd": {"gamma": 0.5}})
-    made = compose(PPO, "ppo", team, PPOConfig.model_validate({"gamma": 0.9}), rewards, 2, None, 0, CPU, rewarded=False)
+    context = AlgorithmContext(team=team, num_envs=2, seed=0, device=CPU)
+    ppo_choice = Choice(name="ppo", params=PPOConfig.model_validate({"gamma": 0.9}))
+    made = make_rewarded(ppo_choice, rewards, context, with_signals=False)
     assert isinstance(made, PPO)
-    assert torch.as_tensor(made.streams.gamma).tolist() == pytest.approx([0.9, 0.5])
+    assert torch.as_tensor(made.reward_streams.gamma).tolist() == pytest.approx([0.9, 0.5])
     cls = registry.algorithm("iql")
-    same = compose(cls, "iql", team, cls.Config(gamma=0.5, memory="none"), rewards, 2, None, 0, CPU)
-    assert isinstance(same, Rewarded)
+    same = make_rewarded(Choice(name="iql", params=cls.Config(gamma=0.5, rnn="none")), rewards, context)
+    assert isinstance(same, RewardedAlgorithm)

@@ -1,1 +1,1 @@
-"""Algorithms: one readable file a family. They see windows of their own team, never environments, logs or files."""
+"""Algorithms, one file per family. They read rollouts of their own team, never environments, logs or files."""

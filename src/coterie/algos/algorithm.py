@@ -1,4 +1,4 @@
-"""What every algorithm is: a policy, and a way to improve it from windows of experience."""
+"""The interface of algorithms: a policy and a method that improves it from rollouts."""
 
 from __future__ import annotations
 
@@ -10,129 +10,210 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from coterie.errors import UserError
-from coterie.nets.memory import Carry
-from coterie.nets.sensors import layout
-from coterie.nets.team import Share, alike
-from coterie.policy import Mode, Policy
-from coterie.types import Row, TeamSpec, Window
+from coterie.algos.reward_streams import RewardStream
+from coterie.core.errors import UserError
+from coterie.core.specs import TeamSpec
+from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.nets.config import ShareParams
+from coterie.nets.encoders import can_share_network, observation_layout
+from coterie.policies.base import Mode, Policy
 
 ALL_ACTIONS = frozenset({"discrete", "multi_discrete", "continuous", "hybrid"})
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an algorithm can be given; `require` refuses the rest before anything starts."""
+    """Properties of an algorithm, declared next to its implementation."""
 
     actions: frozenset[str]
-    """Kinds of action: discrete, multi_discrete, continuous, hybrid."""
+    """Supported kinds of actions: discrete, multi_discrete, continuous, hybrid."""
     masks: bool = True
-    """Action masks."""
-    memory: bool = True
-    """Recurrent networks."""
-    death: bool = True
-    """Agents that die before their episode ends."""
+    """Supports action masks."""
+    rnn: bool = True
+    """Supports recurrent networks."""
+    dying_agents: bool = True
+    """Supports agents that die before their episode ends."""
     roles: bool = True
-    """Several roles with different spaces in one team."""
-    team: bool = True
-    """More than one agent."""
+    """Supports several roles with different spaces in one team."""
+    multi_agent: bool = True
+    """Supports more than one agent."""
     images: bool = False
-    """Observations other than one vector."""
+    """Supports images and dictionaries as observations."""
     learns: bool = True
-    """It improves its policy."""
-    streams: bool = False
-    """It has a value for each reward signal, and is constructed with `streams`; others learn from their sum."""
+    """Improves its policy."""
+    reward_streams: bool = False
+    """Learns a value per reward signal. Other algorithms learn from the weighted sum of the signals."""
     eval_mode: Mode = "sample"
-    """How its policies are evaluated where nobody says otherwise: as the method was published."""
+    """Default mode of evaluation: the one that the method was published with."""
 
-    def require(self, name: str, team: TeamSpec, setting: str = "algo") -> None:
-        """UserError if the team has what the algorithm `name` does not support; setting: the key that chooses it."""
-        other = f"choose another algorithm, {setting}=NAME (coterie list algos)"
+    def check(self, name: str, team: TeamSpec, setting: str = "algo") -> None:
+        """Checks that the algorithm supports a team.
+
+        Args:
+            name: Name of the algorithm.
+            team: The team that it is to train.
+            setting: Key of the configuration that selects the algorithm.
+
+        Raises:
+            UserError: If the team needs something that the algorithm does not support.
+        """
+        choose = f"another algorithm with {setting}=NAME (coterie list algos)"
         for role in team.roles:
             kind = role.action.kind
             if kind not in self.actions:
                 raise UserError(
-                    f"algo={name} does not support the {kind} actions of role '{role.name}' ({role.action_space}); "
-                    f"it takes {', '.join(sorted(self.actions))}: {other}"
+                    f"{setting}: {name} does not support the {kind} actions of role '{role.name}' "
+                    f"({role.action_space}), only {', '.join(sorted(self.actions))}. Choose {choose}."
                 )
-            seen = layout(role.observation_space)
-            if seen is None:
+            shapes = observation_layout(role.observation_space)
+            if shapes is None:
                 raise UserError(
-                    f"role '{role.name}' observes {role.observation_space}, which no network reads: expected a Box of "
-                    "one axis, a Box [height, width, channels], or a Dict of these"
+                    f"role '{role.name}': no network supports its observation space {role.observation_space}. Use a "
+                    "one-dimensional Box, a Box [height, width, channels], or a Dict of these."
                 )
-            if not self.images and (len(seen) != 1 or not isinstance(seen[0], int)):
+            if not self.images and (len(shapes) != 1 or not isinstance(shapes[0], int)):
                 raise UserError(
-                    f"algo={name} reads vectors, and role '{role.name}' observes {role.observation_space}: "
-                    f"flatten the observation to one axis, or {other}"
+                    f"{setting}: {name} supports only vector observations, and role '{role.name}' observes "
+                    f"{role.observation_space}. Flatten the observation to one dimension, or choose {choose}."
                 )
         if not self.roles and len(team.roles) > 1:
             raise UserError(
-                f"algo={name} trains one role, and team '{team.name}' has {len(team.roles)}: split the team, or {other}"
+                f"{setting}: {name} trains a single role, and team '{team.name}' has {len(team.roles)}. "
+                f"Split the team, or choose {choose}."
             )
-        if not self.team and team.n > 1:
+        if not self.multi_agent and team.n > 1:
             raise UserError(
-                f"algo={name} trains a single agent, and team '{team.name}' has {team.n}: use one "
-                f"of several, {setting}=ippo or {setting}=mappo"
+                f"{setting}: {name} trains a single agent, and team '{team.name}' has {team.n}. "
+                f"Use a multi-agent algorithm, {setting}=ippo or {setting}=mappo."
             )
-        if not self.death and team.mortal:
+        if not self.dying_agents and team.agents_can_die:
             raise UserError(
-                f"algo={name} does not support agents that die, and those of team '{team.name}' can: {other}"
+                f"{setting}: {name} does not support agents that die, and those of team '{team.name}' can. "
+                f"Choose {choose}."
             )
 
 
-def require_alike(team: TeamSpec, share: Share) -> None:
-    """UserError if all agents are to share parameters and their roles' spaces differ."""
-    if share == "all" and not alike(team.roles):
+def require_equal_spaces(team: TeamSpec, share: ShareParams) -> None:
+    """Raises UserError if all agents are to share parameters and the spaces of their roles differ."""
+    if share == "all" and not can_share_network(team.roles):
         raise UserError(
-            f"algo.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use share=role"
+            f"algo.share_params: all agents of team '{team.name}' cannot share parameters because the spaces of its "
+            "roles differ. Use algo.share_params=role."
         )
 
 
+def central_state_name(team: TeamSpec, critic: str) -> str:
+    """Returns the name of the state that a central critic reads: the team's own if there is one, else the global one.
+
+    Raises:
+        UserError: If the environment provides no state.
+    """
+    for name in (*dict.fromkeys(role.group for role in team.roles), "global"):
+        if name in team.state_sizes:
+            return name
+    raise UserError(f"algo.critic: {critic} needs an environment state, and there is none. Use algo.critic=joint.")
+
+
+def group_membership(team: TeamSpec) -> Tensor:
+    """Returns [G, N], 1 where an agent belongs to a group of the team."""
+    groups = list(dict.fromkeys(role.group for role in team.roles))
+    group_of_agent = [groups.index(role.group) for role in team.roles for _ in role.agents]
+    return torch.nn.functional.one_hot(torch.tensor(group_of_agent), len(groups)).T.float()
+
+
+def component_matrix(team: TeamSpec, device: torch.device) -> Tensor | None:
+    """Returns [N, A, K], 1 where an agent's choice belongs to a discrete component; None if all have only one."""
+    components = max(len(role.action.choices) for role in team.roles)
+    if components == 1:
+        return None
+    choices = max(role.action.mask_size for role in team.roles)
+    matrix = torch.zeros(team.n, choices, components, device=device)
+    start = 0
+    for role in team.roles:
+        sizes = torch.tensor(role.action.choices)
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        matrix[start : start + role.n, torch.arange(len(owner)), owner] = 1.0
+        start += role.n
+    return matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmContext:
+    """Everything besides its configuration that an algorithm is constructed with.
+
+    Attributes:
+        team: The team to train.
+        num_envs: Number of environments in each rollout.
+        seed: Seed of the team. Weights, minibatches and other random draws derive from it.
+        device: Device of networks and rollouts.
+        rollout_length: Steps per environment between updates; None for the configured length.
+        reward_streams: Reward signals of the team, the environment's first; empty if that is the only one. Only for
+            algorithms with `Capabilities.reward_streams`.
+    """
+
+    team: TeamSpec
+    num_envs: int
+    seed: int
+    device: torch.device
+    rollout_length: int | None = None
+    reward_streams: tuple[RewardStream, ...] = ()
+
+
 class Algorithm(ABC):
-    """Owns a policy and improves it. Constructed as `cls(team, config, copies, horizon, seed, device)`."""
+    """Owns a policy and improves it from rollouts."""
 
     Config: ClassVar[type[BaseModel]]
     capabilities: ClassVar[Capabilities]
 
     policy: Policy
-    horizon: int
-    """Rows of the windows that `update` wants."""
+    rollout_length: int
+    """Steps per environment in the rollouts that `update` expects."""
     notes: tuple[str, ...] = ()
-    """Lines for the user at the start, such as the size of a replay memory."""
+    """Lines for the user at the start of a run, such as the size of a replay buffer."""
 
     @abstractmethod
-    def __init__(
-        self, team: TeamSpec, config: Any, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
-        """For `copies` copies; `horizon` None takes the configuration's; `seed` is the team's own."""
+    def __init__(self, config: Any, context: AlgorithmContext) -> None: ...
 
     @abstractmethod
-    def update(self, window: Window, progress: float) -> dict[str, float]:
-        """Improves the policy with one window and returns its metrics; progress: share of the run done, in [0, 1]."""
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        """Improves the policy.
+
+        Args:
+            rollout: Experience of the team, `rollout_length` timesteps of all environments.
+            progress: Fraction of the run that is done, in [0, 1].
+
+        Returns:
+            Metrics by name.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that going on needs, the policy under `policy`."""
+        """Returns all state that resuming needs, the policy's under `policy`."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up where `state_dict` was called."""
+        """Restores the state."""
 
 
-class Judging(ABC):
-    """An algorithm whose critic says, before anybody acts, what is to come after a row."""
-
-    @abstractmethod
-    def start_judging(self, copies: int) -> Carry:
-        """The critic's memory before the first row; {} without memory."""
+class ValueEstimator(ABC):
+    """An algorithm whose critic estimates the return of a timestep before anyone acts."""
 
     @abstractmethod
-    def judge(self, row: Row, carry: Carry) -> tuple[Tensor, Carry]:
-        """The environment's reward that every agent of the team's row is still to earn, discounted [B, N], and the
-        critic's memory after the row.
+    def start_value_estimation(self, num_envs: int) -> HiddenState:
+        """Returns the critic's hidden state before the first timestep; {} without recurrence."""
+
+    @abstractmethod
+    def estimate_value(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        """Estimates the discounted return of the environment's reward.
+
+        Args:
+            timestep: The team's part of a timestep, [B, ..].
+            hidden_state: Hidden state of the critic before the timestep.
+
+        Returns:
+            The value of each agent [B, N] and the hidden state after the timestep.
         """
 
     @abstractmethod
     def load_critic(self, state: dict[str, Any]) -> None:
-        """Takes from what the algorithm's `state_dict` gave all that judging needs besides the policy."""
+        """Restores from the algorithm's `state_dict` what value estimation needs besides the policy."""

@@ -1,401 +1,350 @@
-"""COMA: policy gradients of a team with a counterfactual baseline for every agent.
+"""COMA: policy gradients of a team with a counterfactual baseline for each agent.
 
-One critic sees what the whole team sees and what the others do, and says for each agent what each of its own choices
-would be worth. The gain of an action is its value less the policy's average over the agent's choices, so that an agent
-is praised for its own part of what the team earned.
+A centralized critic estimates, for each agent, the value of each of its choices given the actions of the others. The
+advantage of an action is its value minus the policy's average over the agent's choices, so that an agent is credited
+with its own contribution to the team's return.
 
-Sources: Foerster et al. 2018 (COMA); the target network and the schedules follow what the field's programs do.
-Differs: limits are bootstrapped through; behind the last row of a window, whose actions are not known yet, stands the
-average over the agent's own choices while the others' are drawn from the present policy; with several components a
-choice, each component has a value and a baseline of its own.
+Sources: Foerster et al. 2018; the target network and the schedules follow PyMARL.
+Differences: truncated episodes are bootstrapped; the actions of the last timestep are not known, so its value is the
+average over the agent's choices with the others' actions drawn from the present policy; with several discrete
+components, each has a value and a baseline of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from coterie.actor import ActorPolicy
-from coterie.algos import onpolicy
-from coterie.algos.algorithm import Algorithm, Capabilities, require_alike
-from coterie.algos.onpolicy import OnPolicyConfig, Units
-from coterie.algos.optimiser import Optimiser
-from coterie.algos.student import Fitting, Student
-from coterie.algos.target import Target
-from coterie.errors import NonFiniteError, UserError
-from coterie.math.counterfactual import by_component, counterfactual_advantage
-from coterie.math.losses import masked_mean, standardise
-from coterie.math.returns import lambda_return
-from coterie.math.schedules import Shape as ScheduleShape
-from coterie.math.schedules import scheduled
-from coterie.metrics import Metric, declare
-from coterie.nets.critics import ChoiceCritic
-from coterie.nets.joint import JointAction, beside, by_role, last_actions
-from coterie.nets.layers import Activation
-from coterie.nets.memory import Carry, MemoryKind
-from coterie.schema import Count
-from coterie.seeds import generator
-from coterie.types import TeamSpec, Tree, Window, tree_map
-
-declare(
-    Metric("policy/advantage", "", "mean gain of the actions taken over what the policy does on average", None, "mean"),
-    Metric("policy/pi_max", "", "mean probability of the likeliest choice", None, "mean"),
-    Metric("policy/epsilon", "share", "probability of a uniformly drawn action", None, "last"),
-    Metric("value/lr", "", "learning rate of the critic", None, "last"),
-    Metric("value/td_error_abs", "reward", "absolute temporal difference on the learned scale", "down", "mean"),
-    Metric("value/q_taken_mean", "reward", "mean Q of what was done on the learned scale", None, "mean"),
-    Metric("value/target_mean", "reward", "mean target of Q on the learned scale", None, "mean"),
+from coterie.algos.algorithm import (
+    Algorithm,
+    AlgorithmContext,
+    Capabilities,
+    central_state_name,
+    component_matrix,
+    group_membership,
+    require_equal_spaces,
 )
+from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.coma_config import COMAConfig, build_critic, build_policy
+from coterie.algos.on_policy import sequence_length
+from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
+from coterie.algos.rollouts import (
+    agent_rewards,
+    as_sequences,
+    backward_in_time,
+    bootstrap_masks,
+    mean_metrics,
+    minibatch_indices,
+    select_envs,
+    valid_mask,
+)
+from coterie.core.seeds import generator
+from coterie.core.tree import Tree, register_pytree, tree_map
+from coterie.core.types import Rollout
+from coterie.math.returns import counterfactual_advantage, lambda_return, sum_by_component
+from coterie.math.statistics import masked_mean, standardize
+from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
+from coterie.policies.epsilon_soft import EpsilonSoftPolicy
+
 _REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")
 _REPORTED += ("loss/value", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
 
 
-class COMAConfig(OnPolicyConfig):
-    """Settings of COMA."""
+@register_pytree
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets of the critic for sequences, [T, B, ..]."""
 
-    critic: Literal["joint", "state", "joint_state"] = "joint"
-    """What the critic reads besides the agent's own observation and the others' actions: the team's joint observation,
-    the environment's state, or both of these.
+    obs: dict[str, Tree]
+    state: Tensor | None
+    joint_action: Tensor
+    last_joint_action: Tensor | None
+    taken: Tensor
+    """[T, B, N, A], 1 at the choice taken in each component, else 0."""
+    target: Tensor
+    """TD(lambda) returns [T, B, N]."""
+    valid: Tensor
+    """[T, B, N] bool, True where somebody acted."""
+
+
+class COMALoss(NamedTuple):
+    """Terms of the actor's loss and diagnostics, each []."""
+
+    policy: Tensor
+    entropy: Tensor
+    advantage: Tensor
+    pi_max: Tensor
+
+
+def coma_loss(
+    log_pi: Tensor,
+    q: Tensor,
+    taken: Tensor,
+    valid: Tensor,
+    component: Tensor | None = None,
+    *,
+    normalize_advantage: bool = False,
+) -> COMALoss:
+    """Computes the terms of the actor's loss, L = L_policy - c_H H.
+
+        A_i      = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
+        L_policy = -mean A_i log pi_i(u_i)
+
+    The mean is over valid entries. With several discrete components, A_i log pi_i is summed over them.
+
+    Args:
+        log_pi: Log-probability of each choice, very negative for unavailable ones [.., N, A].
+        q: Value of each choice given the actions of the others [.., N, A].
+        taken: 1 at the choice taken in each component, else 0 [.., N, A].
+        valid: True where the agent acted [.., N].
+        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
+        normalize_advantage: Normalize advantages over valid entries.
+
+    Source: Foerster et al. 2018, eq. 4 and 8.
     """
-    critic_last_action: bool = False
-    """The critic reads what all agents did in the row before."""
-    last_action: bool = False
-    """The actor reads what its agent did in the row before."""
-    horizon: int = Field(26, ge=1, le=100_000)
-    """Rows of a window: environment steps of every copy between two updates, restarts counted."""
-    sequence: int | None = Field(None, ge=1)
-    """Rows of a sequence: windows are cut into such, traces and recurrent networks are trained through one; the whole
-    window if not given.
+    pi = log_pi.detach().exp()
+    advantage = counterfactual_advantage(q, pi, taken, component)
+    advantage = torch.where(valid.unsqueeze(-1), advantage, 0.0)  # masked entries may hold anything
+    if normalize_advantage:
+        exists = valid.unsqueeze(-1) if component is None else valid.unsqueeze(-1) & component.amax(1).bool()
+        advantage = standardize(advantage, exists.expand_as(advantage))
+    log_prob = sum_by_component(torch.where(taken > 0, log_pi, 0.0), component)
+    return COMALoss(
+        policy=masked_mean(-(advantage * log_prob).sum(-1), valid),
+        entropy=masked_mean(-(log_pi.exp() * log_pi).sum(-1), valid),
+        advantage=masked_mean(component_mean(advantage, component), valid),
+        pi_max=masked_mean(pi.amax(-1), valid),
+    )
+
+
+class CriticLoss(NamedTuple):
+    """Loss of the critic and diagnostics, each []."""
+
+    loss: Tensor
+    td_error_abs: Tensor
+    q_taken: Tensor
+    target: Tensor
+
+
+def critic_loss(q: Tensor, taken: Tensor, target: Tensor, valid: Tensor, component: Tensor | None = None) -> CriticLoss:
+    """Computes the critic's loss, L = mean (Q_i(s, u) - G)^2 over valid entries and components.
+
+    Arguments as in `coma_loss`; `target` is the TD(lambda) return G [.., N].
     """
-    epochs: int = Field(1, ge=1, le=1000)
-    """Passes over a window."""
-    batch: int | None = Field(None, ge=1)
-    """Sequences of a part, drawn anew for each; null: the window's are dealt out to the parts."""
-    critic_chunks: int = Field(1, ge=1, le=100_000)
-    """Stretches of time, from the last to the first, each one step of the critic; advantages are those before the
-    step. Rows left over go to the last; as many as a sequence has rows, or more: one step a row.
-    """
-    lr_schedule: ScheduleShape = "constant"
-    """How the actor's learning rate goes from the start to `lr_end` times its value."""
-    lr_end: float = Field(0.01, gt=0, le=1)
-    """Share of the actor's learning rate left at the end of its schedule."""
-    critic_lr_schedule: ScheduleShape = "constant"
-    """How the critic's learning rate goes from the start to `critic_lr_end` times its value."""
-    critic_lr_end: float = Field(0.01, gt=0, le=1)
-    """Share of the critic's learning rate left at the end of its schedule."""
-    td_lambda: float = Field(0.8, ge=0, le=1)
-    """Trace decay of the critic's targets."""
-    tau: float = Field(0.01, gt=0, le=1)
-    """Share of the critic that its target network takes over with every soft copy."""
-    target_every: int | None = Field(200, ge=1)
-    """Steps of the critic between two hard copies to its target network; null: a soft copy after each."""
-    epsilon: float = Field(0.5, ge=0, le=1)
-    """Share of uniform draws among available choices that the policy is mixed with, at the start."""
-    epsilon_end: float = Field(0.01, ge=0, le=1)
-    """The same at the end of its schedule."""
-    epsilon_schedule: ScheduleShape = "linear"
-    """How that share goes from `epsilon` to `epsilon_end`."""
-    epsilon_steps: Count | None = Field(None, ge=1)
-    """Environment steps that the schedule of epsilon takes; the whole run if not given."""
-    entropy_coef: float = Field(0.0, ge=0)
-    """Weight of the entropy bonus at the start."""
-    normalise_advantage: bool = False
-    """Advantages are shifted and scaled over the live entries of a part."""
-    critic_hidden: tuple[Units, ...] | None = Field((128, 128), min_length=1)
-    """Units of the critic's hidden layers; the actor's if not given."""
-    activation: Activation = "relu"
-    """What stands behind every hidden layer."""
-    memory: MemoryKind = "none"
-    """Recurrent layer of the actor; the critic has none."""
-    agent_id: bool | None = None
-    """Whether networks read who the agent is; by default where agents share parameters."""
-    team_reward: bool = True
-    """Every agent is paid the mean of its team's rewards; otherwise its own and its group's."""
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether the critic reads an environment state."""
-        return "state" in self.critic
+    q_taken = sum_by_component(q * taken, component)
+    error = q_taken - target.unsqueeze(-1)
+    return CriticLoss(
+        loss=masked_mean(component_mean(error.square(), component), valid),
+        td_error_abs=masked_mean(component_mean(error.abs(), component), valid),
+        q_taken=masked_mean(component_mean(q_taken, component), valid),
+        target=masked_mean(target, valid),
+    )
 
 
-class COMA(Algorithm, Student):
-    """See the module."""
+def component_mean(x: Tensor, component: Tensor | None) -> Tensor:
+    """Returns the mean of x [.., N, K] over the components that each agent has [.., N]."""
+    if component is None:
+        return x.squeeze(-1)
+    exists = component.amax(1)  # [N, K]
+    return (x * exists).sum(-1) / exists.sum(-1)
+
+
+class COMA(Algorithm, CloningLearner):
+    """COMA, see the module's description."""
 
     Config: ClassVar = COMAConfig
     capabilities: ClassVar = Capabilities(actions=frozenset({"discrete", "multi_discrete"}), images=True)
 
-    def __init__(
-        self, team: TeamSpec, config: COMAConfig, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, config: COMAConfig, context: AlgorithmContext) -> None:
+        team, device = context.team, context.device
         self.team, self.config, self.device = team, config, device
-        self.horizon = horizon or config.horizon
-        self._length = onpolicy.sequence_length(config.sequence, self.horizon)
-        asked = ("minibatches", config.minibatches) if config.batch is None else ("batch", config.batch)
-        onpolicy.require_enough(*asked, self.horizon // self._length, copies)
-        if config.epsilon_schedule == "exponential" and config.epsilon_end == 0:
-            raise UserError("algo.epsilon_end=0 is never reached exponentially: use algo.epsilon_schedule=linear")
-        if config.epsilon_schedule == "exponential" and config.epsilon == 0:
-            raise UserError("algo.epsilon=0 goes with no exponential schedule: use algo.epsilon_schedule=linear")
-        require_alike(team, config.share)
-        self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        reads_id = (config.share != "none" and team.n > 1) if config.agent_id is None else config.agent_id
-        draw = generator(seed, "weights")
-        self.policy: ActorPolicy = ActorPolicy(
-            team,
-            config.body,
-            config.share,
-            reads_id,
-            False,
-            1.0,
-            config.normalise_obs,
-            draw,
-            device,
-            last_action=config.last_action,
-            remembers=config.critic_last_action,
-        )
-        self.policy.epsilon = config.epsilon
-        size = team.state_sizes[self._state_name] if self._state_name else 0
-        shape = replace(config.critic_body, memory="none")
-        self.critic = ChoiceCritic(
-            team, "joint" in config.critic, size, config.critic_last_action, shape, config.share, reads_id, draw, device
-        ).to(device)
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._recurrent = config.recurrent
+        self._length = sequence_length(config.sequence_length, self.rollout_length)
+        config.check(self.rollout_length // self._length, context.num_envs)
+        require_equal_spaces(team, config.share_params)
+        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        weights = generator(context.seed, "weights")
+        self.policy: EpsilonSoftPolicy = build_policy(config, team, weights, device)
+        self.critic = build_critic(config, team, self._state_name, weights, device=device)
         adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._actor_step = Optimiser({"policy": self.policy.module}, *adam)
-        self._critic_step = Optimiser({"value": self.critic}, *adam)
-        self.target = Target(self.critic, config.tau, config.target_every)
+        self._actor_optimizer = Optimizer({"policy": self.policy.module}, *adam)
+        self._critic_optimizer = Optimizer({"value": self.critic}, *adam)
+        self.target = TargetNetwork(self.critic, config.tau, config.target_update_interval)
         self._joint = JointAction(team, device)
-        self._members = onpolicy.group_members(team).to(device)
-        self._component, self._parts = components(team, device)
-        self._draws = generator(seed, "minibatches")
-        self._ahead = generator(seed, "look ahead", device=device)
+        self._membership = group_membership(team).to(device)
+        self._component = component_matrix(team, device)
+        self._shuffle = generator(context.seed, "minibatches")
+        self.next_actions = generator(context.seed, "look ahead", device=device)
+        """Draws the others' actions at the last timestep of a rollout."""
         self._steps = 0
 
-    # --------------------------------------------------------------------------------------------------- the update
-
-    def update(self, window: Window, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         critic_lr = config.critic_lr or config.lr
         critic_lr *= scheduled(config.critic_lr_schedule, 1.0, config.critic_lr_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
-        with torch.no_grad():
-            pieces = self._cut(window)
+        sequences = self.as_sequences(rollout)
         reports = []
         for _ in range(config.epochs):
-            for part in self._deal(pieces.copies):
-                drawn = pieces if part is None else onpolicy.select(pieces, part)
-                reports.append(self._learn(drawn, lr, critic_lr, entropy_coef))
-        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), onpolicy.live(window))
-        metrics, acted = self._report(torch.stack(reports), window.acted[:-1].sum())
+            # Minibatches
+            num_sequences = sequences.reward.shape[1]
+            for indices in minibatch_indices(num_sequences, config.num_minibatches, config.batch_size, self._shuffle):
+                minibatch = sequences if indices is None else select_envs(sequences, indices.to(self.device))
+                # Targets, from the present policy
+                batch, log_pi = self.targets(minibatch)
+                # Critic: loss and optimizer steps. Advantages use the values before the steps.
+                q, critic_report = self._train_critic(batch, critic_lr)
+                # Actor: loss and optimizer step
+                terms = coma_loss(
+                    log_pi,
+                    q,
+                    batch.taken,
+                    valid_mask(minibatch),
+                    self._component,
+                    normalize_advantage=config.normalize_advantage,
+                )
+                loss = terms.policy - entropy_coef * terms.entropy
+                grad_norm = self._actor_optimizer.step(loss, {"policy": lr})
+                reports.append(torch.cat([torch.stack(terms).detach(), grad_norm, critic_report]))
+        # Metrics
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
         metrics |= {"policy/lr": lr, "value/lr": critic_lr, "policy/entropy_coef": entropy_coef}
         metrics["policy/epsilon"] = self.policy.epsilon
-        self._steps += acted
-        way = progress if config.epsilon_steps is None else self._steps / config.epsilon_steps
-        # From here on: what is collected next, and learned from after that, is mixed with as much.
-        self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon, config.epsilon_end, way)
+        # Exploration of the next rollout
+        self._steps += int(rollout.acted[:-1].sum())
+        passed = progress if config.epsilon_decay_steps is None else self._steps / config.epsilon_decay_steps
+        self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, passed)
         return metrics
 
-    def _learn(self, window: Window, lr: float, critic_lr: float, entropy_coef: float) -> Tensor:
-        """Steps of the critic and one of the actor on a window of sequences; a number for each of `_REPORTED`."""
-        config = self.config
-        obs = self.policy.scale(window.obs)
-        live = onpolicy.live(window)
-        vectors = self._joint.vectors(window.action)
-        last = self._last(vectors, window, live)
-        first = None if not config.recurrent else window.first
-        log_pi = self.policy.choices(obs, window.action_mask, first, window.carry, last)  # [T + 1, B, N, A]
-        pi = log_pi.detach().exp()
-        taken = beside(vectors)
+    def targets(self, rollout: Rollout) -> tuple[Batch, Tensor]:
+        """Computes TD(lambda) targets with the target critic.
+
+        Returns:
+            The batch [T, B, ..], and log-probabilities of all choices with gradients [T, B, N, A].
+        """
+        config, team = self.config, self.team
+        obs = self._normalized_obs(rollout)
+        state = None if self._state_name is None else rollout.state[self._state_name]
+        actions = self._joint.encode(rollout.action)
+        last = self._last_actions(actions, rollout)
+        log_pi = self.policy.log_probs(
+            obs,
+            rollout.action_mask,
+            first=rollout.first if self._recurrent else None,
+            hidden_state=rollout.hidden_state,
+            last=last,
+        )  # [T + 1, B, N, A]
         with torch.no_grad():
-            joint = self._joint_action(vectors, pi[-1], window)
-            before = None if last is None or not config.critic_last_action else self._joint.join(last)
-            target = self._targets(window, obs, joint, before, pi, taken)
-        valued = window.acted[:-1, :, None].expand_as(live)
-        q, critic_report = self._regress(window, obs, joint, before, taken, target, valued, critic_lr)
-        gain = counterfactual_advantage(q, pi[:-1], taken, self._component)
-        # Nothing of a masked place may reach the loss.
-        gain = torch.where(live.unsqueeze(-1), gain, 0.0)
-        if config.normalise_advantage:
-            gain = standardise(gain, self._counted(live).expand_as(gain))
-        log_pi, pi = log_pi[:-1], pi[:-1]
-        score = by_component(torch.where(taken > 0, log_pi, 0.0), self._component)
-        policy_loss = masked_mean(-(gain * score).sum(-1), live)
-        entropy = masked_mean(-(log_pi.exp() * log_pi).sum(-1), live)
-        norm = self._actor_step.step(policy_loss - entropy_coef * entropy, {"policy": lr})
-        with torch.no_grad():
-            likeliest = masked_mean(pi.amax(-1), live)
-            mean_gain = masked_mean(self._mean_of_parts(gain), live)
-            report = torch.stack([policy_loss.detach(), entropy.detach(), mean_gain, likeliest, norm[0]])
-        return torch.cat([report, critic_report])
-
-    def _targets(
-        self, window: Window, obs: dict[str, Tree], joint: Tensor, last: Tensor | None, pi: Tensor, taken: Tensor
-    ) -> Tensor:
-        """TD(lambda) returns [T, B, N] from the target critic at the actions taken; behind the last row, whose actions
-        are not known, the average over the agent's choices.
-        """
-        config = self.config
-        q, _ = self.target.module(obs, self._state(window), joint, last, None, {})
-        next_value = self._value(q[1:], torch.cat([taken[1:], pi[-1:]]))
-        reward = onpolicy.paid(window, self._members, self.team.paid_by_group, config.team_reward)
-        terminated, boundary = onpolicy.ends(window, True, self.team.mortal)
-        return lambda_return(reward, next_value, terminated, boundary, config.gamma, config.td_lambda)
-
-    def _regress(
-        self,
-        window: Window,
-        obs: dict[str, Tree],
-        joint: Tensor,
-        last: Tensor | None,
-        taken: Tensor,
-        target: Tensor,
-        valued: Tensor,
-        lr: float,
-    ) -> tuple[Tensor, Tensor]:
-        """Steps of the critic backwards in time; the values [T, B, N, A] before each, and the critic's part of the
-        report.
-        """
-        state = self._state(window)
-
-        def learn(time: slice) -> tuple[Tensor, Tensor]:
-            q, _ = self.critic(
-                tree_map(lambda x: x[time], obs),
-                None if state is None else state[time],
-                joint[time],
-                None if last is None else last[time],
-                None,
-                {},
+            taken, last_pi = pad_by_agent(actions), log_pi[-1].exp()
+            joint_action = self._joint_actions(actions, last_pi, rollout)
+            last_joint_action = self._joint.join(last) if last is not None and config.critic_last_action else None
+            q = self.target.module(obs, state, joint_action, last_joint_action)
+            # The actions of the last timestep are not known: average over the agent's choices.
+            weight = torch.cat([taken[1:], last_pi.unsqueeze(0)])
+            terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
+            target = lambda_return(
+                reward=agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward),
+                next_value=component_mean(sum_by_component(q[1:] * weight, self._component), self._component),
+                terminated=terminated,
+                boundary=boundary,
+                gamma=config.gamma,
+                td_lambda=config.td_lambda,
             )
-            value = by_component(q * taken[time], self._component)
-            distance = value - target[time].unsqueeze(-1)
-            loss = masked_mean(self._mean_of_parts(distance.square()), valued[time])
-            norm = self._critic_step.step(loss, {"value": lr})
-            self.target.follow()
-            with torch.no_grad():
-                worth = (
-                    loss,
-                    masked_mean(self._mean_of_parts(distance.abs()), valued[time]),
-                    masked_mean(self._mean_of_parts(value), valued[time]),
-                    masked_mean(target[time], valued[time]),
-                    norm[0],
-                )
-                return q.detach(), torch.stack(worth)
+        batch = Batch(
+            obs=tree_map(lambda x: x[:-1], obs),
+            state=None if state is None else state[:-1],
+            joint_action=joint_action[:-1],
+            last_joint_action=None if last_joint_action is None else last_joint_action[:-1],
+            taken=taken,
+            target=target,
+            valid=rollout.acted[:-1, :, None].expand_as(target),
+        )
+        return batch, log_pi[:-1]
 
-        return onpolicy.backwards(self._length, self.config.critic_chunks, learn)
+    def _train_critic(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
+        """Trains the critic backward in time; returns the values before the steps [T, B, N, A] and the mean report."""
 
-    def _report(self, reports: Tensor, acted: Tensor) -> tuple[dict[str, float], int]:
-        """Metrics of an update and how many steps it saw; NonFiniteError names what is not a number. The one read by
-        the host.
-        """
-        *mean, steps = torch.cat([reports.mean(0), acted.to(reports.dtype).view(1)]).tolist()
-        metrics: dict[str, float] = dict(zip(_REPORTED, mean, strict=True))
-        bad = [name for name, value in metrics.items() if not abs(value) < float("inf")]
-        if bad:
-            part = int((~reports.isfinite().all(1)).nonzero()[0])
-            raise NonFiniteError(
-                f"team {self.team.name}: {', '.join(bad)} became NaN or infinite in part {part} of the update; "
-                "a smaller algo.lr, algo.critic_lr or algo.max_grad_norm often mends this"
-            )
-        return metrics, int(steps)
+        def step(time: slice) -> tuple[Tensor, Tensor]:
+            chunk = tree_map(lambda x: x[time], batch)
+            q = self.critic(chunk.obs, chunk.state, chunk.joint_action, chunk.last_joint_action)
+            terms = critic_loss(q, chunk.taken, chunk.target, chunk.valid, self._component)
+            grad_norm = self._critic_optimizer.step(terms.loss, {"value": lr})
+            self.target.update()
+            return q.detach(), torch.cat([torch.stack(terms).detach(), grad_norm])
 
-    # ---------------------------------------------------------------------------------------------------- its parts
+        return backward_in_time(self._length, self.config.critic_time_chunks, step)
 
-    def _state(self, window: Window) -> Tensor | None:
-        """The environment's state [T + 1, B, S], if the critic reads one."""
-        return None if self._state_name is None else window.state[self._state_name]
+    def _normalized_obs(self, rollout: Rollout) -> dict[str, Tree]:
+        normalizer = self.policy.obs_normalizer
+        return rollout.obs if normalizer is None else normalizer(rollout.obs)
 
-    def _last(self, vectors: dict[str, Tensor], window: Window, live: Tensor) -> dict[str, Tensor] | None:
-        """What agents did in the row before, by role [T + 1, B, n, P], if a network reads it."""
-        if not self.policy.remembers:
-            return None
-        done = self._where(vectors, live) if self.team.mortal else vectors
-        return last_actions(done, window.first, by_role(self.team, window.carry["last"]))
-
-    def _where(self, vectors: dict[str, Tensor], there: Tensor) -> dict[str, Tensor]:
-        """Vectors by role [.., n, P] with zeros where an agent is not there [.., N]."""
-        cut = dict(zip(vectors, there.split([role.n for role in self.team.roles], -1), strict=True))
-        return {name: torch.where(cut[name].unsqueeze(-1), vector, 0.0) for name, vector in vectors.items()}
-
-    def _joint_action(self, vectors: dict[str, Tensor], pi: Tensor, window: Window) -> Tensor:
-        """The joint action of every row [T + 1, B, J]; in the last one drawn from `pi` [B, N, A]."""
-        ahead = {}
-        for (role, size), part in zip(self._parts.items(), pi.split([r.n for r in self.team.roles], -2), strict=True):
+    def _joint_actions(self, actions: dict[str, Tensor], last_pi: Tensor, rollout: Rollout) -> Tensor:
+        """Returns the joint action of each timestep [T + 1, B, J], the last one drawn from `last_pi` [B, N, A]."""
+        by_timestep = {}
+        for role, pi in zip(self.team.roles, last_pi.split([r.n for r in self.team.roles], -2), strict=True):
             drawn = []
-            for choices in part[..., : sum(size)].split(size, -1):
-                noise = torch.empty_like(choices).exponential_(generator=self._ahead)
-                pick = (choices / noise).argmax(-1)  # the first of several waiting times to pass
-                drawn.append(torch.nn.functional.one_hot(pick, choices.shape[-1]).to(pi.dtype))
-            ahead[role] = torch.cat(drawn, -1).unsqueeze(0)
-        rows = {name: torch.cat([vector, ahead[name]]) for name, vector in vectors.items()}
-        return self._joint.join(self._where(rows, window.alive) if self.team.mortal else rows)
+            for component in pi[..., : role.action.mask_size].split(role.action.choices, -1):
+                noise = torch.empty_like(component).exponential_(generator=self.next_actions)
+                choice = (component / noise).argmax(-1)  # the first of exponential waiting times
+                drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
+            by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])
+        return self._joint.join(self._masked(by_timestep, rollout.alive) if self.team.agents_can_die else by_timestep)
 
-    def _value(self, q: Tensor, weight: Tensor) -> Tensor:
-        """Values by choice [.., N, A] weighted and summed, the mean over an agent's components: [.., N]."""
-        return self._mean_of_parts(by_component(q * weight, self._component))
+    def _last_actions(self, actions: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor] | None:
+        """Returns the previous actions by role [T + 1, B, n, P]; None if no network reads them."""
+        if not self.policy.stores_last_action:
+            return None
+        done = self._masked(actions, valid_mask(rollout)) if self.team.agents_can_die else actions
+        return last_actions(done, rollout.first, unpad_by_role(self.team, rollout.hidden_state["last"]))
 
-    def _counted(self, live: Tensor) -> Tensor:
-        """[.., N] as [.., N, K] or [.., N, 1]: which components live agents have."""
-        if self._component is None:
-            return live.unsqueeze(-1)
-        return live.unsqueeze(-1) & self._component.amax(1).bool()
+    def _masked(self, actions: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+        """Returns actions by role [.., n, P] with zeros where `mask` [.., N] is False."""
+        masks = dict(zip(actions, mask.split([role.n for role in self.team.roles], -1), strict=True))
+        return {role: torch.where(masks[role].unsqueeze(-1), action, 0.0) for role, action in actions.items()}
 
-    def _mean_of_parts(self, x: Tensor) -> Tensor:
-        """[.., N, K] as the mean over the components that an agent has: [.., N]."""
-        if self._component is None:
-            return x.squeeze(-1)
-        has = self._component.amax(1)  # [N, K]
-        return (x * has).sum(-1) / has.sum(-1)
-
-    def _cut(self, window: Window) -> Window:
-        """The window as one of shorter sequences [L, S, ..], each with the row that follows it to look ahead."""
-        if self._length == self.horizon:
-            return window
-        return onpolicy.cut(window, self._length, self._carries(window, self._length))
-
-    def _carries(self, window: Window, length: int) -> Carry:
-        """The policy's memory before each sequence, [S, N, ..] by name."""
-        if not window.carry:
-            return {}
-        obs = self.policy.scale(window.obs)
-        vectors, live = self._joint.vectors(window.action), onpolicy.live(window)
-        last = self._last(vectors, window, live)
-        carry, found = window.carry, []
-        for at in range(0, self.horizon, length):
-            found.append(carry)
-            time = slice(at, at + length)
-            if self.config.recurrent:
-                carry = carry | self.policy.unroll(
-                    tree_map(lambda x, time=time: x[time], obs),
-                    window.first[time],
-                    carry,
-                    None if last is None else {k: x[time] for k, x in last.items()},
+    @torch.no_grad()
+    def as_sequences(self, rollout: Rollout) -> Rollout:
+        """Splits the rollout into sequences, with the policy's hidden state before each."""
+        length = self._length
+        if length == self.rollout_length:
+            return rollout
+        hidden_state, before = rollout.hidden_state, []
+        obs = self._normalized_obs(rollout)
+        actions, valid = self._joint.encode(rollout.action), valid_mask(rollout)
+        last = self._last_actions(actions, rollout)
+        for start in range(0, self.rollout_length, length):
+            before.append(hidden_state)
+            time = slice(start, start + length)
+            part, part_last = tree_map(lambda x, time=time: x[time], (obs, last))
+            if self._recurrent:
+                hidden_state = hidden_state | self.policy.unroll(
+                    part, rollout.first[time], hidden_state, last=part_last
                 )
-            if self.policy.remembers:
-                done = {name: vector[time][-1] for name, vector in vectors.items()}
-                carry = carry | {"last": beside(self._where(done, live[time][-1]))}
-        return tree_map(lambda *x: torch.cat(x), *found)
+            if self.policy.stores_last_action:
+                done = {role: action[time][-1] for role, action in actions.items()}
+                hidden_state = hidden_state | {"last": pad_by_agent(self._masked(done, valid[time][-1]))}
+        return as_sequences(rollout, length, tree_map(lambda *x: torch.cat(x), *before))
 
-    def _deal(self, sequences: int) -> list[Tensor | None]:
-        """Which sequences each part learns from; None: from all."""
-        dealt = onpolicy.deal(sequences, self.config.minibatches, self.config.batch, self._draws)
-        return [part if part is None else part.to(self.device) for part in dealt]
-
-    def fitting(self) -> Fitting:
-        return Fitting(self._actor_step.beside("policy"))
+    def cloning_optimizer(self) -> CloningOptimizer:
+        return CloningOptimizer(self._actor_optimizer.for_module("policy"))
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
             "target": self.target.state_dict(),
-            "actor_optimiser": self._actor_step.state_dict(),
-            "critic_optimiser": self._critic_step.state_dict(),
-            "draws": self._draws.get_state(),
-            "ahead": self._ahead.get_state(),
+            "actor_optimizer": self._actor_optimizer.state_dict(),
+            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "shuffle": self._shuffle.get_state(),
+            "next_actions": self.next_actions.get_state(),
             "epsilon": self.policy.epsilon,
             "steps": self._steps,
         }
@@ -404,27 +353,9 @@ class COMA(Algorithm, Student):
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self.target.load_state_dict(state["target"])
-        self._actor_step.load_state_dict(state["actor_optimiser"])
-        self._critic_step.load_state_dict(state["critic_optimiser"])
-        self._draws.set_state(state["draws"].cpu())
-        self._ahead.set_state(state["ahead"].cpu())
+        self._actor_optimizer.load_state_dict(state["actor_optimizer"])
+        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._shuffle.set_state(state["shuffle"].cpu())
+        self.next_actions.set_state(state["next_actions"].cpu())
         self.policy.epsilon = state["epsilon"]
         self._steps = state["steps"]
-
-
-def components(team: TeamSpec, device: torch.device) -> tuple[Tensor | None, dict[str, tuple[int, ...]]]:
-    """Which choice of an agent belongs to which of its components, [N, A, K], None if all have one; and the number of
-    choices of each component by role.
-    """
-    parts = {role.name: role.action.choices for role in team.roles}
-    most = max(len(choices) for choices in parts.values())
-    if most == 1:
-        return None, parts
-    width = max(sum(choices) for choices in parts.values())
-    found = torch.zeros(team.n, width, most, device=device)
-    at = 0
-    for role in team.roles:
-        owner = torch.repeat_interleave(torch.arange(len(parts[role.name])), torch.tensor(parts[role.name]))
-        found[at : at + role.n, torch.arange(len(owner)), owner] = 1.0
-        at += role.n
-    return found, parts

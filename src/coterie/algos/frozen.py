@@ -1,18 +1,17 @@
-"""A team that acts with the policy of another run's checkpoint and does not change."""
+"""A team that acts with the policy of another run's checkpoint and does not learn."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
-from coterie.borrowed import Borrowed, mismatch
-from coterie.errors import UserError
-from coterie.policy import Mode, Policy
-from coterie.types import TeamSpec, Window
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities
+from coterie.core.errors import UserError
+from coterie.core.types import Rollout
+from coterie.policies.base import Mode, Policy
+from coterie.policies.remapped import RemappedPolicy, team_mismatch
 
 
 class FrozenConfig(BaseModel):
@@ -23,45 +22,52 @@ class FrozenConfig(BaseModel):
     run: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """Folder of the run that the policy comes from."""
     team: str | None = None
-    """The team of that run; the one of the same name if not given."""
+    """Name of the team in that run; null: the same name."""
     checkpoint: str = Field(default="best", pattern=r"^(best|last|\d+)$")
-    """Which of the run's checkpoints: best, last, or one of so many steps."""
-    horizon: int = Field(default=128, ge=1, le=100_000)
-    """Rows of a window; nothing is learned from them."""
+    """Checkpoint of that run: best, last, or a number of steps."""
+    rollout_length: int = Field(default=128, ge=1, le=100_000)
+    """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
 class Frozen(Algorithm):
-    """Acts with a policy that whoever builds the run has loaded into `policy`."""
+    """Acts with the policy of `set_policy`."""
 
     Config: ClassVar = FrozenConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
 
-    def __init__(
-        self, team: TeamSpec, config: FrozenConfig, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
-        self.team, self.config, self.horizon = team, config, horizon or config.horizon
+    def __init__(self, config: FrozenConfig, context: AlgorithmContext) -> None:
+        self.team, self.config = context.team, config
+        self.rollout_length = context.rollout_length or config.rollout_length
         self._policy: Policy | None = None
 
     @property
     def policy(self) -> Policy:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The loaded policy. UserError before there is one."""
+        """The policy. Raises UserError before `set_policy`."""
         if self._policy is None:
-            raise UserError(f"team '{self.team.name}' is frozen and has no policy: give teams.{self.team.name}.run=RUN")
+            raise UserError(
+                f"team '{self.team.name}': it is frozen and has no policy. Set teams.{self.team.name}.run=RUN."
+            )
         return self._policy
 
-    def adopt(self, policy: Policy, mode: Mode) -> None:
-        """Acts with a policy of a team that has the same roles but for their names, picking actions by `mode`.
-        UserError where spaces or numbers of agents differ.
+    def set_policy(self, policy: Policy, mode: Mode) -> None:
+        """Sets the policy, which may be that of a team whose roles have other names.
+
+        Args:
+            policy: The policy.
+            mode: Mode in which it acts.
+
+        Raises:
+            UserError: If spaces or numbers of agents differ.
         """
-        found = mismatch(self.team, policy.team)
+        found = team_mismatch(self.team, policy.team)
         if found is not None:
             raise UserError(
-                f"team '{self.team.name}': {found}: choose a run of this environment with these settings, or name the "
-                f"right one with teams.{self.team.name}.algo.team"
+                f"team '{self.team.name}': {found}. Use a run of this environment with these settings, or name the "
+                f"right team with teams.{self.team.name}.algo.team=TEAM."
             )
-        self._policy = Borrowed(self.team, policy, mode)
+        self._policy = RemappedPolicy(self.team, policy, mode)
 
-    def update(self, window: Window, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         return {}
 
     def state_dict(self) -> dict[str, Any]:

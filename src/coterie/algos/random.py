@@ -1,15 +1,14 @@
-"""The baseline that learns nothing: uniform actions."""
+"""A team that acts uniformly at random, as a baseline."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
-from coterie.policy import RandomPolicy
-from coterie.types import TeamSpec, Window
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities
+from coterie.core.types import Rollout
+from coterie.policies.base import RandomPolicy
 
 
 class RandomConfig(BaseModel):
@@ -17,23 +16,21 @@ class RandomConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    horizon: int = Field(128, ge=1, le=100_000)
-    """Rows of a window; nothing is learned from them."""
+    rollout_length: int = Field(128, ge=1, le=100_000)
+    """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
 class Random(Algorithm):
-    """Draws uniformly among the available choices and from the range of numbers."""
+    """Draws available choices and continuous actions uniformly."""
 
     Config: ClassVar = RandomConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
 
-    def __init__(
-        self, team: TeamSpec, config: RandomConfig, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
-        self.policy = RandomPolicy(team, device)
-        self.horizon = horizon or config.horizon
+    def __init__(self, config: RandomConfig, context: AlgorithmContext) -> None:
+        self.policy = RandomPolicy(context.team, context.device)
+        self.rollout_length = context.rollout_length or config.rollout_length
 
-    def update(self, window: Window, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         return {}
 
     def state_dict(self) -> dict[str, Any]:

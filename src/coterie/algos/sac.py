@@ -1,320 +1,378 @@
-"""SAC and MASAC: actor-critics that are paid for their entropy, learning from replay.
+"""SAC and MASAC: off-policy actor-critics that maximize return and entropy.
 
-SAC is one agent, or agents that each learn from their own observation; MASAC gives each of them a critic that reads
-what the whole team sees and does. One structural knob, `critic`, tells them apart. Numbers are drawn from Gaussians
-squashed by tanh; choices are not drawn, the critic has an output for each and their expectation is exact.
+In SAC, agents learn from their own observations. In MASAC, each agent has a critic that reads the observations and
+actions of the whole team (`critic`). Continuous actions are sampled from Gaussians squashed by tanh. Discrete actions
+are not sampled: the critic has an output per choice, so that their expectation is exact.
 
-Sources: Haarnoja et al. 2018 (SAC, and its second paper for the learned temperature), Christodoulou 2019 (choices),
-Lowe et al. 2017 (a critic that reads what the others do).
-Differs: one formula holds for choices, numbers and both at once (`math/squashed.py`); several components of choices are
-worth what they add up to; the spread is bounded smoothly; the entropy that is aimed for depends on how many choices are
-available; in the target the others' next actions are drawn from their present policies, and in an actor's loss they are
-those of the replay.
+Sources: Haarnoja et al. 2018 (SAC, and its second paper for the learned temperature), Christodoulou 2019 (discrete
+actions), Lowe et al. 2017 (centralized critics).
+Differences: one formula covers discrete, continuous and hybrid actions (`math/soft_values.py`); Q of several discrete
+components is the sum over components; the standard deviation is bounded smoothly; the target entropy depends on the
+number of available choices; the other agents' next actions in targets are sampled from their current policies, their
+actions in the actor's loss are those of the replay buffer.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
-from torch.nn import Module
 
-from coterie.algos import onpolicy
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities, require_alike
-from coterie.algos.offpolicy import (
-    OffPolicyConfig,
-    Units,
-    build_replay,
-    gradient_steps,
-    rows_of,
-    sequence_error,
-    unlearned,
+from coterie.algos import rollouts
+from coterie.algos.algorithm import (
+    ALL_ACTIONS,
+    Algorithm,
+    AlgorithmContext,
+    Capabilities,
+    central_state_name,
+    group_membership,
+    require_equal_spaces,
 )
-from coterie.algos.optimiser import Optimiser
-from coterie.algos.squashed import Draw, SquashedPolicy, Temperature
-from coterie.algos.student import Fitting, Student
-from coterie.algos.target import Target
-from coterie.math.losses import masked_mean
+from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.off_policy import gradient_steps, ignored_settings, make_replay_buffer
+from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
+from coterie.algos.replay.buffer import ReplaySample
+from coterie.algos.replay.prioritized import sequence_error
+from coterie.algos.replay.storage import timesteps_of
+from coterie.algos.sac_config import SACConfig
+from coterie.core.seeds import generator
+from coterie.core.tree import tree_map
+from coterie.core.types import Action, Rollout
 from coterie.math.returns import n_step_return
-from coterie.math.running import Moments, count_scale, count_start, count_update
-from coterie.math.schedules import scheduled
-from coterie.math.squashed import entropy, expected, soft_value
-from coterie.metrics import Metric, declare
-from coterie.nets.softcritic import TwinCritic
-from coterie.replay import Sample
-from coterie.schema import Count
-from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Window, tree_map
+from coterie.math.soft_values import entropy, expected_q, soft_value
+from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
+from coterie.nets.soft_critics import TwinCritic
+from coterie.nets.squashed_actions import PolicySample, Temperature, draw_block_noise, sample_actions
+from coterie.nets.team import CentralInputs
+from coterie.policies.squashed import SquashedPolicy
 
 METRICS = (
-    Metric("loss/critic", "", "squared temporal difference, mean over the updates", "down", "mean"),
-    Metric("loss/temperature", "", "loss of the logarithm of the temperature, mean over the update", None, "mean"),
-    Metric("policy/temperature", "", "what a nat of entropy is worth in reward", None, "mean"),
-    Metric("value/q_taken_mean", "reward", "mean Q of what was done on the learned scale", None, "mean"),
-    Metric("value/td_error_abs", "reward", "absolute temporal difference on the learned scale", "down", "mean"),
-)
-declare(*METRICS)
-
-REPORT = (
     *("loss/critic", "loss/policy", "loss/temperature", "policy/entropy", "policy/temperature"),
     *("value/q_taken_mean", "value/td_error_abs", "value/grad_norm", "policy/grad_norm"),
 )
-"""What a gradient step reports."""
+"""Metrics of a gradient step."""
 
 
-class SACConfig(OffPolicyConfig):
-    """Settings of SAC and MASAC."""
+def critic_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+    """Temporal-difference loss of both critics.
 
-    critic: Literal["own", "joint", "state", "joint_state"] = "own"
-    """What the critics read beside the agent's own observation and action: nothing, or the others' actions and the
-    team's joint observation, the environment's state, or both of these.
+        L = sum valid w sum_k (Q_k - y)^2 / 2 / sum valid
+
+    Source: Haarnoja et al. 2018, eq. 5.
+
+    Args:
+        q: Q of the actions taken by both critics [2, L, S, N].
+        target: y [L, S, N], without gradient.
+        valid: [L, S, N] bool, entries that are learned from.
+        weight: w, importance weights of the sequences [S].
+
+    Returns:
+        The loss [].
     """
-    n_step: int = Field(1, ge=1, le=1000)
-    """Rewards of a target, before the value. Without memory, sequences are as long, and rows further on in them have
-    shorter targets.
-    """
-    batch: int = Field(256, ge=1, le=1_000_000)
-    """Sequences in a gradient step; single transitions are sequences of length one."""
-    tau: float = Field(0.005, gt=0, le=1)
-    """Share of the online critics that the target critics take over with every soft copy."""
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """The critics' learning rate; the actor's if not given."""
-    critic_hidden: tuple[Units, ...] | None = Field(None, min_length=1)
-    """Units of the critics' hidden layers; the actor's if not given."""
-    others: Literal["replay", "current"] = "replay"
-    """Whose actions stand beside an agent's own in its actor's loss: what they did, or what their policies do now.
-    """
-    temperature: float = Field(1.0, gt=0)
-    """What a nat of entropy is worth in reward, at the start."""
-    learn_temperature: bool = True
-    """The temperature moves so that the policy's entropy reaches its target; one for every role."""
-    temperature_lr: float | None = Field(None, gt=0, lt=1)
-    """The temperature's learning rate; the actor's if not given."""
-    target_entropy: float = Field(-1.0, le=0.69)
-    """Entropy that is aimed for, in nats for each number in [-1, 1]; uniform ones have 0.69."""
-    target_entropy_share: float = Field(0.5, ge=0, le=1)
-    """Entropy that is aimed for in choices, as a share of that of choosing uniformly among what is available."""
-    reward_scale: Literal["none", "spread", "standard"] = "none"
-    """Rewards are divided by their running spread (spread), and shifted by their running mean as well (standard), which
-    changes what is best where episodes differ in length. The temperature is then one of scaled rewards.
-    """
-    random_steps: Count = Field(0, ge=0)
-    """Environment steps, restarts counted, before which actions are drawn uniformly instead of from the policy."""
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether the critics read an environment state."""
-        return "state" in self.critic
+    return masked_mean(0.5 * weight[:, None] * (q - target).square().sum(0), valid)
 
 
-class SAC(Algorithm, Student):
-    """See the module."""
+def actor_loss(q: Tensor, prob: Tensor, policy_entropy: Tensor, temperature: Tensor, valid: Tensor) -> Tensor:
+    """Negative soft value of the policy.
+
+        L = -sum valid (sum_a pi(a) Q(a) + alpha H(pi)) / sum valid
+
+    Source: Haarnoja et al. 2018, eq. 7; Christodoulou 2019, eq. 12 for discrete actions.
+
+    Args:
+        q: The smaller Q of the two critics for each choice [L, S, N, A].
+        prob: pi, probability of each choice, the same shape.
+        policy_entropy: H, entropy of the policy [L, S, N].
+        temperature: alpha [N].
+        valid: [L, S, N] bool, entries that are learned from.
+
+    Returns:
+        The loss [].
+    """
+    return -masked_mean(soft_value(q, prob, policy_entropy, temperature), valid)
+
+
+def temperature_loss(log_temperature: Tensor, policy_entropy: Tensor, target_entropy: Tensor, valid: Tensor) -> Tensor:
+    """Loss of the temperature.
+
+        L = sum valid log(alpha) (H(pi) - H_target) / sum valid
+
+    Source: Haarnoja et al. 2018 (second paper), eq. 18, with the logarithm in place of alpha.
+
+    Args:
+        log_temperature: log(alpha) [N].
+        policy_entropy: H(pi) [L, S, N], without gradient.
+        target_entropy: H_target [L, S, N].
+        valid: [L, S, N] bool, entries that are learned from.
+
+    Returns:
+        The loss [].
+    """
+    return masked_mean(log_temperature * (policy_entropy - target_entropy), valid)
+
+
+class SAC(Algorithm, CloningLearner):
+    """SAC and MASAC, see the module."""
 
     Config: ClassVar = SACConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, eval_mode="greedy")
 
-    def __init__(
-        self, team: TeamSpec, config: SACConfig, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:
+        team, device = context.team, context.device
         self.team, self.config, self.device = team, config, device
-        self.horizon = horizon or config.horizon
-        self._rounds = gradient_steps(config, self.horizon, copies)
-        self._central = config.critic != "own"
-        self._state_name = onpolicy.state_name(team, config.critic) if config.needs_state else None
-        require_alike(team, config.share)
-        draw, agent_id = generator(seed, "weights"), config.reads_id(team)
-        self.policy: SquashedPolicy = SquashedPolicy(
-            team, config.body, config.share, agent_id, config.normalise_obs, draw, device
-        )
-        self.critics = self._twins(agent_id, draw)
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._gradient_steps = gradient_steps(config, self.rollout_length, context.num_envs)
+        self._centralized = config.critic != "own"
+        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        require_equal_spaces(team, config.share_params)
+        draw = generator(context.seed, "weights")
+        self.policy: SquashedPolicy = SquashedPolicy(team, config.network(team), draw, device)
+        self.critics = self._build_critics(draw)
         self.temperature = Temperature(self.policy.blocks, config.temperature, device)
-        safe = (config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._critic_optimiser = Optimiser({"critic": self.critics}, *safe)
-        self._policy_optimiser = Optimiser({"policy": self.policy.net}, *safe)
-        self._temperature_optimiser = Optimiser({"temperature": self.temperature}, config.adam_eps, 0.0, None)
-        self.targets = Target(self.critics, config.tau, config.target_every)
-        states = () if self._state_name is None else (self._state_name,)
-        carry = self.policy.start(copies)
-        self.replay = build_replay(config, team, copies, self.horizon, config.n_step, states, carry, seed, device)
-        self.notes = (self.replay.description, *unlearned(config, team, self.horizon))
-        self._noise = generator(seed, "update", device=device)
-        self._members = onpolicy.group_members(team).to(device)
-        numbers = [role.action.continuous for role in team.roles for _ in role.agents]
-        self._numbers = torch.tensor(numbers, dtype=torch.float32, device=device)  # [N]
-        self._reward_moments: Moments = count_start(1, device)
+        settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
+        self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
+        self._temperature_optimizer = Optimizer({"temperature": self.temperature}, config.adam_eps, 0.0, None)
+        self.target = TargetNetwork(self.critics, config.tau, config.target_update_interval)
+        self.buffer = make_replay_buffer(
+            config,
+            context,
+            n_step=config.n_step,
+            states=() if self._state_name is None else (self._state_name,),
+            hidden_state=self.policy.initial_hidden_state(context.num_envs),
+        )
+        self.notes = (self.buffer.description, *ignored_settings(config, team, self.rollout_length))
+        self.generator = generator(context.seed, "update", device=device)
+        self._membership = group_membership(team).to(device)
+        num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
+        self._num_continuous = torch.tensor(num_continuous, dtype=torch.float32, device=device)  # [N]
+        self._recurrent = config.recurrent
+        self.reward_moments: Moments = initial_moments(1, device)
         self._steps = self._updates = 0
-        self.policy.warming = config.random_steps > 0
+        self.policy.uniform = config.random_steps > 0
 
-    def _twins(self, agent_id: bool, draw: torch.Generator) -> TwinCritic:
+    def _build_critics(self, draw: torch.Generator) -> TwinCritic:
         config, team = self.config, self.team
-        size = team.state_sizes[self._state_name] if self._state_name else 0
-        joint = self._central and "joint" in config.critic
-        shape = config.body if config.critic_hidden is None else replace(config.body, hidden=config.critic_hidden)
-        args = (team, self._central, joint, size, shape, config.share, agent_id, draw, self.device)
-        return TwinCritic(*args)
+        network = config.network(team)
+        if config.critic_hidden_sizes is not None:
+            network = replace(network, hidden_sizes=config.critic_hidden_sizes)
+        inputs = None
+        if self._centralized:
+            state_size = team.state_sizes[self._state_name] if self._state_name else 0
+            inputs = CentralInputs("joint" in config.critic, state_size)
+        return TwinCritic(team, network, draw, self.device, inputs=inputs)
 
     # --------------------------------------------------------------------------------------------------- the update
 
-    def update(self, window: Window, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
-        self.replay.add(window)
-        self._steps += window.horizon * window.copies
-        self.policy.warming = self._steps < config.random_steps
-        live = onpolicy.live(window)
-        if config.reward_scale != "none":  # once a sample, as it comes, and never again when it is drawn
-            reward = self._paid(window).unsqueeze(-1)
-            self._reward_moments = count_update(self._reward_moments, reward, live)
+        self._add(rollout)
         metrics: dict[str, float] = {}
-        if self._steps >= config.learning_starts and self.replay.ready(config.batch):
-            self.replay.importance_exponent = scheduled("linear", config.importance_exponent, 1.0, progress)
-            share = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-            reports = [self._learn(self.replay.sample(config.batch), share) for _ in range(self._rounds)]
-            metrics = onpolicy.means(torch.stack(reports), REPORT, self.team.name) | {"policy/lr": config.lr * share}
-        self.policy.scale.observe(tree_map(lambda x: x[:-1], window.obs), live)
-        return metrics | {"replay/sequences": float(self.replay.starts_held), "replay/updates": float(self._updates)}
+        if self._steps >= config.learning_starts and self.buffer.can_sample(config.batch_size):
+            self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
+            lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+            reports = []
+            for _ in range(self._gradient_steps):
+                sample = self.buffer.sample(config.batch_size)
+                batch = self._normalized(sample.rollout)
+                temperature = self.temperature().detach().exp()
+                draw, policy_entropy = self.sample_actions(batch)
+                target = self.targets(batch, draw, policy_entropy, temperature)
+                critic_report = self._update_critics(batch, target, sample, lr_fraction)
+                actor_report = self._update_actor(batch, draw, policy_entropy, temperature, lr_fraction)
+                self.target.update()
+                self._updates += 1
+                reports.append(_report(critic_report, actor_report))
+            metrics = rollouts.mean_metrics(torch.stack(reports), METRICS, self.team.name)
+            metrics["policy/lr"] = config.lr * lr_fraction
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), rollouts.valid_mask(rollout))
+        return metrics | {"replay/sequences": float(self.buffer.num_sequences), "replay/updates": float(self._updates)}
 
-    def _learn(self, sample: Sample, share: float) -> Tensor:
-        """One gradient step of everything; what it reports, in the order of `REPORT`."""
-        config, window = self.config, sample.window
-        window = replace(window, obs=self.policy.scale(window.obs))
-        alpha = self.temperature().detach().exp()
-        draw, spread = self._draw(window)
+    def _add(self, rollout: Rollout) -> None:
+        """Adds a rollout to the replay buffer; updates exploration and reward statistics."""
+        config = self.config
+        self.buffer.add(rollout)
+        self._steps += rollout.acted[:-1].numel()
+        self.policy.uniform = self._steps < config.random_steps
+        if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
+            reward = self._rewards(rollout).unsqueeze(-1)
+            self.reward_moments = update_moments(self.reward_moments, reward, rollouts.valid_mask(rollout))
+
+    def _normalized(self, rollout: Rollout) -> Rollout:
+        return replace(rollout, obs=self.policy.normalize(rollout.obs)) if self.config.normalize_obs else rollout
+
+    def sample_actions(self, rollout: Rollout) -> tuple[PolicySample, Tensor]:
+        """Returns the policy at all timesteps with one sampled action each, and its entropy [L + 1, S, N].
+
+        In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
+        """
+        num_timesteps, num_sequences = rollout.acted.shape
+        noise = draw_block_noise(self.policy.blocks, (num_timesteps, num_sequences), self.generator, self.device)
+        first, hidden_state = None, {}
+        if self._recurrent:
+            first, hidden_state = rollout.first, rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
+        outputs, _ = self.policy.net(rollout.obs, first, hidden_state)
+        draw = sample_actions(self.policy.blocks, outputs, rollout.action_mask, noise)
+        policy_entropy = entropy(draw.prob, draw.log_prob, draw.log_density)
+        if self.team.agents_can_die and self._centralized:
+            policy_entropy = torch.where(rollout.alive, policy_entropy, 0.0)
+        return draw, policy_entropy
+
+    @torch.no_grad()
+    def targets(self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor) -> Tensor:
+        """Returns the soft n-step returns [L, S, N].
+
+            y_t = r_t + gamma (alpha H(pi_{t+1}) + ...),    the last term being min_k E_pi[Q_k]
+
+        Args:
+            rollout: Sequences, observations normalized.
+            draw: The policy at all timesteps.
+            policy_entropy: Its entropy [L + 1, S, N].
+            temperature: alpha [N].
+        """
+        config, length = self.config, len(rollout.reward)
+        timesteps = slice(0 if self._recurrent else 1, None)  # a recurrent network reads all timesteps before
+        next_action = tree_map(lambda x: x[timesteps], draw.action)
+        q = self.evaluate(self.target.module, rollout, timesteps, next_action, None).amin(0)
+        next_value = expected_q(draw.prob[1:], q[-length:])
+        reward = self._rewards(rollout)
+        if config.reward_scale != "none":
+            mean, std = mean_and_std(self.reward_moments)
+            reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
+        terminated, boundary = rollouts.bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
+        reward = reward + config.gamma * (temperature * policy_entropy[1:]).masked_fill(terminated, 0)
+        return n_step_return(
+            reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
+        )
+
+    def _rewards(self, rollout: Rollout) -> Tensor:
+        common = self.config.common_reward
+        return rollouts.agent_rewards(rollout, self._membership, self.team.has_group_reward, common)
+
+    def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
+        """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
+        config = self.config
+        q = self.q_taken(rollout)
+        valid = self.valid_mask(rollout, of_critic=True)
+        loss = critic_loss(q, target, valid, sample.weight)
+        lr = lr_fraction * (config.critic_lr or config.lr)
+        grad_norm = self._critic_optimizer.step(loss, {"critic": lr})[0]
         with torch.no_grad():
-            target = self._targets(window, draw, spread, alpha)
-        critic_loss, error, report = self._critic_loss(window, target, sample.weight)
-        critic_norm = self._critic_optimiser.step(critic_loss, {"critic": share * (config.critic_lr or config.lr)})
+            error = torch.where(valid, (q - target).abs().mean(0), 0.0)
+            if config.priority_alpha:
+                self.buffer.update_priorities(sample.index, sequence_error(error, valid))
+            return torch.stack([loss, masked_mean(q.mean(0), valid), masked_mean(error, valid), grad_norm])
+
+    def q_taken(self, rollout: Rollout) -> Tensor:
+        """Returns Q of the actions taken by both critics [2, L, S, N]."""
+        q = self.evaluate(self.critics, rollout, slice(0, -1), rollout.action, None)
+        return expected_q(self.critics.taken(rollout.action), q)
+
+    def _update_actor(
+        self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor, lr_fraction: float
+    ) -> Tensor:
+        """Gradient steps of policy and temperature; returns both losses, entropy, temperature and gradient norm [5]."""
+        config = self.config
         self.critics.requires_grad_(False)
-        policy_loss, temperature_loss, reached = self._policy_losses(window, draw, spread, alpha)
-        policy_norm = self._policy_optimiser.step(policy_loss, {"policy": share * config.lr})
+        loss, loss_t, mean_entropy = self.actor_losses(rollout, draw, policy_entropy, temperature)
+        grad_norm = self._policy_optimizer.step(loss, {"policy": lr_fraction * config.lr})[0]
         self.critics.requires_grad_(True)
         if config.learn_temperature:
-            rate = share * (config.temperature_lr or config.lr)
-            self._temperature_optimiser.step(temperature_loss, {"temperature": rate})
-        self.targets.follow()
-        self._updates += 1
-        self.replay.reprioritise(sample.index, error)
-        losses = torch.stack([critic_loss, policy_loss, temperature_loss, reached, alpha.mean()]).detach()
-        return torch.cat([losses, report, critic_norm, policy_norm])
+            lr = lr_fraction * (config.temperature_lr or config.lr)
+            self._temperature_optimizer.step(loss_t, {"temperature": lr})
+        return torch.stack([loss, loss_t, mean_entropy, temperature.mean(), grad_norm]).detach()
 
-    def _draw(self, window: Window) -> tuple[Draw, Tensor]:
-        """The policy on all rows with one action drawn on each, and its entropy [L + 1, S, N]: 0 for a team's dead,
-        while an agent that was cut alone would have gone on for itself.
-        """
-        copies = window.copies
-        noise = self.policy.draw((window.horizon + 1, copies), self._noise)
-        first = window.first if self.config.recurrent else None
-        draw = self.policy(window.obs, window.action_mask, first, window.carry or self.policy.start(copies), noise)
-        spread = entropy(draw.prob, draw.log_prob, draw.log_density)
-        return draw, torch.where(window.alive, spread, 0.0) if self.team.mortal and self._central else spread
-
-    def _targets(self, window: Window, draw: Draw, spread: Tensor, alpha: Tensor) -> Tensor:
-        """What Q is to become [L, S, N]: rewards and entropies of the rows to come, and the Q at their end."""
-        config = self.config
-        rows = slice(0 if config.recurrent else 1, None)  # memory has to be led up to the row
-        q = self._q(self.targets.module, window, rows, tree_map(lambda x: x[rows], draw.action), None).amin(0)
-        q = expected(draw.prob[1:], q[-window.horizon :])
-        reward = self._paid(window)
-        if config.reward_scale != "none":
-            mean, scale = count_scale(self._reward_moments)
-            reward = (reward - mean if config.reward_scale == "standard" else reward) / scale
-        terminated, boundary = onpolicy.ends(window, self._central, self.team.mortal)
-        reward = reward + config.gamma * (alpha * spread[1:]).masked_fill(terminated, 0)
-        return n_step_return(reward, q, terminated, boundary, config.gamma, config.n_step)
-
-    def _paid(self, window: Window) -> Tensor:
-        return onpolicy.paid(window, self._members, self.team.paid_by_group, self.config.team_reward)
-
-    def _critic_loss(self, window: Window, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the error of every sequence [S], and [2] the mean Q of what was done and its mean error."""
-        rows = slice(0, -1)
-        q = self._q(self.critics, window, rows, window.action, None)
-        q = expected(self.critics.taken(window.action), q)  # [2, L, S, N]
-        counts = self._counts(window, valued=True)
-        loss = masked_mean(0.5 * weight[:, None] * (q - target).square().sum(0), counts)
-        with torch.no_grad():
-            error = torch.where(counts, (q - target).abs().mean(0), 0.0)
-            report = torch.stack([masked_mean(q.mean(0), counts), masked_mean(error, counts)])
-            return loss, sequence_error(error, counts), report
-
-    def _policy_losses(
-        self, window: Window, draw: Draw, spread: Tensor, alpha: Tensor
+    def actor_losses(
+        self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The losses of policy and temperature, and the mean entropy. An agent's own action is the one just drawn."""
-        config, rows = self.config, slice(0, -1)
-        fresh = tree_map(lambda x: x[:-1], draw.action)
-        others = window.action if config.others == "replay" else tree_map(torch.Tensor.detach, fresh)
-        q = self._q(self.critics, window, rows, others, fresh).amin(0)
-        counts, spread = self._counts(window, valued=False), spread[:-1]
-        loss = -masked_mean(soft_value(q, draw.prob[:-1], spread, alpha), counts)
-        reached = spread.detach()
-        wanted = config.target_entropy * self._numbers + config.target_entropy_share * draw.most[:-1]
-        temperature_loss = masked_mean(self.temperature() * (reached - wanted), counts)
-        return loss, temperature_loss, masked_mean(reached, counts)
+        """Returns the losses of policy and temperature, and the mean entropy; arguments as for `targets`."""
+        config = self.config
+        valid, policy_entropy = self.valid_mask(rollout, of_critic=False), policy_entropy[:-1]
+        own_action = tree_map(lambda x: x[:-1], draw.action)
+        action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
+        q = self.evaluate(self.critics, rollout, slice(0, -1), action, own_action).amin(0)
+        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid)
+        policy_entropy = policy_entropy.detach()
+        target_entropy = (
+            config.target_entropy * self._num_continuous + config.target_entropy_scale * draw.max_entropy[:-1]
+        )
+        loss_t = temperature_loss(self.temperature(), policy_entropy, target_entropy, valid)
+        return loss, loss_t, masked_mean(policy_entropy, valid)
 
-    def _q(
+    def evaluate(
         self,
-        critics: Module,
-        window: Window,
-        rows: slice,
+        critics: Any,
+        rollout: Rollout,
+        timesteps: slice,
         action: dict[str, Action],
-        fresh: dict[str, Action] | None,
+        own_action: dict[str, Action] | None,
     ) -> Tensor:
-        """Q of every choice at some rows by both critics: [2, rows, S, N, A]."""
-        seen = rows_of(window, rows)
-        state = None if self._state_name is None else seen.state[self._state_name]
-        first = seen.first if self.config.recurrent else None
-        return critics(seen.obs, state, action, fresh, first, seen.alive if self.team.mortal else None)
+        """Returns Q of each choice at some timesteps by both critics [2, T, S, N, A].
 
-    def _counts(self, window: Window, valued: bool) -> Tensor:
-        """[L, S, N] bool: what is learned from. A team's critic also learns what the team earns after one's death
-        (valued); the first rows of sequences only warm memories up.
+        Args:
+            critics: The critics or their target networks.
+            rollout: Sequences, observations normalized.
+            timesteps: Timesteps of the sequences.
+            action: Actions of the team at these timesteps.
+            own_action: Actions in place of an agent's own; None for those of the team.
         """
-        live = onpolicy.live(window)
-        if valued and self._central:
-            live = window.acted[:-1, :, None].expand_as(live)
-        if not self.config.recurrent or not self.config.burn_in:
-            return live
-        late = torch.arange(window.horizon, device=self.device) >= self.config.burn_in
-        return live & late[:, None, None]
+        part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
+        state = None if self._state_name is None else part.state[self._state_name]
+        first = part.first if self._recurrent else None
+        alive = part.alive if self.team.agents_can_die else None
+        return critics(part.obs, state, action, own_action, first, alive)
+
+    def valid_mask(self, rollout: Rollout, of_critic: bool) -> Tensor:
+        """Returns [L, S, N] bool, entries that are learned from.
+
+        A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
+        """
+        valid = rollouts.valid_mask(rollout)
+        if of_critic and self._centralized:
+            valid = rollout.acted[:-1, :, None].expand_as(valid)
+        if not self._recurrent or not self.config.burn_in:
+            return valid
+        after_burn_in = torch.arange(len(valid), device=self.device) >= self.config.burn_in
+        return valid & after_burn_in[:, None, None]
 
     # ------------------------------------------------------------------------------------------------------- its state
 
-    def fitting(self) -> Fitting:
-        return Fitting(self._policy_optimiser.beside("policy"))
+    def cloning_optimizer(self) -> CloningOptimizer:
+        return CloningOptimizer(self._policy_optimizer.for_module("policy"))
+
+    def _parts(self) -> dict[str, Any]:
+        """Parts with a state of their own."""
+        return {
+            "policy": self.policy,
+            "critic": self.critics,
+            "target": self.target,
+            "temperature": self.temperature,
+            "critic_optimizer": self._critic_optimizer,
+            "policy_optimizer": self._policy_optimizer,
+            "temperature_optimizer": self._temperature_optimizer,
+            "buffer": self.buffer,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critics.state_dict(),
-            "targets": self.targets.state_dict(),
-            "temperature": self.temperature.state_dict(),
-            "optimisers": {name: optimiser.state_dict() for name, optimiser in self._optimisers().items()},
-            "replay": self.replay.state_dict(),
-            "reward_moments": self._reward_moments,
-            "noise": self._noise.get_state(),
+        return {name: part.state_dict() for name, part in self._parts().items()} | {
+            "reward_moments": self.reward_moments,
+            "generator": self.generator.get_state(),
             "steps": self._steps,
             "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.critics.load_state_dict(state["critic"])
-        self.targets.load_state_dict(state["targets"])
-        self.temperature.load_state_dict(state["temperature"])
-        for name, optimiser in self._optimisers().items():
-            optimiser.load_state_dict(state["optimisers"][name])
-        self.replay.load_state_dict(state["replay"])
-        self._reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
-        self._noise.set_state(state["noise"].cpu())
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
+        self.generator.set_state(state["generator"].cpu())
         self._steps, self._updates = state["steps"], state["updates"]
-        self.policy.warming = self._steps < self.config.random_steps
+        self.policy.uniform = self._steps < self.config.random_steps
 
-    def _optimisers(self) -> dict[str, Optimiser]:
-        return {
-            "critic": self._critic_optimiser,
-            "policy": self._policy_optimiser,
-            "temperature": self._temperature_optimiser,
-        }
+
+def _report(critic: Tensor, actor: Tensor) -> Tensor:
+    """The values of `METRICS` [9], from those of the critics [4] and of the actor [5]."""
+    return torch.cat([critic[:1], actor[:4], critic[1:], actor[4:]])

@@ -1,4 +1,4 @@
-"""A team that acts by a rule: one that its environment brings, or a user's own."""
+"""A team that acts by a script: one that its environment provides, or a user's own."""
 
 from __future__ import annotations
 
@@ -9,118 +9,127 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, Capabilities
-from coterie.errors import UserError, one_line
-from coterie.nets.memory import Carry
-from coterie.policy import Mode, Policy
-from coterie.types import Action, RoleSpec, Row, TeamSpec, Tree, Window
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities
+from coterie.core.errors import UserError, one_line
+from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState, Rollout, Timestep
+from coterie.policies.base import Mode, Policy
 
-Script = Callable[[Row], dict[str, Action]]
-"""What every role of a team does on a row of the team's: a function without memory and noise of its own."""
+Script = Callable[[Timestep], dict[str, Action]]
+"""Maps a timestep of the team to the actions of each role. Has no state and draws no random numbers."""
 
 
 class ScriptedConfig(BaseModel):
-    """Settings of a team that acts by a rule."""
+    """Settings of a team that acts by a script."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     script: str | None = None
-    """The rule: a script of the environment (`coterie list envs` shows them), or your own as package.module:make; by
-    default each role's first one in the environment.
+    """Name of a script of the environment (see `coterie list envs`), or your own as package.module:make; null: the
+    first script of each role.
     """
-    horizon: int = Field(128, ge=1, le=100_000)
-    """Rows of a window; nothing is learned from them."""
+    rollout_length: int = Field(128, ge=1, le=100_000)
+    """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
 class ScriptedPolicy(Policy):
-    """Acts by a script, the same in every mode.
+    """Acts by a script, equally in all modes.
 
-    name: the script's, for messages; checked: what the script gives is looked at on every row, as a user's own is.
+    Args:
+        team: The team.
+        script: Computes the actions.
+        name: Name of the script in error messages.
+        checked: Check the script's actions at each timestep, as for a user's own script.
+        device: Device of timesteps and actions.
     """
 
     def __init__(self, team: TeamSpec, script: Script, name: str, checked: bool, device: torch.device):
         self.team, self.device = team, device
         self._script, self._name, self._checked = script, name, checked
 
-    def start(self, copies: int) -> Carry:
+    def initial_hidden_state(self, num_envs: int) -> HiddenState:
         return {}
 
-    def noise(self, steps: int, copies: int, generator: torch.Generator) -> list[Tree]:
+    def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
         return [{} for _ in range(steps)]
 
     def act(
-        self, row: Row, carry: Carry, noise: Tree, mode: Mode
-    ) -> tuple[dict[str, Action], Carry, dict[str, Tensor]]:
+        self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
         if not self._checked:
-            return self._script(row), carry, {}
+            return self._script(timestep), hidden_state, {}
         try:
-            given = self._script(row)
+            given = self._script(timestep)
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{self._who()} failed: {one_line(error)}; mend the script") from error
-        return self._fitting(given, row), carry, {}
+            raise UserError(f"{self._place()} failed: {one_line(error)}. Fix the script.") from error
+        self._check(given, timestep)
+        return given, hidden_state, {}
 
-    def _who(self) -> str:
+    def _place(self) -> str:
         return f"team '{self.team.name}': script '{self._name}'"
 
-    def _fitting(self, given: Any, row: Row) -> dict[str, Action]:
-        """What the script gave. UserError if the environment could make nothing of it."""
+    def _check(self, given: Any, timestep: Timestep) -> None:
+        """Raises UserError if the script's actions do not fit the team."""
         names = [role.name for role in self.team.roles]
         if not isinstance(given, dict) or set(given) != set(names):
             found = f"the roles {list(given)}" if isinstance(given, dict) else f"a {type(given).__name__}"
-            raise UserError(f"{self._who()} gave {found}: expected a dict with an Action for each of {names}")
+            raise UserError(f"{self._place()} returned {found}. Return a dict with an Action for each of {names}.")
         for role in self.team.roles:
-            self._check(role, given[role.name], row)
-        return given
+            self._check_action(role, given[role.name], timestep)
 
-    def _check(self, role: RoleSpec, action: Any, row: Row) -> None:
+    def _check_action(self, role: RoleSpec, action: Any, timestep: Timestep) -> None:
         if not isinstance(action, Action):
             raise UserError(
-                f"{self._who()} gave a {type(action).__name__} for role '{role.name}': expected a coterie.types.Action"
+                f"{self._place()} returned a {type(action).__name__} for role '{role.name}'. "
+                "Return a coterie.core.types.Action."
             )
-        copies = len(row.acted)
-        for part, size, dtype in (
-            ("discrete", len(role.action.choices), torch.int64),
-            ("continuous", role.action.continuous, torch.float32),
+        num_envs = len(timestep.acted)
+        for part, found, size, dtype in (
+            ("discrete", action.discrete, len(role.action.choices), torch.int64),
+            ("continuous", action.continuous, role.action.continuous, torch.float32),
         ):
-            found = getattr(action, part)
-            wanted = f"{dtype} [{copies}, {role.n}, {size}] on {row.acted.device}".removeprefix("torch.")
+            wanted = f"{dtype} [{num_envs}, {role.n}, {size}] on {timestep.acted.device}".removeprefix("torch.")
             if size == 0:
                 if found is not None:
-                    raise UserError(f"{self._who()} gave {part} actions for role '{role.name}', which has none")
+                    raise UserError(
+                        f"{self._place()} returned {part} actions for role '{role.name}', which has none. "
+                        "Leave them None."
+                    )
             elif not isinstance(found, Tensor):
-                raise UserError(f"{self._who()} gave no {part} actions for role '{role.name}': expected {wanted}")
-            elif (tuple(found.shape), found.dtype) != ((copies, role.n, size), dtype) or (
-                found.device != row.acted.device
+                raise UserError(f"{self._place()} returned no {part} actions for role '{role.name}'. Return {wanted}.")
+            elif (tuple(found.shape), found.dtype) != ((num_envs, role.n, size), dtype) or (
+                found.device != timestep.acted.device
             ):
                 form = f"{found.dtype} {list(found.shape)} on {found.device}".removeprefix("torch.")
                 raise UserError(
-                    f"{self._who()} gave {form} as {part} actions of role '{role.name}': expected {wanted}, by copy, "
-                    "agent and component"
+                    f"{self._place()} returned {form} as {part} actions of role '{role.name}'. Return {wanted}, by "
+                    "environment, agent and component."
                 )
         if action.discrete is not None:
-            self._check_choices(role, action.discrete, row.action_mask.get(role.name))
+            self._check_choices(role, action.discrete, timestep.action_mask.get(role.name))
 
     def _check_choices(self, role: RoleSpec, chosen: Tensor, mask: Tensor | None) -> None:
-        """UserError for a choice that there is not, or that the row's mask closes."""
+        """Raises UserError for a choice that does not exist or is masked."""
         counts = torch.tensor(role.action.choices, device=chosen.device)
         outside = (chosen < 0) | (chosen >= counts)
         if bool(outside.any()):
-            copy, agent, part = outside.nonzero()[0].tolist()
+            env, agent, part = outside.nonzero()[0].tolist()
             raise UserError(
-                f"{self._who()} chose {int(chosen[copy, agent, part])} for agent '{role.agents[agent]}' in copy {copy}:"
-                f" expected 0 to {role.action.choices[part] - 1}"
+                f"{self._place()} chose {int(chosen[env, agent, part])} for agent '{role.agents[agent]}' in "
+                f"environment {env}. Choose 0 to {role.action.choices[part] - 1}."
             )
         if mask is None:
             return
-        place = chosen + (counts.cumsum(0) - counts)
-        closed = ~mask.gather(-1, place)
-        if bool(closed.any()):
-            copy, agent, part = closed.nonzero()[0].tolist()
+        index = chosen + (counts.cumsum(0) - counts)
+        masked = ~mask.gather(-1, index)
+        if bool(masked.any()):
+            env, agent, part = masked.nonzero()[0].tolist()
             raise UserError(
-                f"{self._who()} chose {int(chosen[copy, agent, part])} for agent '{role.agents[agent]}' in copy {copy},"
-                f" which is closed to it there: choose where row.action_mask['{role.name}'] is True"
+                f"{self._place()} chose {int(chosen[env, agent, part])} for agent '{role.agents[agent]}' in "
+                f"environment {env}, which is masked. Choose where timestep.action_mask['{role.name}'] is True."
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,30 +140,29 @@ class ScriptedPolicy(Policy):
 
 
 class Scripted(Algorithm):
-    """Acts with a script that whoever builds the run has put into `policy`."""
+    """Acts by the script of `set_script`."""
 
     Config: ClassVar = ScriptedConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
 
-    def __init__(
-        self, team: TeamSpec, config: ScriptedConfig, copies: int, horizon: int | None, seed: int, device: torch.device
-    ) -> None:
-        self.team, self.config, self.horizon = team, config, horizon or config.horizon
-        self._device = device
+    def __init__(self, config: ScriptedConfig, context: AlgorithmContext) -> None:
+        self.team, self.config = context.team, config
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._device = context.device
         self._policy: Policy | None = None
 
     @property
     def policy(self) -> Policy:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What acts. UserError before there is a script."""
+        """The script as a policy. Raises UserError before `set_script`."""
         if self._policy is None:
-            raise UserError(f"team '{self.team.name}' is scripted and has no script: give algo.script=NAME")
+            raise UserError(f"team '{self.team.name}': it is scripted and has no script. Set algo.script=NAME.")
         return self._policy
 
-    def adopt(self, script: Script, name: str, checked: bool) -> None:
-        """Takes the script of that name; checked: what it gives is looked at on every row."""
+    def set_script(self, script: Script, name: str, checked: bool) -> None:
+        """Sets the script; arguments as in `ScriptedPolicy`."""
         self._policy = ScriptedPolicy(self.team, script, name, checked, self._device)
 
-    def update(self, window: Window, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         return {}
 
     def state_dict(self) -> dict[str, Any]:

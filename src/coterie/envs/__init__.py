@@ -1,1 +1,1 @@
-"""Environments: the contract, its checker, and the worlds that come with Coterie."""
+"""Environments: the interface and its checker, the built-in worlds, and adapters to other libraries."""

@@ -1,4 +1,4 @@
-"""Environments by name: built-in worlds, those of outside libraries, and a user's own `package.module:factory`."""
+"""Makes environments by name: built-in worlds, environments of other libraries, and `package.module:factory`."""
 
 from __future__ import annotations
 
@@ -8,106 +8,123 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from coterie import messages, registry
-from coterie.envs.adapters.adapter import Adapter
-from coterie.envs.adapters.batched import BatchAdapter
-from coterie.envs.hosting.halves import Halves
-from coterie.envs.hosting.hosted import Alone, Host, HostedEnv
-from coterie.envs.hosting.opening import opened
-from coterie.envs.hosting.varied import Kind
-from coterie.envs.vector import VectorEnv
-from coterie.envs.world import World, WorldEnv
-from coterie.errors import UserError
-from coterie.schema import WorkersConfig
-from coterie.types import EnvSpec
+from coterie.config import messages, registry
+from coterie.config.schema import WorkersConfig
+from coterie.core.errors import UserError
+from coterie.core.specs import EnvSpec
+from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.external.base_adapter import Adapter
+from coterie.envs.external.batched_adapter import BatchAdapter
+from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
+from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.randomized import EnvFactory
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, EnvBackend, SerialBackend
+from coterie.envs.worlds.world import World, WorldEnv
 
 
 def make(
     name: str,
     params: Mapping[str, Any] | BaseModel | None = None,
-    copies: int = 1,
+    num_envs: int = 1,
     seed: int = 0,
+    *,
     device: torch.device | str = "cpu",
     with_state: bool = False,
     workers: WorkersConfig | None = None,
 ) -> VectorEnv:
-    """`copies` copies of the named environment.
+    """Makes a vectorized environment.
 
-    params: the environment's own keys, as a dict or as the environment's typed configuration; with_state: whether rows
-    show the state that critics may read (a user's own batch of copies decides itself); workers: the processes that
-    step copies one by one, by default this one; batches refuse them. A user's own environment is
-    `package.module:factory`, called as `factory(copies=, seed=, device=, **params)` if it takes `copies`, else as
-    `factory(**params)` once a copy, for an environment of PettingZoo's or gymnasium's interface. UserError for an
-    unknown name, unknown or wrong params, and a factory that returns something else.
+    Args:
+        name: Name of the environment. `package.module:factory` is a user's own: a factory with a parameter `num_envs`
+            is called once, as `factory(num_envs=, seed=, device=, **params)`, and returns a `VectorEnv`. Any other is
+            called once per environment, as `factory(**params)`, and returns an environment of PettingZoo's,
+            Gymnasium's or PyMARL's interface.
+        params: Settings of the environment, as a dictionary or as its configuration model.
+        num_envs: Number of environments.
+        seed: Seed of the first reset.
+        device: Device of the tensors.
+        with_state: True if timesteps include the state that centralized critics may observe. A user's own `VectorEnv`
+            decides this itself.
+        workers: Worker processes that step the environments; by default this process does. Environments that step
+            all instances as one batch cannot be divided among workers.
+
+    Raises:
+        UserError: For an unknown name, unknown or invalid settings, or a factory that returns another type.
     """
-    if copies < 1:
-        raise UserError(f"copies={copies}: expected at least 1")
+    if num_envs < 1:
+        raise UserError(f"num_envs={num_envs}: expected at least 1")
     if registry.is_batch_factory(name):
-        _refuse(workers, name)
-        return _from_factory(name, params, copies, seed, device)
+        _refuse_workers(workers, name)
+        return _call_factory(name, params, num_envs=num_envs, seed=seed, device=device)
     kind = registry.environment(name)
-    config = _typed(name, kind.Config, params)
+    config = _validated(name, kind.Config, params)
     if isinstance(kind, Adapter):
-        if not with_state and getattr(config, "state", False) is None:  # what nobody reads need not be computed
+        if not with_state and getattr(config, "state", False) is None:  # do not compute what nothing reads
             config = config.model_copy(update={"state": False})
-        return _hosted(name, config, copies, seed, device, workers or WorkersConfig())
-    _refuse(workers, name)
+        workers = workers or WorkersConfig()
+        return _with_backend(name, config, num_envs=num_envs, seed=seed, device=device, workers=workers)
+    _refuse_workers(workers, name)
     if isinstance(kind, BatchAdapter):
-        return kind.batch(config, copies, seed, torch.device(device))
-    return WorldEnv(_world(name, kind, config, with_state), copies, seed, device)
+        return kind.batch(config, num_envs, seed, torch.device(device))
+    return WorldEnv(_make_world(name, kind, config, with_state), num_envs, seed, device)
 
 
-def _refuse(workers: WorkersConfig | None, name: str) -> None:
-    """UserError where workers are asked for that would have nothing to do."""
+def _refuse_workers(workers: WorkersConfig | None, name: str) -> None:
     if workers is not None and workers.count:
         raise UserError(
-            f"workers.count={workers.count}: {name} steps all its copies as one batch, which workers cannot divide: "
-            "leave workers.count out"
+            f"workers.count={workers.count}: {name} steps all its environments as one batch, which cannot be divided "
+            "among workers. Leave workers.count out."
         )
 
 
-def _hosted(
-    name: str, config: BaseModel, copies: int, seed: int, device: torch.device | str, workers: WorkersConfig
+def _with_backend(
+    name: str, config: BaseModel, *, num_envs: int, seed: int, device: torch.device | str, workers: WorkersConfig
 ) -> VectorEnv:
-    """An outside library's environment, in halves if workers are to step one while the other is acted on."""
-    if not workers.overlap or copies < 2:
-        return HostedEnv(_host(name, config, copies, 0, workers), seed, device)
-    half = -(-copies // 2)
-    first = HostedEnv(_host(name, config, half, 0, workers), seed, device)
+    """Another library's environment, double-buffered if `workers.overlap` asks for it."""
+    if not workers.overlap or num_envs < 2:
+        return BackendVectorEnv(_backend(name, config, num_envs, 0, workers=workers), seed, device)
+    half = -(-num_envs // 2)
+    first = BackendVectorEnv(_backend(name, config, half, 0, workers=workers), seed, device)
     try:
-        return Halves(first, HostedEnv(_host(name, config, copies - half, half, workers), seed, device))
+        second = BackendVectorEnv(_backend(name, config, num_envs - half, half, workers=workers), seed, device)
     except BaseException:
         first.close()
         raise
+    return DoubleBufferedEnv(first, second)
 
 
-def _host(name: str, config: BaseModel, copies: int, first: int, workers: WorkersConfig) -> Host:
-    """Who steps copies of an outside library's environment; first: the number of the first of them."""
+def _backend(name: str, config: BaseModel, num_envs: int, first_index: int, *, workers: WorkersConfig) -> EnvBackend:
+    """Steps `num_envs` environments from index `first_index` on, in this process or by workers."""
     params = config.model_dump()
     if not workers.count:
-        layout, instance = opened(name, params)
-        return Alone(instance, layout, copies, first, Kind(name, params))
+        layout, make_instance = instance_factory(name, params)
+        factory = EnvFactory(name, params)
+        return SerialBackend(make_instance, layout, num_envs, first_index=first_index, factory=factory)
     if workers.kind == "ray":
-        from coterie.envs.workers.cluster import on_ray
+        from coterie.envs.external.workers.ray_workers import ray_backend
 
-        return on_ray(name, params, copies, workers, first)
-    from coterie.envs.workers.processes import Processes
+        return ray_backend(name, params, num_envs, workers, first_index=first_index)
+    from coterie.envs.external.workers.processes import ProcessBackend
 
-    return Processes(name, params, copies, workers.count, workers.timeout, workers.restarts, first=first)
+    return ProcessBackend(name, params, num_envs, workers, first_index=first_index)
 
 
 def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> EnvSpec:
-    """The spec of any environment but those that a user's own factory makes in batches. UserError as in `make`."""
+    """Returns the spec of an environment. A user's own factory of `VectorEnv` has none before it is called.
+
+    Raises:
+        UserError: As in `make`.
+    """
     kind = registry.environment(name)
-    config = _typed(name, kind.Config, params)
+    config = _validated(name, kind.Config, params)
     if isinstance(kind, Adapter):
-        return opened(name, config.model_dump())[0].spec
+        return instance_factory(name, config.model_dump())[0].spec
     if isinstance(kind, BatchAdapter):
         return kind.spec(config)
-    return _world(name, kind, config, with_state=False).spec
+    return _make_world(name, kind, config, with_state=False).spec
 
 
-def _typed(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseModel | None) -> BaseModel:
+def _validated(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseModel | None) -> BaseModel:
     try:
         return params if isinstance(params, BaseModel) else model.model_validate(dict(params or {}))
     except ValidationError as error:
@@ -115,36 +132,37 @@ def _typed(name: str, model: type[BaseModel], params: Mapping[str, Any] | BaseMo
         for detail in error.errors():
             if detail["type"] == "extra_forbidden":
                 key = "env." + ".".join(str(part) for part in detail["loc"])
-                raise UserError(f"{name} has no key '{key}': {messages.nearest_keys(key, fields)}") from error
+                raise UserError(f"{name} has no setting '{key}'. {messages.nearest_keys(key, fields)}") from error
         raise UserError(f"{name}: {messages.mistakes(error, fields, 'env.')[0][1]}") from error
 
 
-def _world(name: str, world: Callable[..., World], config: BaseModel, with_state: bool) -> World:
+def _make_world(name: str, world: Callable[..., World], config: BaseModel, with_state: bool) -> World:
     try:
         return world(config, with_state=with_state)
     except ValueError as error:
         raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
 
 
-def _from_factory(
-    name: str, params: Mapping[str, Any] | BaseModel | None, copies: int, seed: int, device: torch.device | str
+def _call_factory(
+    name: str, params: Mapping[str, Any] | BaseModel | None, *, num_envs: int, seed: int, device: torch.device | str
 ) -> VectorEnv:
-    given = params.model_dump() if isinstance(params, BaseModel) else dict(params or {})
+    """Calls a user's own factory of a vectorized environment."""
+    settings = params.model_dump() if isinstance(params, BaseModel) else dict(params or {})
     known = registry.factory_parameters(name)
-    for key in given:
+    for key in settings:
         if known is not None and key not in known:
-            raise UserError(f"environment '{name}' takes no '{key}': {messages.nearest_keys(key, known)}")
+            raise UserError(f"environment '{name}' has no setting '{key}'. {messages.nearest_keys(key, known)}")
     try:
-        env = registry.factory(name)(copies=copies, seed=seed, device=device, **given)
+        env = registry.factory(name)(num_envs=num_envs, seed=seed, device=device, **settings)
     except TypeError as error:
-        # Only the call itself is the user's one-line mistake; an error from within the factory keeps its traceback.
+        # Wrong arguments are a one-line mistake; an error within the factory keeps its traceback.
         if error.__traceback__ and error.__traceback__.tb_next is None:
             raise UserError(
-                f"environment '{name}': {error}; it is called with copies, seed, device and env.* keys"
+                f"environment '{name}': {error}; it is called with num_envs, seed, device and the settings env.*"
             ) from error
         raise
     if not isinstance(env, VectorEnv):
         raise UserError(
-            f"environment '{name}' returned a {type(env).__name__}: expected a coterie.envs.vector.VectorEnv"
+            f"environment '{name}' returned a {type(env).__name__}: expected a coterie.envs.contract.vector.VectorEnv"
         )
     return env

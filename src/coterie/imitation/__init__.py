@@ -1,1 +1,1 @@
-"""Learning from demonstrations: their file format, how they are recorded and checked, and policies fitted to them."""
+"""Imitation learning: file format, recording and checks of demonstrations, and behavior cloning."""

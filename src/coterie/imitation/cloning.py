@@ -1,172 +1,215 @@
-"""Behavioural cloning: policies fitted to demonstrations before the first window, and beside their learners."""
+"""Behavior cloning: trains policies on demonstrations before the first rollout and after every update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm
-from coterie.algos.student import Fitting, Student
-from coterie.episodes import Finished
-from coterie.errors import NonFiniteError, UserError
-from coterie.fittable import Fittable, Manner
-from coterie.guide import Guide, Roster
-from coterie.imitation.batches import DemoBatches
-from coterie.imitation.config import ImitationConfig
-from coterie.imitation.demos import Demos
-from coterie.math.losses import masked_mean
-from coterie.metrics import Metric, declare
-from coterie.progress import Waiting
+from coterie.algos.behavior_cloning import CloningLearner
+from coterie.config.imitation import ImitationConfig
+from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.metrics import Metric, declare
+from coterie.imitation.demo_batches import DemoBatches
+from coterie.imitation.demonstrations import Demos
+from coterie.math.statistics import masked_mean
+from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy
+from coterie.runs.progress import PeriodicProgress
+from coterie.training.callback import ActiveTeams, Callback
+from coterie.training.episodes import FinishedEpisodes
+from coterie.training.evaluation import ProgressCallback
 
 declare(
-    Metric("imitation/loss", "", "loss of a policy on demonstrations beside its learner, mean over the steps", "down"),
-    Metric("imitation/agreement", "share", "demonstrated actions that a policy finds likeliest, beside its learner"),
-    Metric("imitation/strength", "", "learning rate beside the learner as a share of the full one", None, "last"),
+    Metric("imitation/loss", "", "behavior-cloning loss after updates, mean over gradient steps", "down"),
+    Metric("imitation/accuracy", "share", "demonstrated actions that are the policy's most likely ones", "up"),
+    Metric("imitation/weight", "", "learning rate of the steps after updates relative to the full one", None, "last"),
 )
 
-_MANY = 65_536
-"""Rows of which a warm start tells the agreement: all, if there are no more."""
+_MAX_EVALUATED = 65_536
+"""Timesteps on which the accuracy after pretraining is computed; a batch if there are more."""
+_CHECK_INTERVAL = 100
+"""Gradient steps between two checks of the loss during pretraining."""
 
 
-class Pupil:
-    """One team's policy, the demonstrations that it is fitted to, and the steps that do it."""
+class BehaviorCloner:
+    """Trains one team's policy on demonstrations.
+
+    Args:
+        algorithm: The team's algorithm, a `CloningLearner`.
+        config: Settings.
+        demos: The demonstrations.
+        default_lr: Learning rate if the settings have none.
+        seed: Seed of the sampling.
+        device: Device of the policy.
+    """
 
     def __init__(
-        self, learner: Any, config: ImitationConfig, lr: float, demos: Demos, seed: int, device: torch.device
+        self,
+        algorithm: Any,
+        config: ImitationConfig,
+        demos: Demos,
+        *,
+        default_lr: float,
+        seed: int,
+        device: torch.device,
     ) -> None:
-        """learner: a `Student`; lr: where the configuration names none."""
-        self.config, self.lr = config, config.lr or lr
-        self.policy = cast(Fittable, learner.policy)
-        self.fitting: Fitting = cast(Student, learner).fitting()
-        remembers = bool(learner.policy.start(1))
-        self.batches = DemoBatches(demos, self.policy.team, remembers, config.batch, seed, device)
-        self.digest = demos.digest
-        self._manner = Manner(config.margin, config.fit_spread)
+        self.config, self.lr = config, config.lr or default_lr
+        self.policy = cast(CloningPolicy, algorithm.policy)
+        self._optimizer = cast(CloningLearner, algorithm).cloning_optimizer()
+        self.batches = DemoBatches(
+            demos,
+            self.policy.team,
+            recurrent=bool(algorithm.policy.initial_hidden_state(1)),
+            timesteps=config.batch_size,
+            seed=seed,
+            device=device,
+        )
+        self._digest = demos.digest
+        self._manner = CloningOptions(config.margin, config.fit_std)
 
-    def warm_up(self, told: Callable[[int, int], None]) -> str:
-        """The warm start, and a line that tells of it; told: hears now and then how many steps of how many are done."""
-        batches, steps = self.batches, self.config.warm_steps(self.batches.rows)
-        self.policy.scale.observe(batches.obs, batches.live)
+    def pretrain(self, on_progress: ProgressCallback) -> str:
+        """Trains before the first rollout and returns a line about the result.
+
+        Args:
+            on_progress: Called now and then with the gradient steps taken and the total.
+        """
+        batches, steps = self.batches, self.config.pretraining_steps(self.batches.timesteps)
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(batches.obs, batches.valid)
         for step in range(steps):
             report = self.step(1.0)
-            if step % 100 == 99 or step == steps - 1:
+            if step % _CHECK_INTERVAL == _CHECK_INTERVAL - 1 or step == steps - 1:
                 self._require_finite(report)
-                told(step + 1, steps)
-        self.fitting.arrive()
+                on_progress(step + 1, steps)
+        self._optimizer.update_targets()
         with torch.no_grad():
-            seen = batches.all() if batches.rows <= _MANY else batches.draw()
-            agreement = float(masked_mean(self.policy.misfit(seen, self._manner)[1].float(), seen.live))
+            batch = batches.all() if batches.timesteps <= _MAX_EVALUATED else batches.draw()
+            accuracy = float(masked_mean(self.policy.cloning_loss(batch, self._manner)[1].float(), batch.valid))
         return (
-            f"imitation: {steps:,} steps on {batches.episodes:,} episodes ({batches.rows:,} rows): "
-            f"{agreement:.1%} of the demonstrated actions are the policy's likeliest"
+            f"imitation: {steps:,} gradient steps on {batches.episodes:,} episodes ({batches.timesteps:,} timesteps), "
+            f"accuracy {accuracy:.1%}"
         )
 
-    def step(self, strength: float) -> Tensor:
-        """One gradient step; returns its loss and agreement [2]."""
+    def step(self, weight: float) -> Tensor:
+        """Takes one gradient step with a learning rate scaled by `weight`. Returns loss and accuracy [2]."""
         batch = self.batches.draw()
-        loss, same = self.policy.misfit(batch, self._manner)
-        loss = masked_mean(loss, batch.live)
-        self.fitting.step(loss, self.lr * strength)
-        return torch.stack([loss.detach(), masked_mean(same.float(), batch.live)])
+        losses, matches = self.policy.cloning_loss(batch, self._manner)
+        loss = masked_mean(losses, batch.valid)
+        self._optimizer.step(loss, self.lr * weight)
+        return torch.stack([loss.detach(), masked_mean(matches.float(), batch.valid)])
 
     def _require_finite(self, report: Tensor) -> None:
         if not bool(report.isfinite().all()):
             raise NonFiniteError(
-                f"imitation of team {self.policy.team.name}: the loss became NaN or infinite; a smaller imitation.lr "
-                "often mends this"
+                f"imitation of team {self.policy.team.name}: the loss is NaN or infinite. Try a smaller imitation.lr."
             )
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns everything needed to resume besides the policy."""
         return {
-            "optimiser": self.fitting.optimiser.state_dict(),
+            "optimizer": self._optimizer.optimizer.state_dict(),
             "batches": self.batches.state_dict(),
-            "digest": self.digest,
+            "digest": self._digest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """UserError if the demonstrations are not those that the run was started with."""
-        if state["digest"] != self.digest:
+        """Restores the state returned by `state_dict`.
+
+        Raises:
+            UserError: If the demonstrations are not those that the run was started with.
+        """
+        if state["digest"] != self._digest:
             raise UserError(
-                f"the demonstrations {self.config.demos} have changed since the run was started: put back the ones "
-                "that it was started with"
+                f"the demonstrations {self.config.demos} have changed since the run was started. Restore the original "
+                "file."
             )
-        self.fitting.optimiser.load_state_dict(state["optimiser"])
+        self._optimizer.optimizer.load_state_dict(state["optimizer"])
         self.batches.load_state_dict(state["batches"])
 
 
-class Cloning(Guide):
-    """Fits policies to demonstrations: once before the first window, and after every window beside their learners.
+class BehaviorCloningCallback(Callback):
+    """Trains policies on demonstrations: before the first rollout, and after every update.
 
-    pupils: by team; steps: of the whole run; named: whether metrics name their team.
+    Args:
+        cloners: Behavior cloning by team.
+        active_teams: Teams that do not learn currently are not trained.
+        total_steps: Environment steps of the run.
+        with_team_names: True if metrics contain the team's name.
     """
 
     name = "imitation"
 
-    def __init__(self, pupils: dict[str, Pupil], steps: int, roster: Roster, named: bool) -> None:
-        self.pupils, self._steps, self._roster, self._named = pupils, steps, roster, named
-        self._reports: dict[str, list[Tensor]] = {name: [] for name in pupils}
-        self._strength: dict[str, float] = {}
+    def __init__(
+        self,
+        cloners: dict[str, BehaviorCloner],
+        active_teams: ActiveTeams,
+        *,
+        total_steps: int,
+        with_team_names: bool,
+    ) -> None:
+        self.cloners, self._active_teams = cloners, active_teams
+        self._total_steps, self._with_team_names = total_steps, with_team_names
+        self._reports: dict[str, list[Tensor]] = {name: [] for name in cloners}
+        self._weight: dict[str, float] = {}
 
-    def begin(self) -> Sequence[str]:
+    def on_training_start(self) -> Sequence[str]:
         lines = []
-        for name, pupil in self.pupils.items():
-            line = pupil.warm_up(Waiting(self.say, "imitation before the first window", unit="steps"))
-            lines.append(f"team {name}: {line}" if self._named else line)
+        for name, cloner in self.cloners.items():
+            line = cloner.pretrain(PeriodicProgress(self.notify, "imitation before the first rollout", unit="steps"))
+            lines.append(f"team {name}: {line}" if self._with_team_names else line)
         return lines
 
-    def after_window(self, steps: int, finished: Finished) -> Sequence[str]:
-        for name, pupil in self.pupils.items():
-            strength = pupil.config.strength_at(min(1.0, steps / self._steps))
-            self._strength[name] = strength
-            if strength > 0 and name in self._roster.learning:
-                self._reports[name] += [pupil.step(strength) for _ in range(pupil.config.updates)]
+    def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        for name, cloner in self.cloners.items():
+            weight = cloner.config.weight_at(min(1.0, steps / self._total_steps))
+            self._weight[name] = weight
+            if weight > 0 and name in self._active_teams.learning:
+                self._reports[name] += [cloner.step(weight) for _ in range(cloner.config.gradient_steps)]
         return ()
 
-    def hear(self, steps: int, row: Mapping[str, float]) -> Sequence[str]:
+    def on_metrics(self, steps: int, metrics: Mapping[str, float]) -> Sequence[str]:
         return ()
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last row. The one read by the host."""
+        """Returns means since the last log entry. One transfer to the host."""
         found = {}
         for name, reports in self._reports.items():
-            place = f"imitation/{name}" if self._named else "imitation"
-            if self.pupils[name].config.strength > 0:
-                found[f"{place}/strength"] = self._strength.get(name, 0.0)
+            area = f"imitation/{name}" if self._with_team_names else "imitation"
+            if self.cloners[name].config.weight > 0:
+                found[f"{area}/weight"] = self._weight.get(name, 0.0)
             if not reports:
                 continue
-            loss, agreement = torch.stack(reports).mean(0).tolist()
+            loss, accuracy = torch.stack(reports).mean(0).tolist()
             if not abs(loss) < float("inf"):
                 raise NonFiniteError(
-                    f"imitation of team {name}: the loss became NaN or infinite; a smaller imitation.lr or "
-                    "imitation.strength often mends this"
+                    f"imitation of team {name}: the loss is NaN or infinite. Try a smaller imitation.lr or "
+                    "imitation.weight."
                 )
-            found |= {f"{place}/loss": loss, f"{place}/agreement": agreement}
-        self._reports = {name: [] for name in self.pupils}
+            found |= {f"{area}/loss": loss, f"{area}/accuracy": accuracy}
+        self._reports = {name: [] for name in self.cloners}
         return found
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "pupils": {name: pupil.state_dict() for name, pupil in self.pupils.items()},
+            "cloners": {name: cloner.state_dict() for name, cloner in self.cloners.items()},
             "reports": self._reports,
-            "strength": self._strength,
+            "weight": self._weight,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, pupil in self.pupils.items():
-            pupil.load_state_dict(state["pupils"][name])
-        self._reports, self._strength = state["reports"], state["strength"]
+        for name, cloner in self.cloners.items():
+            cloner.load_state_dict(state["cloners"][name])
+        self._reports, self._weight = state["reports"], state["weight"]
 
 
-def require_student(team: str, algo: str, learner: Algorithm) -> Algorithm:
-    """The team's learner, beneath its reward signals. UserError if its policy cannot be fitted to demonstrations."""
-    learner = getattr(learner, "learner", learner)
-    if not (isinstance(learner, Student) and isinstance(learner.policy, Fittable)):
-        what = "learns nothing" if not learner.capabilities.learns else "cannot be fitted to demonstrations"
+def require_cloneable(team: str, algo: str, algorithm: Algorithm) -> None:
+    """Raises UserError if the policy of a team's algorithm does not support behavior cloning."""
+    if not (isinstance(algorithm, CloningLearner) and isinstance(algorithm.policy, CloningPolicy)):
+        why = "does not learn" if not algorithm.capabilities.learns else "does not support behavior cloning"
         raise UserError(
-            f"team '{team}' is given imitation.demos, and algo={algo} {what}: leave out imitation.demos and "
-            f"teams.{team}.imitation.demos, or choose an algorithm that learns (coterie list algos)"
+            f"team '{team}' has imitation.demos, but algo={algo} {why}. Remove imitation.demos and "
+            f"teams.{team}.imitation.demos, or choose an algorithm that learns (coterie list algos)."
         )
-    return learner

@@ -1,1 +1,1 @@
-"""The mathematics: tensors in, tensors out, no configuration, no state."""
+"""Pure functions of tensors, without configuration or state."""

@@ -1,26 +1,38 @@
-"""Action values by choice: what was taken, and the best there is. Several discrete components are worth their sum."""
+"""Discrete actions: masks, values of chosen actions, and best actions. Q of several components is their sum."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from coterie.math.distributions import mask_logits
+
+def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns logits with the lowest finite number where `mask` (bool, the same shape) is False; no gradient there."""
+    return logits if mask is None else torch.where(mask, logits, torch.finfo(logits.dtype).min)
 
 
-def taken(q: Tensor, pick: Tensor, choices: tuple[int, ...]) -> Tensor:
-    """Q [..] of what was picked: the sum over components of Q_k(pick_k).
+def taken(q: Tensor, action: Tensor, choices: tuple[int, ...]) -> Tensor:
+    """Returns the value of the actions taken [..], sum_k Q_k(a_k).
 
-    q: [.., sum A]; pick: [.., K] int64; choices: A of each of the K components.
+    Args:
+        q: Values of all choices [.., sum A].
+        action: Index of the choice in each component [.., K] int64.
+        choices: Number of choices A of each of the K components.
     """
     if len(choices) == 1:
-        return q.gather(-1, pick).squeeze(-1)
-    parts = zip(q.split(choices, -1), pick.unbind(-1), strict=True)
+        return q.gather(-1, action).squeeze(-1)
+    parts = zip(q.split(choices, -1), action.unbind(-1), strict=True)
     return torch.stack([part.gather(-1, index.unsqueeze(-1)).squeeze(-1) for part, index in parts]).sum(0)
 
 
 def best(q: Tensor, mask: Tensor | None, choices: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The best available choices [.., K] and their Q [..]. mask: [.., sum A] bool, None where all are available."""
+    """Returns the best available actions [.., K] and their value [..].
+
+    Args:
+        q: Values of all choices [.., sum A].
+        mask: Available choices, the same shape, bool; None if all are available.
+        choices: Number of choices A of each of the K components.
+    """
     tops = [part.max(-1) for part in mask_logits(q, mask).split(choices, -1)]
     if len(tops) == 1:
         return tops[0].indices.unsqueeze(-1), tops[0].values

@@ -1,4 +1,4 @@
-"""Returns and advantages."""
+"""Returns that bootstrap from values (TD(lambda), n-step), and the counterfactual advantage."""
 
 from __future__ import annotations
 
@@ -6,54 +6,29 @@ import torch
 from torch import Tensor
 
 
-def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    boundary: Tensor,
-    gamma: float | Tensor,
-    gae_lambda: float,
-) -> Tensor:
-    """Generalised advantage of every step.
-
-        delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-        A_t     = delta_t + gamma lambda (1 - boundary_t) A_{t+1}
-
-    reward, value: [T, B, N] or with axes behind, such as reward signals [T, B, N, K] (gamma then may be [K]);
-    next_value: the same shape, V of the true successor; terminated, boundary: bool, broadcast to that shape.
-    Returns the shape and dtype of value. A + V is the lambda-return. Source: Schulman et al. 2016, eq. 16.
-    """
-    delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
-    decay = (gamma * gae_lambda * (~boundary).to(value.dtype)).expand_as(delta)
-    later = torch.zeros_like(delta[0])
-    advantage = []
-    for d, c in zip(reversed(delta.unbind(0)), reversed(decay.unbind(0)), strict=True):
-        later = torch.addcmul(d, c, later)
-        advantage.append(later)
-    return torch.stack(advantage[::-1])
-
-
 def lambda_return(
-    reward: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    boundary: Tensor,
-    gamma: float | Tensor,
-    trace_decay: float,
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor, gamma: float | Tensor, td_lambda: float
 ) -> Tensor:
-    """Lambda-return of every step, TD(lambda)'s target.
+    """Lambda-return, the target of TD(lambda).
 
         G_t = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda X_t)
-        X_t = V(s'_t) where boundary_t and in the last row, else G_{t+1}
+        X_t = V(s'_t) where boundary_t and at the last timestep, else G_{t+1}
 
-    reward, next_value: [T, B, N] or with axes behind, such as reward signals [T, B, N, K] (gamma then may be [K]);
-    next_value: V of the true successor, read nowhere behind `terminated`; terminated, boundary: bool, broadcast to
-    that shape; gamma: a number, or a tensor that broadcasts to that shape, such as one discount a step.
-    Returns the shape and dtype of next_value. Source: Sutton and Barto 2018, eq. 12.18.
+    Args:
+        reward: [T, B, N] or with further axes, such as reward signals [T, B, N, K].
+        next_value: V of the true successor, the shape of reward; not used where `terminated`.
+        terminated: Bool, broadcast to the shape of reward.
+        boundary: Bool, broadcast to the shape of reward; True at the last timestep of an episode.
+        gamma: Discount, or a tensor that broadcasts to the shape of reward.
+        td_lambda: Lambda.
+
+    Returns:
+        Returns of the shape and dtype of next_value.
+
+    Source: Sutton and Barto 2018, eq. 12.18.
     """
     discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
-    trace = (trace_decay * (~boundary).to(next_value.dtype)).expand_as(next_value)
+    trace = (td_lambda * (~boundary).to(next_value.dtype)).expand_as(next_value)
     trace = torch.cat([trace[:-1], torch.zeros_like(trace[:1])])
     now = reward + discount * (1 - trace) * next_value.masked_fill(terminated, 0)
     decay = discount * trace
@@ -66,19 +41,15 @@ def lambda_return(
 
 
 def n_step_return(
-    reward: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    boundary: Tensor,
-    gamma: float | Tensor,
-    n: int,
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor, gamma: float | Tensor, n: int
 ) -> Tensor:
-    """Return of every step over the next `n` rewards, or fewer where a boundary or the last row comes first.
+    """Return over the next `n` rewards, or fewer before a boundary or the last timestep.
 
         G^1_t = r_t + gamma (1 - terminated_t) V(s'_t)
-        G^n_t = r_t + gamma (1 - terminated_t) (V(s'_t) where boundary_t and in the last row, else G^{n-1}_{t+1})
+        G^n_t = r_t + gamma (1 - terminated_t) (V(s'_t) where boundary_t and at the last timestep, else G^{n-1}_{t+1})
 
-    Arguments as in `lambda_return`; n: at least 1. With n = T it is the lambda-return of lambda 1.
+    Arguments as in `lambda_return`; n is at least 1. With n = T it is the lambda-return of lambda 1.
+
     Source: Sutton and Barto 2018, eq. 7.1.
     """
     discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
@@ -91,23 +62,35 @@ def n_step_return(
     return returns
 
 
-def endless_return(reward: Tensor, value: Tensor, live: Tensor, gamma: float | Tensor, trace_decay: float) -> Tensor:
-    """Lambda-return of every step of a stream that no end cuts off: it goes on in the next episode, or the next life.
+def sum_by_component(x: Tensor, component: Tensor | None) -> Tensor:
+    """Sums numbers per choice over the choices of each discrete component.
 
-        G_t = r_t + gamma ((1 - lambda) V'_{t+1} + lambda G_{t+1}) where live_t, else G_{t+1};  G_T = V_T
-        V'_t = V_t where live_t, else V'_{t+1};  V'_T = V_T
+    Args:
+        x: [.., N, A].
+        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
 
-    Rows in which nobody acts take no time: the row behind an episode's last step is the next one's first.
-    reward: [T, B, N] or with axes behind, such as reward signals [T, B, N, K] (gamma then may be [K]); value: the same
-    with T + 1 rows; live: [T, B, N] bool, broadcast to reward. Returns the shape of reward and the dtype of value.
-    Source: Burda et al. 2018, section 2.3 (returns of exploration that are not episodic).
+    Returns:
+        [.., N, K].
     """
-    successor = later = value[-1]
-    returns = []
-    for r, v, lives in zip(
-        reversed(reward.unbind(0)), reversed(value[:-1].unbind(0)), reversed(live.unbind(0)), strict=True
-    ):
-        later = torch.where(lives, r + gamma * ((1 - trace_decay) * successor + trace_decay * later), later)
-        successor = torch.where(lives, v, successor)
-        returns.append(later)
-    return torch.stack(returns[::-1])
+    return x.sum(-1, keepdim=True) if component is None else torch.einsum("...na,nak->...nk", x, component)
+
+
+def counterfactual_advantage(q: Tensor, pi: Tensor, taken: Tensor, component: Tensor | None = None) -> Tensor:
+    """Advantage of each agent's choice over the policy's average, with the actions of the others fixed.
+
+        A_i = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
+
+    Its mean over pi_i is 0 for each joint action of the others.
+
+    Args:
+        q: Value of each choice given the actions of the others [.., N, A].
+        pi: Probability of each choice, 0 for unavailable ones [.., N, A].
+        taken: 1 at the choice taken, else 0 [.., N, A].
+        component: See `sum_by_component`.
+
+    Returns:
+        [.., N, K].
+
+    Source: Foerster et al. 2018, eq. 4.
+    """
+    return sum_by_component(q * (taken - pi), component)

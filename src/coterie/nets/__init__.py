@@ -1,1 +1,1 @@
-"""Networks: layers with an optional set axis, bodies, memory, and the team's role tensors in, [.., N, H] out."""
+"""Networks: layers with parameter sets, encoders, recurrent layers, team networks, critics and mixers."""

@@ -1,38 +1,52 @@
-"""Mixers: from what every agent's choice is worth to it, to what all their choices are worth to the team."""
+"""Team Q-networks: the agents' Q-networks and a mixer that combines their Q-values into the team's Q."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from coterie.nets.bodies import Mlp
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState
+from coterie.math.choices import best, taken
+from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import Linear
+from coterie.nets.team import CentralEncoder, TeamNetwork, join_blocks
 
-MixerKind = Literal["none", "sum", "monotonic", "duplex"]
+Choices = dict[str, Tensor]
+"""Indices of discrete actions by block [.., n, K]."""
 
 
 class Mixer(nn.Module, ABC):
-    """Q_tot [..] of a team from its agents' Q. Entries of dead agents are zero and stay without influence."""
+    """Q_tot [..] of a team from its agents' Q. Dead agents have Q = 0 and do not contribute."""
+
+    reads_joint_action = False
+    """True if the mixer needs the agents' best Q and the joint action."""
 
     @abstractmethod
     def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
-        """chosen, best: [.., N], Q of what an agent did and of the best it could have done, zero where dead; state:
-        [.., S]; joint: what all did [.., J]; alive: [.., N] bool.
+        """Returns Q_tot [..].
+
+        Args:
+            chosen: Q of the agents' actions [.., N].
+            best: Q of their best actions [.., N].
+            state: State of the environment, or the joint observation [.., S].
+            joint: Joint action [.., J].
+            alive: [.., N] bool.
         """
 
 
-class Sum(Mixer):
+class VDNMixer(Mixer):
     """Q_tot = sum_i Q_i. Source: Sunehag et al. 2018 (VDN)."""
 
     def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
         return chosen.sum(-1)
 
 
-class Monotonic(Mixer):
-    """Q_tot grows with every Q_i, by weights that a network draws up from the state.
+class QMIXMixer(Mixer):
+    """Q_tot as a monotonic function of the agents' Q, with weights from hypernetworks of the state.
 
         Q_tot = elu(Q |W1(s)| + b1(s)) |w2(s)| + V(s)
 
@@ -42,12 +56,12 @@ class Monotonic(Mixer):
     def __init__(self, agents: int, state_size: int, embedding: int, hidden: int, generator: torch.Generator):
         super().__init__()
         self.agents, self.embedding = agents, embedding
-        # All that depends on the state in as few products as possible: two hidden layers side by side, then heads.
-        self.hidden = Linear(state_size, 2 * hidden, None, 2**0.5, generator)
-        self.first = Linear(hidden, agents * embedding, None, 1.0, generator)
-        self.second = Linear(hidden, embedding, None, 1.0, generator)
-        self.direct = Linear(state_size, 2 * embedding, None, 1.0, generator)
-        self.value = Linear(embedding, 1, None, 1.0, generator)
+        # As few products as possible: the hidden layers of both hypernetworks are one layer.
+        self.hidden = Linear(state_size, 2 * hidden, gain=2**0.5, generator=generator)
+        self.first = Linear(hidden, agents * embedding, gain=1.0, generator=generator)
+        self.second = Linear(hidden, embedding, gain=1.0, generator=generator)
+        self.direct = Linear(state_size, 2 * embedding, gain=1.0, generator=generator)
+        self.value = Linear(embedding, 1, gain=1.0, generator=generator)
 
     def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
         lead = chosen.shape[:-1]
@@ -56,69 +70,82 @@ class Monotonic(Mixer):
         bias, v = self.direct(state).chunk(2, -1)
         w1 = self.first(h1).abs().unflatten(-1, (self.agents, self.embedding))
         w2 = self.second(h2).abs()
-        mixed = bias + (chosen.reshape(-1, self.agents, 1) * w1).sum(1)  # thousands of tiny products: not by bmm
+        mixed = bias + (chosen.reshape(-1, self.agents, 1) * w1).sum(
+            1
+        )  # faster than bmm for thousands of tiny products
         total = (nn.functional.elu(mixed) * w2).sum(-1) + self.value(v.relu()).squeeze(-1)
         return total.reshape(lead)
 
 
-class Duplex(Mixer):
-    """Values and advantages mixed apart, with positive weights, so that every Q_tot with the right best can be had.
+class TeamQNetwork(nn.Module):
+    """Q-networks of the agents, a mixer, and the network of the mixer's input.
 
-        Q_tot = sum_i (w_i(s) Q_i^best + b_i(s)) + sum_i lambda_i(s, u) w_i(s) (Q_i - Q_i^best),   w_i, lambda_i > 0
-
-    Source: Wang et al. 2021 (QPLEX), with one network in place of attention heads for lambda, and
-    softplus in place of absolute values, which can vanish.
+    Args:
+        net: Q-networks of the agents.
+        mixer: The mixer; None for independent learners.
+        encoder: Network of the mixer's input; None if the mixer has none.
+        joint: Layout of joint actions.
     """
 
-    def __init__(
-        self, agents: int, state_size: int, joint_size: int, embedding: int, hidden: int, generator: torch.Generator
-    ):
+    def __init__(self, net: TeamNetwork, mixer: Mixer | None, encoder: CentralEncoder | None, joint: JointAction):
         super().__init__()
-        self.weigh = Mlp(state_size, (hidden,), "relu", False, None, generator)
-        self.heads = Linear(hidden, 2 * agents, None, 1.0, generator)
-        self.attend = Mlp(state_size + joint_size, (hidden, embedding), "relu", False, None, generator)
-        self.importance = Linear(embedding, agents, None, 1.0, generator)
+        self.net, self.mixer, self.encoder = net, mixer, encoder
+        self._joint = joint
 
-    def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
-        lead, agents = chosen.shape[:-1], chosen.shape[-1]
-        state, joint = state.reshape(-1, state.shape[-1]), joint.reshape(-1, joint.shape[-1])
-        here = alive.reshape(-1, agents).to(chosen.dtype)
-        weight, offset = self.heads(self.weigh(state)).chunk(2, -1)
-        weight = nn.functional.softplus(weight)
-        importance = nn.functional.softplus(self.importance(self.attend(torch.cat([state, joint], -1))))
-        mine, top = chosen.reshape(-1, agents), best.reshape(-1, agents)
-        # lambda w A = w A + (lambda - 1) w A; the second part teaches lambda alone, so that agents learn as in a sum.
-        surplus = (importance - 1) * (weight * (mine - top)).detach()
-        return ((weight * mine + offset * here) + surplus * here).sum(-1).reshape(lead)
+    def forward(
+        self, obs: dict[str, Tree], first: Tensor | None, hidden_state: HiddenState, extra: dict[str, Tensor] | None
+    ) -> tuple[dict[str, Tensor], HiddenState]:
+        """Returns Q of all choices by block [.., n, A] and the hidden state; arguments as for `TeamNet`."""
+        return self.net(obs, first, hidden_state, extra)
+
+    def evaluate(
+        self, q: dict[str, Tensor], actions: Choices, *, masks: dict[str, Tensor | None], alive: Tensor,
+        obs: dict[str, Tree], state: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Returns Q of `actions` for each agent [.., N], or with a mixer for the team [..].
+
+        Args:
+            q: Q of all choices by block [.., n, A].
+            actions: Actions by block.
+            masks: Action masks by block.
+            alive: [.., N] bool; other agents do not contribute to the team's Q.
+            obs: Observations by role, for mixers that read them.
+            state: State of the environment [.., S], for mixers that read it.
+        """
+        blocks = self.net.blocks
+        chosen = join_blocks(
+            {b.name: taken(q[b.name], actions[b.name], b.action_spec.choices) for b in blocks}, blocks, -1
+        )
+        if self.mixer is None:
+            return chosen
+        chosen = torch.where(alive, chosen, 0.0)
+        seen = chosen if self.encoder is None else self.encoder(obs, state)
+        top = joint = chosen
+        if self.mixer.reads_joint_action:
+            top = join_blocks(
+                {b.name: best(q[b.name], masks[b.name], b.action_spec.choices)[1] for b in blocks}, blocks, -1
+            )
+            top, joint = torch.where(alive, top, 0.0), self._joint_action(actions, alive)
+        return self.mixer(chosen, top, seen, joint, alive)
+
+    def same_actions(self, actions: Choices, others: Choices) -> Tensor:
+        """Returns [.., N] bool, True where an agent's actions are equal."""
+        same = {name: (action == others[name]).all(-1) for name, action in actions.items()}
+        return join_blocks(same, self.net.blocks, -1)
+
+    def _joint_action(self, actions: Choices, alive: Tensor) -> Tensor:
+        """The joint action as one vector [.., J], with zeros for dead agents."""
+        by_role: dict[str, Action] = {}
+        for block in self.net.blocks:
+            by_role |= block.split_by_role(Action(actions[block.name]))
+        return self._joint.mask_absent(self._joint.join(self._joint.encode(by_role)), alive)
 
 
-class Unrestricted(Mixer):
-    """Q_tot by a plain network of agents' Q and the state, which need not grow with any. Source: Rashid et al. 2020."""
-
-    def __init__(self, agents: int, state_size: int, hidden: int, generator: torch.Generator):
-        super().__init__()
-        self.body = Mlp(agents + state_size, (hidden, hidden), "relu", False, None, generator)
-        self.head = Linear(hidden, 1, None, 1.0, generator)
-
-    def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
-        x = torch.cat([chosen, state], -1)
-        return self.head(self.body(x.reshape(-1, x.shape[-1]))).reshape(chosen.shape[:-1])
+def greedy_actions(net: TeamNetwork, q: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Choices:
+    """Returns the action of each agent with the highest Q, by block."""
+    return {b.name: best(q[b.name], masks[b.name], b.action_spec.choices)[0] for b in net.blocks}
 
 
-def build_mixer(
-    kind: MixerKind,
-    agents: int,
-    state_size: int,
-    joint_size: int,
-    embedding: int,
-    hidden: int,
-    generator: torch.Generator,
-) -> Mixer | None:
-    """The mixer of that name; None for independent learners."""
-    if kind == "none":
-        return None
-    if kind == "sum":
-        return Sum()
-    if kind == "monotonic":
-        return Monotonic(agents, state_size, embedding, hidden, generator)
-    return Duplex(agents, state_size, joint_size, embedding, hidden, generator)
+def taken_actions(net: TeamNetwork, action: dict[str, Action]) -> Choices:
+    """Returns discrete actions by block, from actions by role."""
+    return {b.name: cast(Tensor, b.join_actions(action).discrete) for b in net.blocks}

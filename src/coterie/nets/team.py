@@ -1,96 +1,79 @@
-"""Networks of a team: role tensors in, one tensor over the team's agents out. The only file that loops over roles.
+"""Networks of a team: observations by role in, one tensor over the team's agents out.
 
-A *block* is what one network reads: a role, or all roles together where they share one network.
+A *block* is the set of consecutive roles that one network reads: a single role, or all roles if they share parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from coterie.nets.bodies import Mlp
-from coterie.nets.layers import Activation, Init, Linear
-from coterie.nets.memory import Carry, Memory, MemoryKind
-from coterie.nets.sensors import Sensors, layout, together
-from coterie.types import Action, RoleSpec, TeamSpec, Tree, tree_map
+from coterie.core.specs import ActionSpec, RoleSpec, TeamSpec
+from coterie.core.tree import Tree, tree_map
+from coterie.core.types import Action, HiddenState
+from coterie.nets.config import NetworkConfig, ShareParams
+from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
+from coterie.nets.layers import MLP, Linear
+from coterie.nets.recurrent import RecurrentAgentNetwork, zero_hidden_state
 
-Share = Literal["role", "all", "none"]
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How the networks of an algorithm are built: see the fields of its configuration."""
-
-    hidden: Sequence[int]
-    activation: Activation
-    layer_norm: bool
-    memory: MemoryKind
-    memory_size: int
-    init: Init = "orthogonal"
-
-
-@dataclass(frozen=True)
 class Block:
-    """Roles that one network reads side by side: start and stop are its slice of the team's agents."""
+    """Consecutive roles that one network reads; `start` and `stop` are their slice of the team's agents."""
 
     name: str
     roles: tuple[RoleSpec, ...]
     start: int
     stop: int
 
-    @property
+    @cached_property
     def n(self) -> int:
+        """Number of agents."""
         return self.stop - self.start
 
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """A of each discrete component of an action."""
-        return self.roles[0].action.choices
+    @cached_property
+    def action_spec(self) -> ActionSpec:
+        """Action space of each agent."""
+        return self.roles[0].action
 
-    @property
-    def vector(self) -> bool:
-        """Whether agents observe one vector."""
+    @cached_property
+    def has_vector_obs(self) -> bool:
+        """True if an observation is one vector."""
         return len(self.roles[0].observation_space.shape or ()) == 1
 
-    @property
-    def features(self) -> int:
-        """D of one agent's observation, where that is a vector."""
-        assert self.vector
+    @cached_property
+    def obs_size(self) -> int:
+        """Number of features of an observation that is a vector."""
+        assert self.has_vector_obs
         return self.roles[0].observation_space.shape[0]  # pyright: ignore[reportOptionalSubscript]
 
-    def gather(self, obs: dict[str, Tree]) -> Tree:
-        """The roles' observations [.., n, ..] side by side along the agent axis."""
-        return together([obs[role.name] for role in self.roles], self.roles[0].observation_space)
+    def join_obs(self, obs: dict[str, Tree]) -> Tree:
+        """Concatenates the roles' observations [.., n, ..] along the agent axis."""
+        if len(self.roles) == 1:
+            return obs[self.roles[0].name]
+        return concatenate_observations([obs[role.name] for role in self.roles], self.roles[0].observation_space)
 
-    def mask(self, by_role: dict[str, Tensor]) -> Tensor | None:
-        """The roles' action masks [.., n, sum A], None if no role has one; a role without one has all choices."""
+    def join_masks(self, by_role: dict[str, Tensor]) -> Tensor | None:
+        """Concatenates the roles' action masks [.., n, sum A]; None if every choice of every role is available."""
         given = next((by_role[role.name] for role in self.roles if role.name in by_role), None)
         if given is None or len(self.roles) == 1:
             return given
-        full = {
+        all_available = {
             r.name: given.new_ones(*given.shape[:-2], r.n, given.shape[-1]) for r in self.roles if r.name not in by_role
         }
-        by_role = by_role | full
+        by_role = by_role | all_available
         return torch.cat([by_role[role.name] for role in self.roles], -2)
 
-    def split(self, whole: R) -> dict[str, R]:
-        """A record of the block's agents, tensors [.., n, ..] such as an action, cut back into roles."""
-        if len(self.roles) == 1:
-            return {self.roles[0].name: whole}
-        stops = list(accumulate(role.n for role in self.roles))
-        return {
-            role.name: tree_map(lambda x, at=slice(stop - role.n, stop): x[..., at, :], whole)
-            for role, stop in zip(self.roles, stops, strict=True)
-        }
-
-    def action(self, by_role: dict[str, Action]) -> Action:
-        """The roles' actions side by side."""
+    def join_actions(self, by_role: dict[str, Action]) -> Action:
+        """Concatenates the roles' actions along the agent axis."""
         if len(self.roles) == 1:
             return by_role[self.roles[0].name]
         parts = [by_role[role.name] for role in self.roles]
@@ -98,172 +81,231 @@ class Block:
         continuous = [part.continuous for part in parts if part.continuous is not None]
         return Action(torch.cat(discrete, -2) if discrete else None, torch.cat(continuous, -2) if continuous else None)
 
+    def split_by_role(self, joined: R) -> dict[str, R]:
+        """Splits a tree of tensors [.., n, ..] of the block's agents, such as an action, into roles."""
+        if len(self.roles) == 1:
+            return {self.roles[0].name: joined}
+        stops = list(accumulate(role.n for role in self.roles))
+        return {
+            role.name: tree_map(lambda x, agents=slice(stop - role.n, stop): x[..., agents, :], joined)
+            for role, stop in zip(self.roles, stops, strict=True)
+        }
 
-def alike(roles: Sequence[RoleSpec]) -> bool:
-    """Whether one network can read all roles: observations of one shape, actions of one kind."""
-    first = roles[0]
-    seen = layout(first.observation_space)
-    return all(layout(r.observation_space) == seen and r.action == first.action for r in roles)
+
+@dataclass(frozen=True)
+class CentralInputs:
+    """Input of a centralized network: the joint observation, and `state_size` features of the environment's state."""
+
+    joint_obs: bool
+    state_size: int = 0
 
 
-def blocks(team: TeamSpec, share: Share) -> tuple[Block, ...]:
-    """A block a role, or a single one for share `all`. ValueError if the roles differ in shape and share is `all`."""
-    if share == "all":
-        if not alike(team.roles):
+def team_blocks(team: TeamSpec, share_params: ShareParams) -> tuple[Block, ...]:
+    """Returns one block per role, or a single block if all roles share parameters.
+
+    Raises:
+        ValueError: If `share_params` is `all` and the roles differ in their spaces.
+    """
+    if share_params == "all":
+        if not can_share_network(team.roles):
             raise ValueError(f"team {team.name}: its roles differ in their spaces")
         return (Block(team.roles[0].name, team.roles, 0, team.n),)
-    found, at = [], 0
+    blocks, start = [], 0
     for role in team.roles:
-        found.append(Block(role.name, (role,), at, at + role.n))
-        at += role.n
-    return tuple(found)
+        blocks.append(Block(role.name, (role,), start, start + role.n))
+        start += role.n
+    return tuple(blocks)
 
 
-class BlockNet(nn.Module):
-    """Sensors, body, optional memory and a linear head for the agents of one block: [.., n, ..] to [.., n, out]."""
+def parameter_sets(block: Block, share_params: ShareParams) -> int | None:
+    """Returns the number of parameter sets of a block's network: one per agent, or None for one that all share."""
+    return block.n if share_params == "none" else None
+
+
+class AgentNetwork(nn.Module):
+    """MLP and linear head over [.., n, in], with one set of parameters or one set for each of the n agents."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        sets: int | None = None,
+        head_gain: float = 1.0,
+    ):
+        super().__init__()
+        self.sets = sets
+        self.body = MLP(in_features, config, generator, sets)
+        features = self.body.features
+        self.head = Linear(features, out_features, gain=head_gain, generator=generator, sets=sets, init=config.init)
+
+    def forward(self, x: Tensor, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        """Returns [.., n, out]. `first` and `hidden_state` are those of recurrent networks and are not used."""
+        if self.sets is None:
+            return self.head(self.body(x.flatten(0, -2))).reshape(*x.shape[:-1], -1), hidden_state
+        by_agent = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]
+        return self.head(by_agent).transpose(0, 1).reshape(*x.shape[:-1], -1), hidden_state
+
+
+def build_agent_network(
+    in_features: int,
+    out_features: int,
+    config: NetworkConfig,
+    generator: torch.Generator,
+    *,
+    sets: int | None = None,
+    head_gain: float = 1.0,
+) -> AgentNetwork | RecurrentAgentNetwork:
+    """Returns a feed-forward or recurrent network, as `config.rnn` asks; arguments as in `AgentNetwork`."""
+    network = AgentNetwork if config.rnn == "none" else RecurrentAgentNetwork
+    return network(in_features, out_features, config, generator, sets=sets, head_gain=head_gain)
+
+
+class BlockNetwork(nn.Module):
+    """Encoder and network of the agents of one block: observations [.., n, ..] to [.., n, out]."""
 
     def __init__(
         self,
         block: Block,
-        outputs: int,
-        head_gain: float,
-        shape: Shape,
-        share: Share,
-        agent_id: bool,
+        out_features: int,
+        config: NetworkConfig,
         generator: torch.Generator,
-        extra: int = 0,
+        *,
+        head_gain: float = 1.0,
+        extra_size: int = 0,
     ):
         super().__init__()
-        self.sets = block.n if share == "none" else None
-        ids = torch.eye(block.n) if agent_id and block.n > 1 else None
+        sets = parameter_sets(block, config.share_params)
+        ids = torch.eye(block.n) if config.obs_agent_id and block.n > 1 else None
         self.register_buffer("ids", ids, persistent=False)
-        self.sensors = Sensors(block.roles[0].observation_space, self.sets, generator)
-        inputs = self.sensors.features + extra + (block.n if ids is not None else 0)
-        self.core = Core(inputs, outputs, head_gain, shape, self.sets, generator)
+        self.encoder = build_encoder(block.roles[0].observation_space, sets, generator)
+        in_features = self.encoder.features + extra_size + (block.n if ids is not None else 0)
+        self.network = build_agent_network(in_features, out_features, config, generator, sets=sets, head_gain=head_gain)
 
     def forward(
-        self, obs: Tree, first: Tensor | None, carry: Carry, extra: Tensor | None = None
-    ) -> tuple[Tensor, Carry]:
-        """obs: [.., n, ..]; first: [T, M, n] or [M, n] bool and carry [M, n, H] by name, for networks with memory;
-        extra: [.., n, E], what the network reads besides, such as the agents' last actions.
-        """
-        x = self.sensors(obs)
+        self, obs: Tree, first: Tensor | None, hidden_state: HiddenState, extra: Tensor | None = None
+    ) -> tuple[Tensor, HiddenState]:
+        """Returns [.., n, out] and the next hidden state; see `TeamNetwork.forward`."""
+        x = self.encoder(obs)
         parts = [x] if extra is None else [x, extra]
         if self.ids is not None:
             parts.append(self.ids.expand(*x.shape[:-1], -1))  # pyright: ignore[reportCallIssue]
-        return self.core(x if len(parts) == 1 else torch.cat(parts, -1), first, carry)
+        return self.network(x if len(parts) == 1 else torch.cat(parts, -1), first, hidden_state)
 
 
-class Core(nn.Module):
-    """Body, optional memory and head over [.., n, in] with one set of parameters, or one set for each of the n."""
+class TeamNetwork(nn.Module):
+    """A network for every agent of a team: observations by role [.., n, ..] in, [.., n, out] by block out.
 
-    def __init__(
-        self, inputs: int, outputs: int, head_gain: float, shape: Shape, sets: int | None, generator: torch.Generator
-    ):
-        super().__init__()
-        self.sets = sets
-        self.body = Mlp(inputs, shape.hidden, shape.activation, shape.layer_norm, sets, generator, shape.init)
-        self.memory = None
-        features = self.body.features
-        if shape.memory != "none":
-            self.memory = Memory(shape.memory, features, shape.memory_size, sets, generator)
-            features = shape.memory_size
-        self.head = Linear(features, outputs, sets, head_gain, generator, shape.init)
-
-    def forward(self, x: Tensor, first: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
-        lead = x.shape[:-1]
-        steps = lead[0] if len(lead) > 2 else 1  # a row is a sequence of one
-        if self.sets is None:
-            flat = self.body(x.flatten(0, -2))
-            if self.memory is not None:
-                assert first is not None
-                inner = {name: value.flatten(0, -2) for name, value in carry.items()}
-                flat, inner = self.memory(flat.unflatten(0, (steps, -1)), first.reshape(steps, -1), inner)
-                carry = {name: value.view(*lead[-2:], -1) for name, value in inner.items()}
-                flat = flat.flatten(0, 1)
-            return self.head(flat).reshape(*lead, -1), carry
-        flat = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]: a set is an agent
-        if self.memory is not None:
-            assert first is not None
-            inner = {name: value.transpose(0, 1) for name, value in carry.items()}  # [n, M, H]
-            sequence = flat.unflatten(1, (steps, -1)).transpose(0, 1)  # [T, n, M, D]
-            sequence, inner = self.memory(sequence, first.reshape(steps, *lead[-2:]).transpose(1, 2), inner)
-            carry = {name: value.transpose(0, 1) for name, value in inner.items()}
-            flat = sequence.transpose(0, 1).flatten(1, 2)
-        return self.head(flat).transpose(0, 1).reshape(*lead, -1), carry
-
-
-class TeamNet(nn.Module):
-    """A network for every agent of a team: role tensors [.., n, D] in, one tensor [.., n, out] a block out.
-
-    outputs: width of each block's head; head_gain: gain of the head's orthogonal initialisation; extra: how many
-    numbers a block's network reads besides observations.
-    The carry of a memory is [M, N, H] by name.
+    Args:
+        team: The team.
+        outputs: Number of outputs per agent, by block.
+        config: Architecture and parameter sharing.
+        generator: Source of the initial weights.
+        head_gain: Gain of the orthogonal initialization of the output layer.
+        extra_sizes: Number of inputs besides observations, by block; None: no further inputs.
     """
 
     def __init__(
         self,
         team: TeamSpec,
         outputs: dict[str, int],
-        head_gain: float,
-        shape: Shape,
-        share: Share,
-        agent_id: bool,
+        config: NetworkConfig,
         generator: torch.Generator,
-        extra: dict[str, int] | None = None,
+        *,
+        head_gain: float = 1.0,
+        extra_sizes: dict[str, int] | None = None,
     ):
         super().__init__()
-        self.blocks = blocks(team, share)
-        self.shape, self.agents = shape, team.n
-        more = extra or {}
-        self.nets = nn.ModuleDict(
-            {
-                b.name: BlockNet(b, outputs[b.name], head_gain, shape, share, agent_id, generator, more.get(b.name, 0))
-                for b in self.blocks
-            }
-        )
+        self.blocks = team_blocks(team, config.share_params)
+        self.config, self.num_agents = config, team.n
+        networks = {}
+        for block in self.blocks:
+            extra_size = 0 if extra_sizes is None else extra_sizes[block.name]
+            networks[block.name] = BlockNetwork(
+                block, outputs[block.name], config, generator, head_gain=head_gain, extra_size=extra_size
+            )
+        self.networks = nn.ModuleDict(networks)
 
-    def start(self, copies: int, device: torch.device) -> Carry:
-        """Empty memories of `copies` copies, by name [B, N, H]; {} without memory."""
-        if self.shape.memory == "none":
-            return {}
-        names = ("h",) if self.shape.memory == "gru" else ("h", "c")
-        return {name: torch.zeros(copies, self.agents, self.shape.memory_size, device=device) for name in names}
+    def initial_hidden_state(self, num_envs: int, device: torch.device) -> HiddenState:
+        """Returns zeros by name [B, N, H]; {} for feed-forward networks."""
+        return zero_hidden_state(self.config.rnn, (num_envs, self.num_agents, self.config.rnn_size), device)
 
     def forward(
-        self, obs: dict[str, Tree], first: Tensor | None, carry: Carry, extra: dict[str, Tensor] | None = None
-    ) -> tuple[dict[str, Tensor], Carry]:
-        """A block's outputs [.., n, out] and the memory; extra: by block [.., n, E].
+        self,
+        obs: dict[str, Tree],
+        first: Tensor | None,
+        hidden_state: HiddenState,
+        extra: dict[str, Tensor] | None = None,
+    ) -> tuple[dict[str, Tensor], HiddenState]:
+        """Returns the outputs by block [.., n, out] and the next hidden state.
 
-        With memory: sequences [T, M, n, D] with first [T, M, N], or one row [M, n, D] with first [M, N].
+        Recurrent networks read sequences [T, M, n, ..] with `first` [T, M, N], or one timestep [M, n, ..] with `first`
+        [M, N]; `hidden_state` is [M, N, H] by name. `extra` holds further inputs by block [.., n, E].
         """
-        out, carries = {}, []
+        outputs, hidden_states = {}, []
         for block in self.blocks:
-            agents = slice(block.start, block.stop)
-            one = len(self.blocks) == 1
-            part = None if first is None else first if one else first[..., agents]
-            inner = carry if one else {name: value[:, agents] for name, value in carry.items()}
-            out[block.name], inner = self.nets[block.name](
-                block.gather(obs), part, inner, None if extra is None else extra[block.name]
+            block_extra = None if extra is None else extra[block.name]
+            block_first, block_state = slice_agents(block, first, hidden_state)
+            outputs[block.name], block_state = self.networks[block.name](
+                block.join_obs(obs), block_first, block_state, block_extra
             )
-            carries.append(inner)
-        if len(carries) == 1:
-            return out, carries[0]
-        return out, {name: torch.cat([part[name] for part in carries], 1) for name in carries[0]}
+            hidden_states.append(block_state)
+        return outputs, join_hidden_states(hidden_states)
 
 
-def join(parts: dict[str, Tensor], order: Sequence[Block], dim: int) -> Tensor:
-    """Blocks' tensors side by side along the agent axis `dim`."""
-    if len(order) == 1:
-        return parts[order[0].name]
-    return torch.cat([parts[block.name] for block in order], dim)
+class CentralEncoder(nn.Module):
+    """Input of a centralized network: joint observation, environment state, or both, as one vector [.., D].
+
+    Args:
+        team: The team.
+        inputs: Parts of the input.
+        generator: Source of the initial weights of image encoders.
+    """
+
+    def __init__(self, team: TeamSpec, inputs: CentralInputs, generator: torch.Generator):
+        super().__init__()
+        roles = team.roles if inputs.joint_obs else ()
+        self.encoders = nn.ModuleDict({r.name: build_encoder(r.observation_space, None, generator) for r in roles})
+        sizes = [int(self.encoders[role.name].features) * role.n for role in roles]  # pyright: ignore[reportArgumentType]
+        self.features = inputs.state_size + sum(sizes)
+
+    def forward(self, obs: dict[str, Tree], state: Tensor | None) -> Tensor:
+        parts = [encoder(obs[role]).flatten(-2) for role, encoder in self.encoders.items()]
+        if state is not None:
+            parts.append(state)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def join_choices(parts: dict[str, Tensor], order: Sequence[Block], fill: float) -> Tensor:
-    """Blocks' numbers by choice [.., n, A of the block] as one tensor [.., N, A], surplus choices set to `fill`."""
+def slice_agents(block: Block, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor | None, HiddenState]:
+    """Returns the block's part of `first` [.., N] and of a hidden state by name [M, N, H]."""
+    agents = slice(block.start, block.stop)
+    return (
+        None if first is None else first[..., agents],
+        {name: value[:, agents] for name, value in hidden_state.items()},
+    )
+
+
+def join_hidden_states(by_block: list[HiddenState]) -> HiddenState:
+    """Concatenates the blocks' hidden states along the agent axis."""
+    if len(by_block) == 1:
+        return by_block[0]
+    return {name: torch.cat([part[name] for part in by_block], 1) for name in by_block[0]}
+
+
+def join_blocks(parts: dict[str, Tensor], blocks: Sequence[Block], dim: int) -> Tensor:
+    """Concatenates the blocks' tensors along the agent axis `dim`."""
+    if len(blocks) == 1:
+        return parts[blocks[0].name]
+    return torch.cat([parts[block.name] for block in blocks], dim)
+
+
+def join_choices(parts: dict[str, Tensor], blocks: Sequence[Block], fill: float) -> Tensor:
+    """Concatenates the blocks' values by choice [.., n, A of the block] to [.., N, A], padded with `fill`."""
     width = max(part.shape[-1] for part in parts.values())
     padded = {
         name: part if part.shape[-1] == width else nn.functional.pad(part, (0, width - part.shape[-1]), value=fill)
         for name, part in parts.items()
     }
-    return join(padded, order, -2)
+    return join_blocks(padded, blocks, -2)

@@ -1,1 +1,1 @@
-"""Looking at policies, and playing with them: by hand, recorded, in a browser."""
+"""Browser pages for watching policies and playing against them, and recorded episodes."""

@@ -1,4 +1,4 @@
-"""One copy of an environment in which policies and people act, row by row, with what policies weigh up."""
+"""One environment in which policies and people act, with the policy outputs of every timestep."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.algos.algorithm import Judging
-from coterie.collect import act, due, seen
-from coterie.envs.vector import VectorEnv, advance
-from coterie.envs.vector import begin as begin_in
-from coterie.nets.joint import beside, encoded
-from coterie.nets.memory import Carry
-from coterie.playing.recording import rounded
+from coterie.algos.algorithm import ValueEstimator
+from coterie.core.seeds import generator
+from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, TeamSpec
+from coterie.core.types import Action, HiddenState, Step, Timestep
+from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.nets.joint_actions import pad_by_agent
+from coterie.nets.layers import encode_actions
+from coterie.playing.episode_recording import round_all
 from coterie.playing.seats import Choice, Seat
-from coterie.policy import Inspectable, Mode, Policy, Thought
-from coterie.seeds import generator
-from coterie.types import Action, ActionSpec, EnvSpec, RoleSpec, Row, Step, TeamSpec
+from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode, Policy
+from coterie.training.rollout_builder import mask_rewards
+from coterie.training.trajectory import act, team_view
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Who acts: policies, how they pick, and critics that have something to say, by team."""
+class Players:
+    """Policies, action modes and value estimators by team."""
 
     policies: dict[str, Policy]
     modes: dict[str, Mode]
-    critics: dict[str, Judging] = field(default_factory=dict)
+    critics: dict[str, ValueEstimator] = field(default_factory=dict)
     algos: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -38,107 +39,125 @@ class Cast:
 
 @dataclass(frozen=True)
 class Moment:
-    """A row as plain words (`RowRecord`, but for the number of its episode), and its picture, uint8 [H, W, 3]."""
+    """A timestep as a `TimestepRecord` without its episode index, and its image, uint8 [H, W, 3]."""
 
-    row: dict[str, Any]
+    timestep: dict[str, Any]
     frame: np.ndarray
 
 
 class Game:
-    """Plays in an environment of one copy; seats' agents do what their players want, all others what policies draw.
+    """Plays in a single environment; agents with a seat follow their players, all others follow their policies.
 
-    Without seats the episodes of a seed are those that `coterie play --video` records. Nothing is differentiated: call
-    it within `torch.inference_mode`.
+    Without seats, the episodes of a seed are those recorded by `coterie play --video`. Call it within
+    `torch.inference_mode`.
     """
 
-    def __init__(self, env: VectorEnv, cast: Cast, seats: list[Seat], seed: int, size: int):
-        self.env, self.cast, self.seats, self.seed, self._size = env, cast, seats, seed, size
-        self._noises = {name: generator(seed, "noise", name, device=env.device) for name in cast.policies}
-        self._team_of = {agent: team.name for team in cast.teams.values() for agent in team.agents}
+    def __init__(self, env: VectorEnv, players: Players, seats: list[Seat], *, seed: int, size: int):
+        self.env, self.players, self.seats, self.seed, self._size = env, players, seats, seed, size
+        self._noises = {name: generator(seed, "noise", name, device=env.device) for name in players.policies}
+        self._team_of = {agent: team.name for team in players.teams.values() for agent in team.agents}
         self._agents = [(role, i) for role in env.spec.roles for i in range(role.n)]
         self._slices = env.spec.role_slices()
         self._begun = False
 
-    # ------------------------------------------------------------------------------------------------------ playing
+    # ---------------------------------------------------------------------------------------------------------- playing
 
     def begin(self) -> Moment:
-        """A new episode: the seed's first one at first, and then the next."""
+        """Starts a new episode: the first one with the seed, later ones continue the random stream."""
         with torch.inference_mode():
-            self._row = begin_in(self.env, None if self._begun else self.seed)
+            self._timestep = reset_env(self.env, None if self._begun else self.seed)
             self._begun = True
-            self._carry = {name: policy.start(1) for name, policy in self.cast.policies.items()}
-            self._memory = {name: critic.start_judging(1) for name, critic in self.cast.critics.items()}
-            self._restart()
+            self._hidden_state = {
+                name: policy.initial_hidden_state(1) for name, policy in self.players.policies.items()
+            }
+            self._critic_states = {
+                name: critic.start_value_estimation(1) for name, critic in self.players.critics.items()
+            }
+            self._reset_totals()
             return self._moment(None, {})
 
     @property
+    def timestep(self) -> Timestep:
+        """Current timestep of the environment."""
+        return self._timestep
+
+    @property
+    def hidden_state(self) -> dict[str, HiddenState]:
+        """Hidden state of each team's policy."""
+        return self._hidden_state
+
+    @property
     def over(self) -> bool:
-        """The episode has ended; the next step begins another."""
-        return not bool(self._row.acted[0])
+        """True if the episode has ended; the next step starts another."""
+        return not bool(self._timestep.acted[0])
 
     def mask(self, seat: Seat) -> list[bool] | None:
-        """What a seat can choose in this row."""
-        mask = self._row.action_mask.get(seat.role.name)
+        """Action mask of a seat."""
+        mask = self._timestep.action_mask.get(seat.role.name)
         return None if mask is None or self.over else mask[0, seat.place].tolist()
 
     def alive(self, seat: Seat) -> bool:
-        """Whether a seat's agent exists in this row and can act."""
-        return bool(self._row.alive[0, seat.agent]) and not self.over
+        """True if the agent of a seat exists and can act."""
+        return bool(self._timestep.alive[0, seat.agent]) and not self.over
 
-    def waits(self) -> list[str]:
-        """Who has to choose before the next step."""
+    def pending(self) -> list[str]:
+        """Agents whose players have to choose before the next step."""
         return [s.name for s in self.seats if self.alive(s) and s.decide(self.mask(s))[0] is None]
 
     @property
     def forced(self) -> bool:
-        """No player has anything to decide in this row, and some could if it were their turn."""
-        there = [seat for seat in self.seats if self.alive(seat)]
-        return bool(there) and all(seat.forced(self.mask(seat)) for seat in there)
+        """True if no player has a decision at this timestep but some could have one in another player's turn."""
+        active = [seat for seat in self.seats if self.alive(seat)]
+        return bool(active) and all(seat.forced(self.mask(seat)) for seat in active)
 
     def step(self) -> tuple[Moment, str]:
-        """The next row, and what was not done as it was wished. Nobody may be waited for."""
+        """Takes a step. Returns the next timestep and a note on requested actions that were not taken. No player may be
+        pending.
+        """
         with torch.inference_mode():
-            row, refused = self._row, ""
-            if self.over:  # a closing row asks for no action
-                _, self._row = advance(self.env, self._actions)
+            timestep, refused = self._timestep, ""
+            if self.over:  # a final timestep needs no action
+                _, self._timestep = step_env(self.env, self._actions)
                 for seat in self.seats:
                     seat.stepped()
-                self._restart()
+                self._reset_totals()
                 return self._moment(None, {}), refused
-            noise = {name: p.noise(1, 1, self._noises[name])[0] for name, p in self.cast.policies.items()}
-            actions, _, self._carry = act(self.cast.policies, row, self._carry, noise, self.cast.modes)
+            noise = {name: p.draw_noise(1, 1, self._noises[name])[0] for name, p in self.players.policies.items()}
+            actions, _, self._hidden_state = act(
+                self.players.policies, timestep, self._hidden_state, noise=noise, modes=self.players.modes
+            )
             for seat in self.seats:
                 if self.alive(seat):
-                    choice, said = seat.decide(self.mask(seat))
+                    choice, note = seat.decide(self.mask(seat))
                     assert choice is not None
-                    actions[seat.role.name] = _done(actions[seat.role.name], seat, choice)
-                    refused = said or refused
+                    actions[seat.role.name] = _with_choice(actions[seat.role.name], seat, choice)
+                    refused = note or refused
                 seat.stepped()
-            self._remember(actions)
+            self._store_last_actions(actions)
             self._actions = actions
-            step, self._row = advance(self.env, actions)
-            self._count(step, row)
+            step, self._timestep = step_env(self.env, actions)
+            self._add_rewards(step, timestep)
             return self._moment(step, actions), refused
 
-    def _remember(self, actions: dict[str, Action]) -> None:
-        """Policies that read what was done in the row before read what was done indeed."""
+    def _store_last_actions(self, actions: dict[str, Action]) -> None:
+        """Passes the actual previous actions to policies that observe them."""
         for team in {self._team_of[seat.name] for seat in self.seats}:
-            carry: Carry = self._carry[team]
-            if "last" in carry:
-                spec = self.cast.policies[team].team
-                done = beside({role.name: encoded(role.action, actions[role.name]) for role in spec.roles})
-                there = self._row.alive[:, spec.start : spec.stop, None]
-                self._carry[team] = carry | {"last": torch.where(there, done, 0.0)}
+            hidden_state: HiddenState = self._hidden_state[team]
+            if "last" in hidden_state:
+                spec = self.players.policies[team].team
+                last = pad_by_agent({role.name: encode_actions(role.action, actions[role.name]) for role in spec.roles})
+                alive = self._timestep.alive[:, spec.start : spec.stop, None]
+                self._hidden_state[team] = hidden_state | {"last": torch.where(alive, last, 0.0)}
 
-    # -------------------------------------------------------------------------------------------------- what is told
+    # ---------------------------------------------------------------------------------------------------------- records
 
     def header(self, title: str, frame: np.ndarray) -> dict[str, Any]:
-        """What a recording says of itself, and a page begins with: fields of `Header`."""
+        """Fields of `Header` for recordings and pages."""
         spec = self.env.spec
         return {
             "title": title,
             "env": spec.name,
-            "algos": self.cast.algos,
+            "algos": self.players.algos,
             "seed": self.seed,
             "agents": [_agent(role, role.agents[i], self._team_of[role.agents[i]]) for role, i in self._agents],
             "groups": {g: [a for role in spec.roles if role.group == g for a in role.agents] for g in spec.groups},
@@ -146,65 +165,67 @@ class Game:
             "height": frame.shape[0],
         }
 
-    def _restart(self) -> None:
+    def _reset_totals(self) -> None:
         spec: EnvSpec = self.env.spec
         self._number = 0
         self._totals = torch.zeros(spec.n, dtype=torch.float64)
         self._groups = torch.zeros(len(spec.groups), dtype=torch.float64)
 
-    def _count(self, step: Step, row: Row) -> None:
+    def _add_rewards(self, step: Step, timestep: Timestep) -> None:
         self._number += 1
-        self._totals += due(step.reward, row.acted, row.alive)[0].cpu().double()
-        self._groups += due(step.group_reward, row.acted)[0].cpu().double()
+        self._totals += mask_rewards(step.reward, timestep.acted, timestep.alive)[0].cpu().double()
+        self._groups += mask_rewards(step.group_reward, timestep.acted)[0].cpu().double()
 
     def _moment(self, step: Step | None, actions: dict[str, Action]) -> Moment:
-        """The present row in words; step, actions: what led to it, None and {} in an episode's first row."""
-        row, spec = self._row, self.env.spec
-        thoughts, values = self._thoughts()
+        """The current timestep; `step` and `actions` are the transition to it, None and {} at the first one."""
+        timestep, spec = self._timestep, self.env.spec
+        distributions, values = self._policy_outputs()
         agents = []
         for k, (role, i) in enumerate(self._agents):
-            alive = bool(row.alive[0, k])
-            told: dict[str, Any] = {"alive": alive, "total": rounded([float(self._totals[k])])[0]}
-            mask = row.action_mask.get(role.name)
+            alive = bool(timestep.alive[0, k])
+            fields: dict[str, Any] = {"alive": alive, "total": round_all([float(self._totals[k])])[0]}
+            mask = timestep.action_mask.get(role.name)
             if alive and not self.over:
-                told["mask"] = None if mask is None else mask[0, i].tolist()
-                told |= _weighed(role.action, thoughts.get(role.name), i)
-                told["value"] = rounded([float(values[k])])[0] if k in values else None
+                fields["mask"] = None if mask is None else mask[0, i].tolist()
+                fields |= _outputs_of(role.action, distributions.get(role.name), i)
+                fields["value"] = round_all([float(values[k])])[0] if k in values else None
             if step is not None:
-                told["reward"] = rounded([float(step.reward[0, k])])[0]
-                told["did"] = _did(role.action, actions[role.name], i)
-            agents.append(told)
-        words = {"row": self._number, "closing": self.over, "agents": agents, "returns": self._returns()}
+                fields["reward"] = round_all([float(step.reward[0, k])])[0]
+                fields["action"] = _recorded_action(role.action, actions[role.name], i)
+            agents.append(fields)
+        fields = {"timestep": self._number, "final": self.over, "agents": agents, "returns": self._returns()}
         if step is not None:
-            words["group_reward"] = dict(zip(spec.groups, rounded(step.group_reward[0].tolist()), strict=True))
+            fields["group_reward"] = dict(zip(spec.groups, round_all(step.group_reward[0].tolist()), strict=True))
             if self.over:
-                words["ended"] = "terminated" if bool(step.episode_terminated[0]) else "truncated"
-                words["metrics"] = {name: rounded([float(x[0])])[0] for name, x in step.metrics.items()}
-        return Moment(words, self.env.render(0, self._size))
+                fields["ended"] = "terminated" if bool(step.episode_terminated[0]) else "truncated"
+                fields["metrics"] = {name: round_all([float(x[0])])[0] for name, x in step.metrics.items()}
+        return Moment(fields, self.env.render(0, self._size))
 
     def _returns(self) -> dict[str, float | None]:
         found = {}
-        for name, team in self.cast.teams.items():
-            paid = float(self._totals[team.start : team.stop].sum()) + float(self._groups[list(team.groups)].sum())
-            found[name] = rounded([paid])[0]
+        for name, team in self.players.teams.items():
+            total = float(self._totals[team.start : team.stop].sum()) + float(self._groups[list(team.groups)].sum())
+            found[name] = round_all([total])[0]
         return found
 
-    def _thoughts(self) -> tuple[dict[str, Thought], dict[int, Tensor]]:
-        """What policies weigh up in this row by role, and what critics expect by agent."""
-        thoughts: dict[str, Thought] = {}
+    def _policy_outputs(self) -> tuple[dict[str, ActionDistribution], dict[int, Tensor]]:
+        """Action distributions by role and value estimates by agent."""
+        distributions: dict[str, ActionDistribution] = {}
         values: dict[int, Tensor] = {}
-        for name, policy in self.cast.policies.items():
-            part = seen(policy.team, self._row)
-            if isinstance(policy, Inspectable) and not self.over:
-                thoughts |= policy.inspect(part, self._carry[name], self.cast.modes[name])
-            if name in self.cast.critics:
-                value, self._memory[name] = self.cast.critics[name].judge(part, self._memory[name])
+        for name, policy in self.players.policies.items():
+            part = team_view(policy.team, self._timestep)
+            if isinstance(policy, InspectablePolicy) and not self.over:
+                distributions |= policy.action_distribution(part, self._hidden_state[name], self.players.modes[name])
+            if name in self.players.critics:
+                value, self._critic_states[name] = self.players.critics[name].estimate_value(
+                    part, self._critic_states[name]
+                )
                 values |= {policy.team.start + i: x for i, x in enumerate(value[0].cpu())}
-        return thoughts, values
+        return distributions, values
 
 
-def _done(action: Action, seat: Seat, choice: Choice) -> Action:
-    """The role's action with the seat's own in its place."""
+def _with_choice(action: Action, seat: Seat, choice: Choice) -> Action:
+    """The action of the role with the seat's own action inserted."""
     spec, place = seat.role.action, seat.place
     if action.discrete is not None:
         discrete = action.discrete.clone()
@@ -220,7 +241,7 @@ def _done(action: Action, seat: Seat, choice: Choice) -> Action:
 
 
 def _agent(role: RoleSpec, name: str, team: str) -> dict[str, Any]:
-    """Fields of `AgentHeader`; names only where they fit."""
+    """Fields of `AgentHeader`; names only if they match the action space."""
     spec = role.action
     fit = tuple(map(len, role.choice_names)) == spec.choices
     return {
@@ -235,31 +256,31 @@ def _agent(role: RoleSpec, name: str, team: str) -> dict[str, Any]:
     }
 
 
-def _weighed(spec: ActionSpec, thought: Thought | None, i: int) -> dict[str, Any]:
-    """What an agent weighs up, its numbers within their bounds."""
-    if thought is None:
+def _outputs_of(spec: ActionSpec, distribution: ActionDistribution | None, i: int) -> dict[str, Any]:
+    """Policy outputs of an agent, continuous values within their bounds."""
+    if distribution is None:
         return {}
-    told: dict[str, Any] = {
-        name: rounded(x[0, i].tolist())
-        for name, x in (("probability", thought.probability), ("q", thought.q))
+    fields: dict[str, Any] = {
+        name: round_all(x[0, i].tolist())
+        for name, x in (("probability", distribution.probability), ("q", distribution.q))
         if x is not None
     }
-    if thought.mean is not None:
-        told["mean"] = rounded(_within(spec, thought.mean[0, i].tolist()))
-    if thought.spread is not None:
-        widths = zip(thought.spread[0, i].tolist(), spec.low, spec.high, strict=True)
-        told["spread"] = rounded([x * (high - low) / 2 for x, low, high in widths])
-    return told
+    if distribution.mean is not None:
+        fields["mean"] = round_all(_within(spec, distribution.mean[0, i].tolist()))
+    if distribution.std is not None:
+        widths = zip(distribution.std[0, i].tolist(), spec.low, spec.high, strict=True)
+        fields["std"] = round_all([x * (high - low) / 2 for x, low, high in widths])
+    return fields
 
 
-def _did(spec: ActionSpec, action: Action, i: int) -> dict[str, Any]:
-    """Fields of `Did`."""
+def _recorded_action(spec: ActionSpec, action: Action, i: int) -> dict[str, Any]:
+    """Fields of `RecordedAction`."""
     discrete = [] if action.discrete is None else action.discrete[0, i].tolist()
     numbers = [] if action.continuous is None else action.continuous[0, i].tolist()
-    return {"discrete": discrete, "continuous": rounded(_within(spec, numbers))}
+    return {"discrete": discrete, "continuous": round_all(_within(spec, numbers))}
 
 
 def _within(spec: ActionSpec, numbers: list[float]) -> list[float]:
-    """Numbers in [-1, 1], cut to it, within their bounds."""
+    """Maps values in [-1, 1] (clipped) to their bounds."""
     bounds = zip(numbers, spec.low, spec.high, strict=True)
     return [low + (min(max(x, -1.0), 1.0) + 1) / 2 * (high - low) for x, low, high in bounds]

@@ -1,4 +1,4 @@
-"""Who plays by hand: named on the command line, moved by keys, buttons and sliders."""
+"""Agents played by hand: named on the command line, controlled by keys, buttons and sliders."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.errors import UserError, nearest
-from coterie.types import EnvSpec, RoleSpec, TeamSpec
+from coterie.core.errors import UserError, nearest
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 
 IDLE = ("stay", "stop", "idle", "noop", "none", "nothing", "wait")
-"""First words of choices that do nothing, the best first."""
-_WAYS = {
+"""First words of action names that do nothing, in order of preference."""
+_DIRECTIONS = {
     "left": ("left", "west"),
     "right": ("right", "east"),
     "up": ("up", "north", "top", "forward"),
@@ -20,34 +20,37 @@ _WAYS = {
 _ARROWS = {"left": "ArrowLeft", "right": "ArrowRight", "up": "ArrowUp", "down": "ArrowDown"}
 _LETTERS = {"left": "KeyA", "right": "KeyD", "up": "KeyW", "down": "KeyS"}
 _DIGITS = tuple(f"Digit{i}" for i in range(10))
-_MORE = tuple(f"Key{letter}" for letter in "QERTFGZXCVYUIOPHJKLB")
-"""Keys of choices that have no digit; N, the space and the full stop have meanings of their own."""
+_OTHER_KEYS = tuple(f"Key{letter}" for letter in "QERTFGZXCVYUIOPHJKLB")
+"""Keys for actions without a digit; N, space and period have other functions."""
 
 
 def first_word(name: str) -> str:
-    """`left` of `left, say A` and of `LEFT`; all of it where a name is one thing, such as `top_left`."""
+    """First word of an action name: `left` for `left, say A` and `LEFT`; the whole name if it is one word, such as
+    `top_left`.
+    """
     return name.split(",")[0].strip().lower()
 
 
-def named(asked: Sequence[str], spec: EnvSpec, teams: dict[str, TeamSpec]) -> list[Seat]:
-    """The seats of the agents that were named: `team.agent`, an agent, or a team of one agent.
+def seats_for(names: Sequence[str], spec: EnvSpec, teams: dict[str, TeamSpec]) -> list[Seat]:
+    """Seats for the named agents: `team.agent`, an agent, or a team of one agent.
 
-    UserError for a name that there is not, for a team of several, and for an agent that is named twice.
+    Raises:
+        UserError: For unknown names, teams of several agents, and agents named twice.
     """
-    whole = {f"{team.name}.{agent}": agent for team in teams.values() for agent in team.agents}
+    full_names = {f"{team.name}.{agent}": agent for team in teams.values() for agent in team.agents}
     seats: list[Seat] = []
-    for name in asked:
+    for name in names:
         team = teams.get(name)
         if team is not None and team.n > 1:
             raise UserError(
-                f"--human {name}: this team has {team.n} agents; name one, e.g. --human {name}.{team.agents[0]}"
+                f"--human {name}: the team has {team.n} agents. Name one, for example: --human {name}.{team.agents[0]}"
             )
-        agent = whole.get(name, team.agents[0] if team is not None else name)
+        agent = full_names.get(name, team.agents[0] if team is not None else name)
         if agent not in spec.agents:
-            known = [*whole, *(team.name for team in teams.values() if team.n == 1)]
-            raise UserError(f"--human {name}: there is no such agent; {nearest(name, known)}")
+            known = [*full_names, *(team.name for team in teams.values() if team.n == 1)]
+            raise UserError(f"--human {name}: no such agent. {nearest(name, known)}")
         if any(seat.name == agent for seat in seats):
-            raise UserError(f"--human {name}: agent '{agent}' is named twice; leave one out")
+            raise UserError(f"--human {name}: agent '{agent}' is given twice. Remove one.")
         seats.append(_seat(agent, spec))
     for number, seat in enumerate(seats):
         seat.keys = keys_of(seat.role, number, len(seats))
@@ -61,19 +64,23 @@ def _seat(agent: str, spec: EnvSpec) -> Seat:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a seat does: a choice a component, and numbers within their bounds."""
+    """Action of a seat: one choice per discrete component, and continuous values within their bounds."""
 
     discrete: tuple[int, ...]
     numbers: tuple[float, ...]
 
 
 class Seat:
-    """An agent that is moved by hand, and what its player wants of it.
+    """An agent played by hand, and the requested action.
 
-    agent: its place in the environment; name: its own; role, place: its role and its place in that; keys: what each key
-    means, {component, choice} or {number, value}, by the key's place on the keyboard (`KeyboardEvent.code`).
+    A pressed choice is used by the next step even if it is released earlier; while it is held, it is used by every
+    step.
 
-    A choice that is pressed is taken by the next step, even if it is let go before; while it is held, by every step.
+    Attributes:
+        agent: Index in the environment.
+        name: Name of the agent.
+        role, place: Role and index within the role.
+        keys: Meaning of each key, {component, choice} or {number, value}, by `KeyboardEvent.code`.
     """
 
     def __init__(self, agent: int, name: str, role: RoleSpec, place: int):
@@ -82,106 +89,108 @@ class Seat:
         action = role.action
         self.chosen: list[int | None] = [None] * len(action.choices)
         self._held = [False] * len(action.choices)
-        self._fresh = [False] * len(action.choices)  # no step has taken this choice yet
+        self._unused_choice = [False] * len(action.choices)  # no step has used this choice yet
         self._idle = [idle_choices(role, k) for k in range(len(action.choices))]
         self.rest = tuple(0.0 if low <= 0 <= high else low for low, high in zip(action.low, action.high, strict=True))
         self.numbers = list(self.rest)
-        self._new = [False] * action.continuous  # no step has seen this number yet
-        self._leaving = [False] * action.continuous  # back to rest behind the next step
+        self._unused_value = [False] * action.continuous  # no step has used this value yet
+        self._released = [False] * action.continuous  # returns to rest after the next step
 
     @property
     def single(self) -> bool:
-        """One choice is all that there is to decide."""
+        """True if the only decision is one discrete choice."""
         return self.role.action.kind == "discrete"
 
     def press(self, component: int, choice: int, mask: Sequence[bool] | None) -> str:
-        """Wants a choice from now on. Returns why that cannot be, or an empty line. IndexError for what is none."""
+        """Requests a choice. Returns the reason if it is not possible, else an empty string. IndexError for an invalid
+        choice.
+        """
         choices = self.role.action.choices
         if not 0 <= choice < choices[component]:
             raise IndexError(choice)
-        if not self._can(component, choice, mask):
-            return f"{self.name} cannot choose {self.called(component, choice)} now: it is masked"
-        self.chosen[component], self._held[component], self._fresh[component] = choice, True, True
+        if not self._is_legal(component, choice, mask):
+            return f"{self.name} cannot choose {self.choice_name(component, choice)} now (masked)"
+        self.chosen[component], self._held[component], self._unused_choice[component] = choice, True, True
         return ""
 
     def release(self, component: int, choice: int) -> None:
-        """Lets a choice go; the next step still takes it if none has yet."""
+        """Releases a choice; the next step still uses it if none has yet."""
         if self.chosen[component] == choice:
             self._held[component] = False
-            if not self._fresh[component]:
+            if not self._unused_choice[component]:
                 self.chosen[component] = None
 
-    def turn(self, number: int, value: float) -> None:
-        """Wants a number, cut to its bounds, until it is turned again. IndexError for what is none."""
+    def set_value(self, number: int, value: float) -> None:
+        """Requests a value, clipped to its bounds, until it is changed. IndexError for an invalid component."""
         action = self.role.action
         self.numbers[number] = min(max(value, action.low[number]), action.high[number])
-        self._new[number], self._leaving[number] = True, False
+        self._unused_value[number], self._released[number] = True, False
 
-    def let_go(self, number: int) -> None:
-        """Turns a number back to rest, behind the next step if none has seen it yet."""
-        if self._new[number]:
-            self._leaving[number] = True
+    def release_value(self, number: int) -> None:
+        """Returns a value to rest, after the next step if none has used it yet."""
+        if self._unused_value[number]:
+            self._released[number] = True
         else:
             self.numbers[number] = self.rest[number]
 
     def decide(self, mask: Sequence[bool] | None) -> tuple[Choice | None, str]:
-        """What a step would take, and what it would not; None while the player has to choose first."""
-        taken, refused = [], ""
+        """The action of the next step, and a note on what it does not use; None if the player must choose first."""
+        choices, refused = [], ""
         for k, wanted in enumerate(self.chosen):
-            if wanted is not None and not self._can(k, wanted, mask):
-                refused = f"{self.name} cannot choose {self.called(k, wanted)} now: it is masked"
+            if wanted is not None and not self._is_legal(k, wanted, mask):
+                refused = f"{self.name} cannot choose {self.choice_name(k, wanted)} now (masked)"
                 wanted = None
             if wanted is None:
                 wanted = self._default(k, mask)
             if wanted is None:
                 return None, refused
-            taken.append(wanted)
-        return Choice(tuple(taken), tuple(self.numbers)), refused
+            choices.append(wanted)
+        return Choice(tuple(choices), tuple(self.numbers)), refused
 
     def forced(self, mask: Sequence[bool] | None) -> bool:
-        """There is nothing to decide: one choice is left, as for those who wait for their turn."""
+        """True if only one action is legal, as for players waiting for their turn."""
         choices = self.role.action.choices
-        return self.single and mask is not None and sum(self._can(0, c, mask) for c in range(choices[0])) == 1
+        return self.single and mask is not None and sum(self._is_legal(0, c, mask) for c in range(choices[0])) == 1
 
     def stepped(self) -> None:
-        """A step was taken: what is not held any longer is forgotten."""
+        """Forgets requests that are no longer held after a step."""
         self.chosen = [wanted if held else None for wanted, held in zip(self.chosen, self._held, strict=True)]
-        for j, leaving in enumerate(self._leaving):
+        for j, leaving in enumerate(self._released):
             if leaving:
                 self.numbers[j] = self.rest[j]
-        self._fresh = [False] * len(self._fresh)
-        self._new, self._leaving = [False] * len(self._new), [False] * len(self._new)
+        self._unused_choice = [False] * len(self._unused_choice)
+        self._unused_value, self._released = [False] * len(self._unused_value), [False] * len(self._unused_value)
 
-    def called(self, component: int, choice: int) -> str:
-        """A choice in words."""
+    def choice_name(self, component: int, choice: int) -> str:
+        """Name of a choice."""
         names = self.role.choice_names
         return f"'{names[component][choice]}'" if names else f"choice {choice}"
 
-    def words(self) -> dict[str, Any]:
-        """What the page has to know of the wishes."""
+    def state(self) -> dict[str, Any]:
+        """State of the seat for the page."""
         return {"agent": self.agent, "chosen": self.chosen, "numbers": self.numbers}
 
-    def _can(self, component: int, choice: int, mask: Sequence[bool] | None) -> bool:
+    def _is_legal(self, component: int, choice: int, mask: Sequence[bool] | None) -> bool:
         return mask is None or bool(mask[sum(self.role.action.choices[:component]) + choice])
 
     def _default(self, component: int, mask: Sequence[bool] | None) -> int | None:
-        """What nobody has to choose: to do nothing, or the only thing that can be done."""
-        free = [c for c in range(self.role.action.choices[component]) if self._can(component, c, mask)]
+        """Default of a component: a no-op action, or the only legal one."""
+        free = [c for c in range(self.role.action.choices[component]) if self._is_legal(component, c, mask)]
         idle = [c for c in self._idle[component] if c in free]
         return idle[0] if idle else free[0] if len(free) == 1 else None
 
 
 def idle_choices(role: RoleSpec, component: int) -> list[int]:
-    """Choices of a component that do nothing by their names, the best first."""
+    """Choices of a component that do nothing according to their names, in order of preference."""
     names = [first_word(name) for name in role.choice_names[component]] if role.choice_names else []
     return [names.index(word) for word in IDLE if word in names]
 
 
 def keys_of(role: RoleSpec, number: int, seats: int) -> dict[str, dict[str, float]]:
-    """What each key means to seat `number` of so many.
+    """Key bindings of seat `number`.
 
-    One player has arrows, W A S D, digits and letters; of several the first has arrows, digits and letters, the second
-    W A S D, and all have the buttons on the page.
+    A single player has arrows, W A S D, digits and letters. With several, the first has arrows, digits and letters, the
+    second W A S D, and all have the buttons on the page.
     """
     if number > 1:
         return {}
@@ -189,8 +198,8 @@ def keys_of(role: RoleSpec, number: int, seats: int) -> dict[str, dict[str, floa
     action, keys = role.action, {}
     if role.choice_names:
         words = [first_word(name) for name in role.choice_names[0]]
-        for way, said in _WAYS.items():
-            choice = next((words.index(word) for word in said if word in words), None)
+        for way, synonyms in _DIRECTIONS.items():
+            choice = next((words.index(word) for word in synonyms if word in words), None)
             if choice is not None:
                 keys |= {kind[way]: {"component": 0, "choice": choice} for kind in sets}
     if action.continuous and not keys:
@@ -201,11 +210,13 @@ def keys_of(role: RoleSpec, number: int, seats: int) -> dict[str, dict[str, floa
 
 
 def _keys_of_numbers(role: RoleSpec, sets: list[dict[str, str]]) -> dict[str, dict[str, float]]:
-    """Arrows turn numbers that are called like directions; or else the first to both sides, the second up and down."""
+    """Arrow keys for continuous components with direction names; else for the first component (left, right) and second
+    (up, down).
+    """
     action, found = role.action, {}
     words = [first_word(name) for name in role.number_names]
-    for way, said in _WAYS.items():
-        named = next((words.index(word) for word in said if word in words), None)
+    for way, synonyms in _DIRECTIONS.items():
+        named = next((words.index(word) for word in synonyms if word in words), None)
         at = named if words else (0 if way in ("left", "right") else 1)
         if at is None or at >= action.continuous:
             continue
@@ -215,9 +226,9 @@ def _keys_of_numbers(role: RoleSpec, sets: list[dict[str, str]]) -> dict[str, di
 
 
 def _spare_keys(choices: Sequence[int], used: set[str]) -> dict[str, dict[str, float]]:
-    """Digits for the first ten choices of the first component, letters for the rest, as far as they go."""
+    """Digits for the first ten choices of the first component, letters for the following ones."""
     found: dict[str, dict[str, float]] = {}
-    more = iter(code for code in (*_MORE, *_LETTERS.values()) if code not in used)
+    more = iter(code for code in (*_OTHER_KEYS, *_LETTERS.values()) if code not in used)
     for component, count in enumerate(choices):
         for choice in range(count):
             code = _DIGITS[choice] if component == 0 and choice < len(_DIGITS) else next(more, None)

@@ -1,7 +1,7 @@
-"""Pages, files and a web socket on one address, from a thread of its own.
+"""Pages, files and a web socket on one address, served by a background thread.
 
-Whoever is asked by another name than the address that it listens on does not answer (DNS rebinding), nor does the
-socket to pages from elsewhere. Messages that come in are short text; whoever sends another kind is cut off.
+Requests with another Host header are refused (DNS rebinding), and so are web sockets from pages of other origins.
+Incoming messages are short text; clients that send anything else are disconnected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 
-_MOST = 2048
-"""Bytes of a message that comes in."""
-_SAFE = {
+_MAX_MESSAGE = 2048
+"""Maximum size of an incoming message in bytes."""
+_SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -34,29 +34,32 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is sent for a path."""
+class Response:
+    """Response to a path."""
 
     body: bytes
     type: str
 
 
-Files = Callable[[str], Answer | None]
-"""What there is at a path such as `/recordings`; None for nothing."""
+Files = Callable[[str], Response | None]
+"""Maps a path such as `/recordings` to its response, None if it does not exist."""
 
 
 class Server:
-    """Listens from when it is made until it is closed. UserError where that cannot be.
+    """Listens from construction until it is closed. UserError if that is not possible.
 
-    host, port: where; 0 takes a free port. files: called from the server's thread for paths that are no page of ours.
-    `inbox` holds what pages send, in order; `send` tells all pages something, and `welcome` is asked in the server's
-    thread for what a page is told first.
+    `inbox` holds the messages of pages in order.
+
+    Args:
+        host, port: Address; port 0 selects a free port.
+        files: Called from the server's thread for paths other than the built-in pages.
+        welcome: Called from the server's thread for the first messages to a page.
     """
 
-    def __init__(self, host: str, port: int, page: str, files: Files, welcome: Callable[[], list[bytes]]):
+    def __init__(self, host: str, port: int, *, page: str, files: Files, welcome: Callable[[], list[bytes]]):
         self._host, self._page, self._files, self._welcome = host, page, files, welcome
         self.inbox: queue.Queue[str] = queue.Queue(maxsize=1024)
-        self._outboxes: set[_Outbox] = set()
+        self._outboxes: set[Outbox] = set()
         self._loop = asyncio.new_event_loop()
         self._port: asyncio.Future[int] | None = None
         listening: queue.Queue[int | BaseException] = queue.Queue()
@@ -67,26 +70,26 @@ class Server:
             self._thread.join()
             if not isinstance(found, OSError):
                 raise found
-            asked = f"{host}:{port}" if port else host
+            address = f"{host}:{port}" if port else host
             raise UserError(
-                f"cannot listen on {asked} ({(found.strerror or str(found)).lower()}): choose another --port, or "
-                "leave it out for a free one"
+                f"cannot listen on {address} ({(found.strerror or str(found)).lower()}). Choose another --port, or "
+                "leave it out to use a free one."
             ) from found
         self.port = found
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """URL of the page."""
         shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
         return f"http://[{shown}]:{self.port}/" if ":" in shown else f"http://{shown}:{self.port}/"
 
     def send(self, kind: str, message: bytes) -> None:
-        """Tells every page, from any thread; of a kind that a slow page has not yet read, it gets the last alone."""
-        with contextlib.suppress(RuntimeError):  # it has closed
-            self._loop.call_soon_threadsafe(self._spread, kind, message)
+        """Sends a message to every page, from any thread; a slow page receives only the latest message of a kind."""
+        with contextlib.suppress(RuntimeError):  # already closed
+            self._loop.call_soon_threadsafe(self._broadcast, kind, message)
 
     def close(self) -> None:
-        """Says goodbye to all pages and listens no more."""
+        """Closes all connections and stops listening."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -112,58 +115,63 @@ class Server:
         from websockets.asyncio.server import serve
 
         self._stop = asyncio.Event()
-        options: dict[str, Any] = {"max_size": _MOST, "max_queue": 16, "compression": None, "server_header": None}
-        async with serve(self._talk, self._host, port, process_request=self._answer, **options) as server:
+        options: dict[str, Any] = {
+            "max_size": _MAX_MESSAGE,
+            "max_queue": 16,
+            "compression": None,
+            "server_header": None,
+        }
+        async with serve(self._handle_socket, self._host, port, process_request=self._respond, **options) as server:
             listening.put(next(iter(server.sockets)).getsockname()[1])
             await self._stop.wait()
 
-    def _spread(self, kind: str, message: bytes) -> None:
+    def _broadcast(self, kind: str, message: bytes) -> None:
         for outbox in self._outboxes:
             outbox.put(kind, message)
 
-    async def _talk(self, connection: Any) -> None:
-        """One page: what it is told, and what it says."""
+    async def _handle_socket(self, connection: Any) -> None:
+        """Handles the messages of one page."""
         from websockets.exceptions import ConnectionClosed
 
-        outbox = _Outbox()
-        for i, message in enumerate(self._welcome()):
-            outbox.put(f"welcome {i}", message)
+        outbox = Outbox()
+        for i, greeting in enumerate(self._welcome()):
+            outbox.put(f"welcome {i}", greeting)
         self._outboxes.add(outbox)
-        telling = asyncio.ensure_future(outbox.tell(connection))
+        sender = asyncio.ensure_future(outbox.send_all(connection))
         try:
-            async for said in connection:
-                if not isinstance(said, str):
-                    await connection.close(1003, "text is expected")
+            async for message in connection:
+                if not isinstance(message, str):
+                    await connection.close(1003, "expected text")
                     return
                 try:
-                    self.inbox.put_nowait(said)
+                    self.inbox.put_nowait(message)
                 except queue.Full:
-                    await connection.close(1013, "too many messages at once")
+                    await connection.close(1013, "too many messages")
                     return
         except ConnectionClosed:
             pass
         finally:
             self._outboxes.discard(outbox)
-            telling.cancel()
+            sender.cancel()
 
-    def _answer(self, connection: Any, request: Any) -> Any:
-        """What is sent for a request; None lets a socket open."""
+    def _respond(self, connection: Any, request: Any) -> Any:
+        """Response to a request; None opens a web socket."""
         hosts = request.headers.get_all("Host")
-        if len(hosts) != 1 or not self._is_me(hosts[0]):
-            return _response(connection, 421, b"this server is asked by its address alone\n")
+        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
+            return _build_response(connection, 421, b"unknown host: open the address that coterie printed\n")
         path = urlsplit(request.path).path
         if path == "/socket":
             origins = request.headers.get_all("Origin")
             if origins and origins != [f"http://{hosts[0]}"]:
-                return _response(connection, 403, b"pages from elsewhere have no business here\n")
+                return _build_response(connection, 403, b"web sockets are open to the pages of this server only\n")
             return None
-        answer = self._page_file(path) or self._files(path)
-        if answer is None:
-            return _response(connection, 404, b"there is nothing here\n")
-        return _response(connection, 200, answer.body, answer.type)
+        response = self._page_file(path) or self._files(path)
+        if response is None:
+            return _build_response(connection, 404, b"not found\n")
+        return _build_response(connection, 200, response.body, response.type)
 
-    def _is_me(self, host: str) -> bool:
-        """Whether a Host header names this server: by the name that it was given, or by an address."""
+    def _is_own_host(self, host: str) -> bool:
+        """True if a Host header names this server, by the given name or by an address."""
         try:
             parts = urlsplit(f"//{host}")
             name, port = parts.hostname or "", parts.port or 80
@@ -177,27 +185,27 @@ class Server:
             return name in LOOPBACK
         if name == "localhost":
             return True
-        with contextlib.suppress(ValueError):  # whoever rebinds needs a name
+        with contextlib.suppress(ValueError):  # DNS rebinding needs a name
             ipaddress.ip_address(name)
             return True
         return False
 
-    def _page_file(self, path: str) -> Answer | None:
-        """A file of ours: the page at `/`, and what it loads."""
+    def _page_file(self, path: str) -> Response | None:
+        """A built-in file: the page at `/`, and its resources."""
         name = self._page if path == "/" else path.removeprefix("/page/") if path.startswith("/page/") else ""
         if name not in PAGE_FILES:
             return None
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         kind = "text/javascript" if name.endswith(".js") else kind
         body = (resources.files("coterie.playing") / "page" / name).read_bytes()
-        return Answer(body, f"{kind}; charset=utf-8")
+        return Response(body, f"{kind}; charset=utf-8")
 
 
 PAGE_FILES = ("play.html", "view.html", "style.css", "play.js", "view.js", "cards.js", "icon.svg")
 
 
-class _Outbox:
-    """What one page has still to be told: of every kind the last message, in the order of their coming."""
+class Outbox:
+    """Pending messages of a page: the latest of every kind, in order of arrival."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, bytes] = {}
@@ -208,7 +216,7 @@ class _Outbox:
         self._waiting[kind] = message
         self._more.set()
 
-    async def tell(self, connection: Any) -> None:
+    async def send_all(self, connection: Any) -> None:
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed):
@@ -220,13 +228,13 @@ class _Outbox:
                     await connection.send(self._waiting.pop(kind))
 
 
-def _response(connection: Any, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Any:
+def _build_response(connection: Any, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Any:
     response = connection.respond(status, "")
     response.body = body
     for name in ("Content-Length", "Content-Type"):
         del response.headers[name]
     response.headers["Content-Length"] = str(len(body))
     response.headers["Content-Type"] = kind
-    for name, value in _SAFE.items():
+    for name, value in _SECURITY_HEADERS.items():
         response.headers[name] = value
     return response

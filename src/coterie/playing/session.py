@@ -1,4 +1,4 @@
-"""A game that somebody sits at: what the page asks for, what it is told, and when time goes on by itself."""
+"""State machine of a game played in the browser: requests of the page, messages to it, and the clock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
+from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game, Moment
-from coterie.playing.recording import Recorder, encode
 from coterie.playing.seats import Seat
 
-SLOWEST, FASTEST = 0.5, 60.0
-_TURNS = 32
-"""Rows without a decision of a player that are passed over at once."""
+MIN_FPS, MAX_FPS = 0.5, 60.0
+_MAX_SKIPPED = 32
+"""Maximum number of timesteps without a player decision that are skipped at once."""
 
 
 class _Command(BaseModel):
@@ -29,15 +29,15 @@ class _Choose(_Command):
     choice: NonNegativeInt
 
 
-class _Turn(_Command):
-    do: Literal["turn"]
+class _SetValue(_Command):
+    do: Literal["set_value"]
     agent: NonNegativeInt
     number: NonNegativeInt
     value: float = Field(allow_inf_nan=False)
 
 
-class _LetGo(_Command):
-    do: Literal["let_go"]
+class _ReleaseValue(_Command):
+    do: Literal["release_value"]
     agent: NonNegativeInt
     number: NonNegativeInt
 
@@ -47,32 +47,34 @@ class _Pause(_Command):
     on: bool
 
 
-class _Go(_Command):
+class _Advance(_Command):
     do: Literal["step", "new"]
 
 
 class _Speed(_Command):
     do: Literal["speed"]
-    fps: float = Field(ge=SLOWEST, le=FASTEST)
+    fps: float = Field(ge=MIN_FPS, le=MAX_FPS)
 
 
 _COMMANDS: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Choose | _Turn | _LetGo | _Pause | _Go | _Speed, Field(discriminator="do")]
+    Annotated[_Choose | _SetValue | _ReleaseValue | _Pause | _Advance | _Speed, Field(discriminator="do")]
 )
 
 
-def packed(words: dict[str, Any], picture: bytes = b"") -> bytes:
-    """A message to a page: the length of the words in four bytes, big end first, the words as JSON, a picture."""
-    text = json.dumps(words, allow_nan=False).encode()
-    return struct.pack(">I", len(text)) + text + picture
+def encode_message(fields: dict[str, Any], image: bytes = b"") -> bytes:
+    """Encodes a message to a page: JSON length (four bytes, big endian), JSON, image."""
+    text = json.dumps(fields, allow_nan=False).encode()
+    return struct.pack(">I", len(text)) + text + image
 
 
 class Session:
-    """Stands still at first. `handle` does what a page asks for, `tick` is called when time goes on.
+    """A game session, initially paused. `handle` executes a request of a page, `tick` advances time.
 
-    send: takes messages for all pages, (kind, message) where a later one of a kind makes an earlier one pointless.
-    Messages are `scene` (a row with its picture), `state` (who wants what, and whether time goes on) and `note` (a line
-    for the player). `welcome` are those that a page needs which comes now.
+    Messages are `scene` (a timestep with its image), `state` (requested actions, pause state) and `note` (a line for
+    the player). `welcome` returns the messages for a newly connected page.
+
+    Args:
+        send: Sends (kind, message) to all pages; a later message of a kind supersedes earlier ones.
     """
 
     def __init__(self, game: Game, title: str, fps: float, send: Callable[[str, bytes], None]):
@@ -82,46 +84,48 @@ class Session:
         self._seats = {seat.agent: seat for seat in game.seats}
         self._episode = 0
         moment = game.begin()
-        hands = [
-            {"agent": s.agent, "keys": s.keys, "rest": s.rest, "single": s.single, **s.words()} for s in game.seats
+        seats = [
+            {"agent": s.agent, "keys": s.keys, "rest": s.rest, "single": s.single, **s.state()} for s in game.seats
         ]
         self.header = game.header(title, moment.frame)
-        self._hello = packed({"kind": "hello", "header": self.header, "seats": hands, "speeds": [SLOWEST, FASTEST]})
-        self._first = (moment.row, encode(moment.frame))
+        self._hello = encode_message(
+            {"kind": "hello", "header": self.header, "seats": seats, "speeds": [MIN_FPS, MAX_FPS]}
+        )
+        self._first = (moment.timestep, encode(moment.frame))
         self._show(moment)
-        self._tell()
+        self._send_state()
 
     def record(self, recorder: Recorder) -> None:
-        """Records all that is played; to be called before anything is."""
+        """Records all episodes; call it before the first step."""
         self._recorder = recorder
         recorder.add(*self._first)
 
     @property
     def welcome(self) -> list[bytes]:
-        """What a page that comes now has to be told."""
+        """Messages for a newly connected page."""
         return [self._hello, self._scene, self._state]
 
     @property
-    def waits(self) -> float | None:
-        """Seconds until the next `tick`; None while time stands still."""
-        return None if self.paused or self.game.waits() else 1 / self.fps
+    def pending(self) -> float | None:
+        """Seconds until the next `tick`; None while paused."""
+        return None if self.paused or self.game.pending() else 1 / self.fps
 
     def handle(self, text: str) -> None:
-        """Does what a page asks for. ValueError for what is no command of this game."""
+        """Executes a request of a page. ValueError for an invalid request."""
         try:
             command = _COMMANDS.validate_json(text)
         except ValidationError as error:
             raise ValueError(str(error)) from error
         if isinstance(command, _Choose):
             self._choose(command, self._seat(command.agent))
-        elif isinstance(command, _Turn | _LetGo):
+        elif isinstance(command, _SetValue | _ReleaseValue):
             seat = self._seat(command.agent)
             if command.number >= len(seat.numbers):
-                raise ValueError(f"there is no number {command.number}")
-            if isinstance(command, _Turn):
-                seat.turn(command.number, command.value)
+                raise ValueError(f"no such continuous component: {command.number}")
+            if isinstance(command, _SetValue):
+                seat.set_value(command.number, command.value)
             else:
-                seat.let_go(command.number)
+                seat.release_value(command.number)
         elif isinstance(command, _Pause):
             self.paused = command.on
         elif isinstance(command, _Speed):
@@ -131,45 +135,45 @@ class Session:
             self._show(self.game.begin())
         else:
             self.paused = True
-            self._go()
-        self._tell()
+            self._advance()
+        self._send_state()
 
     def tick(self) -> None:
-        """Time goes on by a step, where nobody is waited for."""
-        if not self.game.waits():
-            self._go()
-            self._tell()
+        """Advances time by one step unless a player has to choose."""
+        if not self.game.pending():
+            self._advance()
+            self._send_state()
 
     def _seat(self, agent: int) -> Seat:
         if agent not in self._seats:
-            raise ValueError(f"nobody plays agent {agent}")
+            raise ValueError(f"no player controls agent {agent}")
         return self._seats[agent]
 
     def _choose(self, command: _Choose, seat: Seat) -> None:
         if command.component >= len(seat.chosen):
-            raise ValueError(f"there is no component {command.component}")
+            raise ValueError(f"no such component: {command.component}")
         if command.choice >= seat.role.action.choices[command.component]:
-            raise ValueError(f"there is no choice {command.choice}")
+            raise ValueError(f"no such choice: {command.choice}")
         if command.do == "release":
             seat.release(command.component, command.choice)
             return
         if self.game.over:
-            self._note("the episode is over: N or a step begins another")
+            self._note("the episode is over. Press N or take a step to start another.")
         elif not self.game.alive(seat):
-            self._note(f"{seat.name} is dead: it does nothing until it lives again")
+            self._note(f"{seat.name} is dead and does not act")
         else:
             refused = seat.press(command.component, command.choice, self.game.mask(seat))
             if refused:
                 self._note(refused)
-            elif self.paused and seat.single and not self.game.waits():
-                self._go()  # the press is the step
-                for _ in range(_TURNS):  # and the others' turns follow by themselves
+            elif self.paused and seat.single and not self.game.pending():
+                self._advance()  # the key press triggers the step
+                for _ in range(_MAX_SKIPPED):  # and the turns of other agents follow automatically
                     if self.game.forced:
-                        self._go()
+                        self._advance()
 
-    def _go(self) -> None:
-        """One step, if nobody has to choose first."""
-        waiting = self.game.waits()
+    def _advance(self) -> None:
+        """Takes a step unless a player has to choose first."""
+        waiting = self.game.pending()
         if waiting:
             self._note(f"{' and '.join(waiting)} must choose first")
             return
@@ -181,27 +185,27 @@ class Session:
             self.paused = True
 
     def _show(self, moment: Moment) -> None:
-        picture = encode(moment.frame)
-        if moment.row["row"] == 0:
+        image = encode(moment.frame)
+        if moment.timestep["timestep"] == 0:
             self._episode += 1
-        words = {"kind": "scene", "row": moment.row | {"episode": self._episode - 1}}
-        self._scene = packed(words, picture)
+        fields = {"kind": "scene", "timestep": moment.timestep | {"episode": self._episode - 1}}
+        self._scene = encode_message(fields, image)
         if self._recorder is not None:
-            self._recorder.add(moment.row, picture)
+            self._recorder.add(moment.timestep, image)
         self._send("scene", self._scene)
 
     def _note(self, text: str) -> None:
-        self._send("note", packed({"kind": "note", "text": text}))
+        self._send("note", encode_message({"kind": "note", "text": text}))
 
-    def _tell(self) -> None:
-        """Tells who wants what, and whether time goes on."""
-        self._state = packed(
+    def _send_state(self) -> None:
+        """Sends the requested actions and the pause state."""
+        self._state = encode_message(
             {
                 "kind": "state",
                 "paused": self.paused,
                 "fps": self.fps,
-                "waiting": self.game.waits(),
-                "seats": [seat.words() for seat in self.game.seats],
+                "waiting": self.game.pending(),
+                "seats": [seat.state() for seat in self.game.seats],
             }
         )
         self._send("state", self._state)

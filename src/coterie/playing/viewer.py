@@ -1,4 +1,4 @@
-"""`coterie view`: recordings on a page of this machine."""
+"""`coterie view`: recorded episodes in the browser."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.playing.recording import Recording
-from coterie.playing.serve import Address, require_server, serving, until_interrupted
-from coterie.playing.server import Answer, Files
+from coterie.playing.episode_recording import Recording
+from coterie.playing.page import Address, require_server, serving, until_interrupted
+from coterie.playing.server import Files, Response
 
 
 def view_files(paths: Sequence[Path], address: Address) -> None:
@@ -18,25 +18,25 @@ def view_files(paths: Sequence[Path], address: Address) -> None:
     require_server()
     with contextlib.ExitStack() as stack:
         recordings = [stack.enter_context(contextlib.closing(Recording(path))) for path in paths]
-        with serving(address, "view.html", viewed(recordings), list), until_interrupted():
+        with serving(address, "view.html", viewer_files(recordings), list), until_interrupted():
             while True:
                 time.sleep(1.0)
 
 
-def viewed(recordings: Sequence[Recording]) -> Files:
-    """What a viewer's page asks for: `/recordings`, `/recordings/0/rows` and `/recordings/0/frames/12`."""
-    heads = [r.header.model_dump(mode="json") | {"file": r.path.name} for r in recordings]
-    rows = ["\n".join(row.model_dump_json(exclude_none=True) for row in r.rows) for r in recordings]
+def viewer_files(recordings: Sequence[Recording]) -> Files:
+    """Files of the viewer page: `/recordings`, `/recordings/0/timesteps` and `/recordings/0/frames/12`."""
+    headers = [r.header.model_dump(mode="json") | {"file": r.path.name} for r in recordings]
+    timesteps = ["\n".join(timestep.model_dump_json(exclude_none=True) for timestep in r.timesteps) for r in recordings]
 
-    def find(path: str) -> Answer | None:
+    def find(path: str) -> Response | None:
         match path.strip("/").split("/"):
             case ["recordings"]:
-                return Answer(json.dumps(heads).encode(), "application/json")
-            case ["recordings", which, "rows"] if which.isdecimal() and int(which) < len(recordings):
-                return Answer(rows[int(which)].encode(), "application/x-ndjson; charset=utf-8")
-            case ["recordings", which, "frames", row] if which.isdecimal() and row.isdecimal():
-                if int(which) < len(recordings) and int(row) < recordings[int(which)].header.rows:
-                    return Answer(recordings[int(which)].frame(int(row)), "image/webp")
+                return Response(json.dumps(headers).encode(), "application/json")
+            case ["recordings", which, "timesteps"] if which.isdecimal() and int(which) < len(recordings):
+                return Response(timesteps[int(which)].encode(), "application/x-ndjson; charset=utf-8")
+            case ["recordings", which, "frames", timestep] if which.isdecimal() and timestep.isdecimal():
+                if int(which) < len(recordings) and int(timestep) < recordings[int(which)].header.timesteps:
+                    return Response(recordings[int(which)].frame(int(timestep)), "image/webp")
         return None
 
     return find

@@ -1,1 +1,1 @@
-"""Reward signals: what a team is rewarded for beside what its environment pays, such as seeing what is new to it."""
+"""Reward signals in addition to the environment's rewards, such as curiosity, novelty and imitation."""

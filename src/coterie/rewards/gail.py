@@ -1,11 +1,11 @@
-"""GAIL, generative adversarial imitation learning: a team is rewarded for acting as in demonstrations.
+"""GAIL, generative adversarial imitation learning: rewards acting as in demonstrations.
 
-A discriminator learns to tell demonstrated pairs of observation and action from the team's own; the reward of a step is
-how demonstrated it looks.
+A discriminator D learns to distinguish demonstrated pairs of observation and action from the team's own. The reward of
+a step increases with D, the probability of being demonstrated.
 
 Sources: Ho and Ermon 2016; Gulrajani et al. 2017 for the gradient penalty, as in Kostrikov et al. 2019.
-Differs: D is the probability of a demonstration, and the reward of three forms (`reward`); nothing is rewarded before
-the first update.
+Differences: D is the probability of a demonstration, not of the policy; the reward has three forms (`reward`); rewards
+are zero before the first update.
 """
 
 from __future__ import annotations
@@ -15,166 +15,206 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.onpolicy import live
-from coterie.algos.optimiser import Optimiser
-from coterie.errors import UserError
-from coterie.imitation.batches import DemoBatches, demos_for
-from coterie.math.imitation import (
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.optimizer import Optimizer
+from coterie.algos.rollouts import valid_mask
+from coterie.config.rewards import GailConfig
+from coterie.core.errors import UserError
+from coterie.core.metrics import Metric, declare
+from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree, tree_map
+from coterie.core.types import Action, Rollout
+from coterie.imitation.demo_batches import DemoBatches, load_demos
+from coterie.math.adversarial_imitation import (
     bounded_reward,
     discriminator_loss,
     gradient_penalty,
     negative_reward,
     positive_reward,
 )
-from coterie.math.losses import masked_mean
-from coterie.metrics import Metric, declare
-from coterie.nets.joint import action_size, encoded
-from coterie.nets.scaling import ObservationScale
-from coterie.nets.team import Core, Shape, blocks, join
-from coterie.rewards.config import GailConfig
-from coterie.rewards.scale import RewardScale
-from coterie.rewards.signal import OBS_CLIP, RewardSignal, batches, require_alike, reward_metrics, reward_of
-from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Tree, Window, tree_map
+from coterie.math.statistics import masked_mean
+from coterie.nets.config import NetworkConfig
+from coterie.nets.layers import action_size, encode_actions
+from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.team import build_agent_network, join_blocks, team_blocks
+from coterie.rewards.reward_scale import RewardScale
+from coterie.rewards.signal import (
+    OBS_CLIP,
+    RewardSignal,
+    mask_signal,
+    minibatches,
+    require_equal_spaces,
+    reward_metrics,
+)
 
 declare(
-    *reward_metrics("gail", "likeness to demonstrations (GAIL)"),
-    Metric("loss/gail", "nat", "cross-entropy of telling demonstrations from play, with its penalty", None, "mean"),
-    Metric("gail/demonstrated", "share", "probability of being demonstrated, of what was demonstrated", None, "mean"),
-    Metric("gail/played", "share", "probability of being demonstrated, of what was played", "up", "mean"),
+    *reward_metrics("gail", "similarity to demonstrations (GAIL)"),
+    Metric("loss/gail", "nat", "cross-entropy of the discriminator with its gradient penalty", None, "mean"),
+    Metric("gail/demo_prob", "share", "the discriminator's mean output for demonstrations", None, "mean"),
+    Metric("gail/policy_prob", "share", "the discriminator's mean output for the team's own actions", "up", "mean"),
 )
 
 _REWARDS = {"positive": positive_reward, "negative": negative_reward, "bounded": bounded_reward}
 
 
-class Gail(RewardSignal):
-    """See the module."""
+class GAIL(RewardSignal):
+    """Generative adversarial imitation learning, see the module.
+
+    Raises:
+        UserError: Without demonstrations, for demonstrations with other spaces, or if an observation is not a vector.
+    """
 
     Config: ClassVar = GailConfig
 
-    def __init__(self, team: TeamSpec, config: GailConfig, copies: int, seed: int, device: torch.device) -> None:
-        """UserError without demonstrations, for those of other spaces, and for observations that are no vector."""
-        require_alike("gail", team, config.share)
+    def __init__(self, config: GailConfig, context: AlgorithmContext) -> None:
+        team, seed, device = context.team, context.seed, context.device
+        require_equal_spaces("gail", team, config.share_params)
         _require_vectors(team)
         if config.demos is None:
-            raise UserError("rewards.gail has no demonstrations: give rewards.gail.demos=FILE (coterie record)")
-        self.config, self.blocks = config, blocks(team, config.share)
-        demos = demos_for(config.demos, "rewards.gail.demos", None, team)
+            raise UserError("rewards.gail has no demonstrations. Set rewards.gail.demos=FILE (see coterie record).")
+        self.config, self.blocks = config, team_blocks(team, config.share_params)
+        demos = load_demos(config.demos, "rewards.gail.demos", None, team)
         self._digest = demos.digest
-        self._demos = DemoBatches(demos, team, False, 1, seed, device)
+        self._demos = DemoBatches(demos, team, recurrent=False, timesteps=1, seed=seed, device=device)
         self.nets = self._build(generator(seed, "weights")).to(device)
-        self._optimiser = Optimiser({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm)
+        self._optimizer = Optimizer({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm)
         self._shuffle = generator(seed, "minibatches")
-        self._between = generator(seed, "penalty", device=device)
-        self._obs_scale = ObservationScale(self.blocks, config.normalise_obs, device, OBS_CLIP)
-        self._obs_scale.observe(self._demos.obs, self._demos.live)
-        self._scale = RewardScale(config.normalise, copies, team.n, config.gamma or 0.99, device)
+        self._interpolation = generator(seed, "penalty", device=device)
+        self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device, OBS_CLIP)
+        self.obs_normalizer.update(self._demos.obs, self._demos.valid)
+        self._reward_scale = RewardScale(
+            enabled=config.normalize,
+            num_envs=context.num_envs,
+            num_agents=team.n,
+            gamma=config.gamma or 0.99,
+            device=device,
+        )
         self._updates = 0
-        self._raw = torch.zeros(())  # rewards of the present window before they are scaled
+        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
 
-    def _build(self, draw: torch.Generator) -> nn.ModuleDict:
+    def _build(self, weights: torch.Generator) -> nn.ModuleDict:
         config = self.config
-        shape = Shape(config.hidden, config.activation, False, "none", 1)
+        network = NetworkConfig(config.hidden_sizes, config.activation, share_params=config.share_params)
         nets = {}
         for block in self.blocks:
-            inputs = block.features + (action_size(block.roles[0].action) if config.actions else 0)
-            nets[block.name] = Core(inputs, 1, 1.0, shape, block.n if config.share == "none" else None, draw)
+            inputs = block.obs_size + (action_size(block.action_spec) if config.actions else 0)
+            sets = block.n if config.share_params == "none" else None
+            nets[block.name] = build_agent_network(inputs, 1, network, weights, sets=sets)
         return nn.ModuleDict(nets)
 
-    def reward(self, window: Window) -> Tensor:
-        there = live(window)
+    def reward(self, rollout: Rollout) -> Tensor:
+        valid = valid_mask(rollout)
         with torch.no_grad():
-            read = self._inputs(tree_map(lambda x: x[:-1], window.obs), window.action)
-            self._raw = torch.where(there, _REWARDS[self.config.reward](self._logits(read)), 0.0)
-        return reward_of(self._scale(self._raw), there, self._updates)
+            inputs = self.inputs(tree_map(lambda x: x[:-1], rollout.obs), rollout.action)
+            self._unscaled = torch.where(valid, _REWARDS[self.config.reward](self._logits(inputs)), 0.0)
+        return mask_signal(self._reward_scale(self._unscaled), valid, self._updates)
 
-    def update(self, window: Window) -> dict[str, float]:
-        config, there = self.config, live(window)
-        obs = tree_map(lambda x: x[:-1], window.obs)
-        read = tree_map(lambda x: x.flatten(0, 1), self._inputs(obs, window.action))
-        counts, reports = there.flatten(0, 1), []
-        for rows in batches(there, config.epochs, config.minibatches, self._shuffle):
-            played = tree_map(lambda x, rows=rows: x.index_select(0, rows), read)
-            loss, report = self._loss(played, counts[rows])
-            self._optimiser.step(loss, {"gail": config.lr})
-            reports.append(torch.cat([loss.detach().view(1), report]))
-        self._obs_scale.observe(obs, there)
-        self._scale.observe(self._raw, there)
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        config, valid = self.config, valid_mask(rollout)
+        obs = tree_map(lambda x: x[:-1], rollout.obs)
+        inputs = tree_map(lambda x: x.flatten(0, 1), self.inputs(obs, rollout.action))
+        flat_valid, reports = valid.flatten(0, 1), []
+        for index in minibatches(
+            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+        ):
+            policy_inputs = tree_map(lambda x, index=index: x.index_select(0, index), inputs)
+            loss, mean_probs = self._loss(policy_inputs, flat_valid[index])
+            self._optimizer.step(loss, {"gail": config.lr})
+            reports.append(torch.cat([loss.detach().view(1), mean_probs]))
+        self.obs_normalizer.update(obs, valid)
+        self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
         found = torch.stack(reports).mean(0).tolist() if reports else [0.0, 0.0, 0.0]
-        return dict(zip(("loss/gail", "gail/demonstrated", "gail/played"), found, strict=True))
+        return dict(zip(("loss/gail", "gail/demo_prob", "gail/policy_prob"), found, strict=True))
 
-    def _loss(self, played: dict[str, Tensor], there: Tensor) -> tuple[Tensor, Tensor]:
-        """The discriminator's loss on rows of play [M, n, D] by block and as many demonstrated ones, and [2] what it
-        takes each for on average; there: [M, N], whose play counts.
+    def _loss(self, policy_inputs: dict[str, Tensor], valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the discriminator's loss on a minibatch and as many demonstrations, and its mean outputs.
+
+        Args:
+            policy_inputs: The team's own observations and actions by block, [M, n, D].
+            valid: True where they count, [M, N] bool.
+
+        Returns:
+            The loss [], and the mean probabilities of being demonstrated, of demonstrations and of the team's own [2].
         """
-        shown = self._demos.draw(len(there))
-        right = {name: x[0] for name, x in self._inputs(shown.obs, shown.action).items()}
-        right_there = shown.live[0]
-        logit, other = self._logits(right), self._logits(played)
-        cost, other_cost = discriminator_loss(logit, other)
-        loss = masked_mean(cost, right_there) + masked_mean(other_cost, there)
+        batch = self._demos.draw(len(valid))
+        demo_inputs = {name: x[0] for name, x in self.inputs(batch.obs, batch.action).items()}
+        demo_valid = batch.valid[0]
+        demo_logits, policy_logits = self._logits(demo_inputs), self._logits(policy_inputs)
+        demo_loss, policy_loss = discriminator_loss(demo_logits, policy_logits)
+        loss = masked_mean(demo_loss, demo_valid) + masked_mean(policy_loss, valid)
         if self.config.penalty:
-            slopes = self._slopes(right, played)
-            loss = loss + self.config.penalty * masked_mean(gradient_penalty(slopes), right_there & there)
+            gradients = self.interpolated_gradients(demo_inputs, policy_inputs)
+            loss = loss + self.config.penalty * masked_mean(gradient_penalty(gradients), demo_valid & valid)
         with torch.no_grad():
-            taken = [masked_mean(torch.sigmoid(logit), right_there), masked_mean(torch.sigmoid(other), there)]
-        return loss, torch.stack(taken)
+            probs = [
+                masked_mean(torch.sigmoid(demo_logits), demo_valid),
+                masked_mean(torch.sigmoid(policy_logits), valid),
+            ]
+        return loss, torch.stack(probs)
 
-    def _slopes(self, right: dict[str, Tensor], played: dict[str, Tensor]) -> Tensor:
-        """The discriminator's slopes [M, N, widest D] somewhere between demonstrations and play."""
-        between = {}
-        for name, x in right.items():
-            share = torch.rand((*x.shape[:-1], 1), generator=self._between, device=x.device)
-            between[name] = (share * x + (1 - share) * played[name]).requires_grad_()
-        logits = self._logits(between).sum()
-        found = torch.autograd.grad(logits, list(between.values()), create_graph=True)
+    def interpolated_gradients(self, demo_inputs: dict[str, Tensor], policy_inputs: dict[str, Tensor]) -> Tensor:
+        """Returns the discriminator's gradients at points between demonstrations and play, [M, N, widest D]."""
+        interpolated = {}
+        for name, x in demo_inputs.items():
+            weight = torch.rand((*x.shape[:-1], 1), generator=self._interpolation, device=x.device)
+            interpolated[name] = (weight * x + (1 - weight) * policy_inputs[name]).requires_grad_()
+        logits = self._logits(interpolated).sum()
+        found = torch.autograd.grad(logits, list(interpolated.values()), create_graph=True)
         width = max(x.shape[-1] for x in found)
-        slopes = {name: nn.functional.pad(x, (0, width - x.shape[-1])) for name, x in zip(between, found, strict=True)}
-        return join(slopes, self.blocks, -2)
+        gradients = {
+            name: nn.functional.pad(x, (0, width - x.shape[-1])) for name, x in zip(interpolated, found, strict=True)
+        }
+        return join_blocks(gradients, self.blocks, -2)
 
-    def _inputs(self, obs: dict[str, Tree], action: dict[str, Action]) -> dict[str, Tensor]:
-        """What the discriminator reads of rows, by block [.., n, D]."""
-        scaled, found = self._obs_scale(obs), {}
+    def inputs(self, obs: dict[str, Tree], action: dict[str, Action]) -> dict[str, Tensor]:
+        """Returns the discriminator's inputs by block, [.., n, D]."""
+        scaled, found = self.obs_normalizer(obs), {}
         for block in self.blocks:
-            seen = block.gather(scaled).float()
-            done = encoded(block.roles[0].action, block.action(action)) if self.config.actions else None
-            found[block.name] = seen if done is None else torch.cat([seen, done.clamp(-1, 1)], -1)
+            inputs = block.join_obs(scaled).float()
+            if self.config.actions:
+                taken = encode_actions(block.action_spec, block.join_actions(action))
+                inputs = torch.cat([inputs, taken.clamp(-1, 1)], -1)
+            found[block.name] = inputs
         return found
 
-    def _logits(self, read: dict[str, Tensor]) -> Tensor:
-        """Logits of being demonstrated [.., N]."""
-        return join(
-            {b.name: self.nets[b.name](read[b.name], None, {})[0][..., 0] for b in self.blocks}, self.blocks, -1
-        )
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Returns the logits of being demonstrated, [.., N]."""
+        logits = {b.name: self.nets[b.name](inputs[b.name], None, {})[0][..., 0] for b in self.blocks}
+        return join_blocks(logits, self.blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "nets": self.nets.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "demos": self._demos.state_dict(),
             "digest": self._digest,
             "shuffle": self._shuffle.get_state(),
-            "between": self._between.get_state(),
-            "observations": self._obs_scale.state_dict(),
-            "scale": self._scale.state_dict(),
+            "interpolation": self._interpolation.get_state(),
+            "obs_normalizer": self.obs_normalizer.state_dict(),
+            "reward_scale": self._reward_scale.state_dict(),
             "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """UserError if the demonstrations are not those that the run was started with."""
+        """Restores the state returned by `state_dict`.
+
+        Raises:
+            UserError: If the demonstrations are not those that the run was started with.
+        """
         if state["digest"] != self._digest:
             raise UserError(
-                f"the demonstrations {self.config.demos} have changed since the run was started: put back the ones "
-                "that it was started with"
+                f"the demonstrations {self.config.demos} have changed since the run was started. Restore the original "
+                "file."
             )
         self.nets.load_state_dict(state["nets"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._demos.load_state_dict(state["demos"])
         self._shuffle.set_state(state["shuffle"].cpu())
-        self._between.set_state(state["between"].cpu())
-        self._obs_scale.load_state_dict(state["observations"])
-        self._scale.load_state_dict(state["scale"])
+        self._interpolation.set_state(state["interpolation"].cpu())
+        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
+        self._reward_scale.load_state_dict(state["reward_scale"])
         self._updates = state["updates"]
 
 
@@ -182,6 +222,6 @@ def _require_vectors(team: TeamSpec) -> None:
     for role in team.roles:
         if len(role.observation_space.shape or ()) != 1:
             raise UserError(
-                f"rewards.gail reads vectors, and role '{role.name}' observes {role.observation_space}: flatten the "
-                "observation to one axis, or imitate with imitation.demos"
+                f"rewards.gail reads vectors, but role '{role.name}' observes {role.observation_space}. Flatten the "
+                "observation to one axis, or use imitation.demos instead."
             )

@@ -1,12 +1,16 @@
-"""ICM, the intrinsic curiosity module: a team is rewarded for steps whose outcome it cannot tell.
+"""ICM, the intrinsic curiosity module: rewards steps whose outcome is hard to predict.
 
-An encoder makes features of observations. From the features of two rows the inverse model tells what was done between
-them; from those of a row and what is done in it the forward model tells those of the next, and its error is the reward.
-Features that no action changes help neither model, so that noise nobody has a hand in is not rewarded for long.
+An encoder phi maps observations to features. The inverse model predicts the action from the features of two consecutive
+observations; the forward model predicts the next features from the current ones and the action, and its error is the
+reward. Features that no action influences help neither model, so noise that agents cannot control is not rewarded for
+long.
+
+    reward_t = eta / 2 ||forward(phi(obs_t), action_t) - phi(obs_{t+1})||^2
+    loss = beta * forward error + (1 - beta) * inverse error
 
 Source: Pathak et al. 2017.
-Differs: nothing is rewarded before the first update, when all errors are chance; a reward is at most 1 / strength, so
-that weighted it is at most 1.
+Differences: rewards are zero before the first update, when all errors are random; a reward is at most 1 / weight, so
+that it is at most 1 after weighting.
 """
 
 from __future__ import annotations
@@ -16,143 +20,171 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.optimiser import Optimiser
-from coterie.math.curiosity import action_error, curiosity_reward, squared_error
-from coterie.math.losses import masked_mean
-from coterie.metrics import Metric, declare
-from coterie.nets.joint import action_size, encoded
-from coterie.nets.scaling import ObservationScale
-from coterie.nets.team import Block, Core, Shape, TeamNet, blocks, join
-from coterie.rewards.config import IcmConfig
-from coterie.rewards.scale import RewardScale
-from coterie.rewards.signal import OBS_CLIP, RewardSignal, batches, require_alike, reward_metrics, reward_of, seen
-from coterie.seeds import generator
-from coterie.types import Action, TeamSpec, Tree, Window, tree_map
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.optimizer import Optimizer
+from coterie.config.rewards import IcmConfig
+from coterie.core.metrics import Metric, declare
+from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree, tree_map
+from coterie.core.types import Action, Rollout
+from coterie.math.intrinsic_rewards import action_error, curiosity_reward, squared_error
+from coterie.math.statistics import masked_mean
+from coterie.nets.config import NetworkConfig
+from coterie.nets.layers import action_size, encode_actions
+from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.team import Block, TeamNetwork, build_agent_network, join_blocks, team_blocks
+from coterie.rewards.reward_scale import RewardScale
+from coterie.rewards.signal import (
+    OBS_CLIP,
+    RewardSignal,
+    mask_signal,
+    minibatches,
+    observed_outcome,
+    require_equal_spaces,
+    reward_metrics,
+)
 
 declare(
     *reward_metrics("icm", "curiosity (ICM)"),
     Metric("loss/icm_forward", "", "half the squared error of the forward model's features", "down", "mean"),
-    Metric("loss/icm_inverse", "nat", "how badly the inverse model tells what was done", "down", "mean"),
+    Metric("loss/icm_inverse", "nat", "loss of the inverse model's action prediction", "down", "mean"),
 )
 
 
-class _Models(nn.Module):
-    """Encoder, inverse and forward model of every block of agents."""
+class CuriosityModels(nn.Module):
+    """Encoder, inverse model and forward model of every block of agents."""
 
-    def __init__(self, team: TeamSpec, config: IcmConfig, draw: torch.Generator):
+    def __init__(self, team: TeamSpec, config: IcmConfig, weights: torch.Generator):
         super().__init__()
-        self.blocks = blocks(team, config.share)
-        shape = Shape(config.hidden, config.activation, False, "none", 1)
+        self.blocks = team_blocks(team, config.share_params)
+        network = NetworkConfig(config.hidden_sizes, config.activation, share_params=config.share_params)
         width = config.features
-        self.encoder = TeamNet(team, {b.name: width for b in self.blocks}, 1.0, shape, config.share, False, draw)
+        features = {b.name: width for b in self.blocks}
+        self.encoder = TeamNetwork(team, features, network, weights)
+        actions = {b.name: action_size(b.action_spec) for b in self.blocks}
 
-        def heads(extra: int, outputs: dict[str, int]) -> nn.ModuleDict:
-            made = {}
+        def heads(inputs: dict[str, int], outputs: dict[str, int]) -> nn.ModuleDict:
+            nets = {}
             for block in self.blocks:
-                inputs = width + (extra or action_size(block.roles[0].action))
-                sets = block.n if config.share == "none" else None
-                made[block.name] = Core(inputs, outputs[block.name], 1.0, shape, sets, draw)
-            return nn.ModuleDict(made)
+                sets = block.n if config.share_params == "none" else None
+                nets[block.name] = build_agent_network(
+                    inputs[block.name], outputs[block.name], network, weights, sets=sets
+                )
+            return nn.ModuleDict(nets)
 
-        self.inverse = heads(width, {b.name: action_size(b.roles[0].action) for b in self.blocks})
-        self.forth = heads(0, {b.name: width for b in self.blocks})
+        self.inverse_model = heads({b.name: 2 * width for b in self.blocks}, actions)
+        self.forward_model = heads({name: width + size for name, size in actions.items()}, features)
 
     def encode(self, obs: dict[str, Tree]) -> dict[str, Tensor]:
-        """Features [.., n, F] by block."""
+        """Returns features by block, [.., n, F]."""
         return self.encoder(obs, None, {})[0]
 
-    def ahead(self, block: Block, features: Tensor, action: Action) -> Tensor:
-        """The features that follow as the forward model tells them [.., n, F]."""
-        done = encoded(block.roles[0].action, action)
-        return self.forth[block.name](torch.cat([features, done], -1), None, {})[0]
+    def predict_features(self, block: Block, features: Tensor, action: Action) -> Tensor:
+        """Returns the forward model's prediction of the next features, [.., n, F]."""
+        encoded_action = encode_actions(block.action_spec, action)
+        return self.forward_model[block.name](torch.cat([features, encoded_action], -1), None, {})[0]
 
-    def done(self, block: Block, features: Tensor, following: Tensor) -> Tensor:
-        """What was done as the inverse model tells it [.., n, sum A + C]."""
-        return self.inverse[block.name](torch.cat([features, following], -1), None, {})[0]
+    def predict_action(self, block: Block, features: Tensor, next_features: Tensor) -> Tensor:
+        """Returns the inverse model's prediction of the action, [.., n, sum A + C]."""
+        return self.inverse_model[block.name](torch.cat([features, next_features], -1), None, {})[0]
 
 
-class Icm(RewardSignal):
-    """See the module."""
+class ICM(RewardSignal):
+    """Intrinsic curiosity module, see the module."""
 
     Config: ClassVar = IcmConfig
 
-    def __init__(self, team: TeamSpec, config: IcmConfig, copies: int, seed: int, device: torch.device) -> None:
-        require_alike("icm", team, config.share)
+    def __init__(self, config: IcmConfig, context: AlgorithmContext) -> None:
+        team, seed, device = context.team, context.seed, context.device
+        require_equal_spaces("icm", team, config.share_params)
         self.config = config
-        self.models = _Models(team, config, generator(seed, "weights")).to(device)
-        self._optimiser = Optimiser({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm)
+        self.models = CuriosityModels(team, config, generator(seed, "weights")).to(device)
+        self._optimizer = Optimizer({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm)
         self._shuffle = generator(seed, "minibatches")
-        self._obs_scale = ObservationScale(self.models.blocks, config.normalise_obs, device, OBS_CLIP)
-        self._scale = RewardScale(config.normalise, copies, team.n, config.gamma or 0.99, device)
+        self.obs_normalizer = ObservationNormalizer(
+            self.models.blocks if config.normalize_obs else (), device, OBS_CLIP
+        )
+        self._reward_scale = RewardScale(
+            enabled=config.normalize,
+            num_envs=context.num_envs,
+            num_agents=team.n,
+            gamma=config.gamma or 0.99,
+            device=device,
+        )
         self._updates = 0
-        self._raw = torch.zeros(())  # rewards of the present window before they are scaled
+        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
 
-    def reward(self, window: Window) -> Tensor:
-        obs = self._obs_scale(window.obs)
+    def reward(self, rollout: Rollout) -> Tensor:
+        obs = self.obs_normalizer(rollout.obs)
         with torch.no_grad():
             features = self.models.encode(obs)
             errors = {}
             for block in self.models.blocks:
-                now, following = features[block.name][:-1], features[block.name][1:]
-                errors[block.name] = squared_error(
-                    self.models.ahead(block, now, block.action(window.action)), following
-                )
-            error = join(errors, self.models.blocks, -1)
-        live = seen(window)
-        self._raw = torch.where(live, error, 0.0)
-        scaled = curiosity_reward(self._scale(self._raw), self.config.eta, self.config.strength)
-        return reward_of(scaled, live, self._updates)
+                current, following = features[block.name][:-1], features[block.name][1:]
+                predicted = self.models.predict_features(block, current, block.join_actions(rollout.action))
+                errors[block.name] = squared_error(predicted, following)
+            error = join_blocks(errors, self.models.blocks, -1)
+        valid = observed_outcome(rollout)
+        self._unscaled = torch.where(valid, error, 0.0)
+        reward = curiosity_reward(self._reward_scale(self._unscaled), self.config.eta, self.config.weight)
+        return mask_signal(reward, valid, self._updates)
 
-    def update(self, window: Window) -> dict[str, float]:
-        config, live = self.config, seen(window)
-        obs = tree_map(lambda x: x.flatten(0, 1), self._obs_scale(window.obs))
-        action = tree_map(lambda x: x.flatten(0, 1), window.action)
-        masks = {name: x[:-1].flatten(0, 1) for name, x in window.action_mask.items()}
-        counts, copies, reports = live.flatten(0, 1), window.copies, []
-        for rows in batches(live, config.epochs, config.minibatches, self._shuffle):
-            one, two, done, open_ = (
-                tree_map(lambda x, at=at: x.index_select(0, at), tree)
-                for tree, at in ((obs, rows), (obs, rows + copies), (action, rows), (masks, rows))
-            )
-            forward, inverse = self._errors(one, two, done, open_)
-            counted = counts[rows]
-            losses = torch.stack([masked_mean(forward, counted), masked_mean(inverse, counted)])
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        config, valid = self.config, observed_outcome(rollout)
+        obs = tree_map(lambda x: x.flatten(0, 1), self.obs_normalizer(rollout.obs))
+        action = tree_map(lambda x: x.flatten(0, 1), rollout.action)
+        action_mask = {name: x[:-1].flatten(0, 1) for name, x in rollout.action_mask.items()}
+        flat_valid, reports = valid.flatten(0, 1), []
+        for index in minibatches(
+            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+        ):
+            batch = tree_map(lambda x, index=index: x.index_select(0, index), (obs, action, action_mask))
+            next_index = index + rollout.num_envs
+            next_obs = tree_map(lambda x, index=next_index: x.index_select(0, index), obs)
+            forward, inverse = self._errors(batch[0], next_obs, batch[1], batch[2])
+            counts = flat_valid[index]
+            losses = torch.stack([masked_mean(forward, counts), masked_mean(inverse, counts)])
             loss = config.beta * losses[0] + (1 - config.beta) * losses[1]
-            self._optimiser.step(loss, {"icm": config.lr})
+            self._optimizer.step(loss, {"icm": config.lr})
             reports.append(losses.detach())
-        self._obs_scale.observe(tree_map(lambda x: x[:-1], window.obs), live)
-        self._scale.observe(self._raw, live)
+        self.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid)
+        self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
         forward, inverse = torch.stack(reports).mean(0).tolist() if reports else (0.0, 0.0)
         return {"loss/icm_forward": forward, "loss/icm_inverse": inverse}
 
     def _errors(
-        self, one: dict[str, Tree], two: dict[str, Tree], action: dict[str, Action], mask: dict[str, Tensor]
+        self,
+        obs: dict[str, Tree],
+        next_obs: dict[str, Tree],
+        action: dict[str, Action],
+        action_mask: dict[str, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Errors of the forward and the inverse model [M, N] between rows `one` and those that followed them."""
-        features, following = self.models.encode(one), self.models.encode(two)
+        """Returns the errors of the forward and the inverse model, [M, N] each."""
+        features, next_features = self.models.encode(obs), self.models.encode(next_obs)
         forward, inverse = {}, {}
         for block in self.models.blocks:
-            now, then, done = features[block.name], following[block.name], block.action(action)
-            forward[block.name] = squared_error(self.models.ahead(block, now, done), then)
-            told = self.models.done(block, now, then)
-            inverse[block.name] = action_error(block.roles[0].action, told, block.mask(mask), done)
-        return join(forward, self.models.blocks, -1), join(inverse, self.models.blocks, -1)
+            current, following, taken = features[block.name], next_features[block.name], block.join_actions(action)
+            forward[block.name] = squared_error(self.models.predict_features(block, current, taken), following)
+            predicted = self.models.predict_action(block, current, following)
+            inverse[block.name] = action_error(block.action_spec, predicted, block.join_masks(action_mask), taken)
+        return join_blocks(forward, self.models.blocks, -1), join_blocks(inverse, self.models.blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "models": self.models.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "shuffle": self._shuffle.get_state(),
-            "observations": self._obs_scale.state_dict(),
-            "scale": self._scale.state_dict(),
+            "obs_normalizer": self.obs_normalizer.state_dict(),
+            "reward_scale": self._reward_scale.state_dict(),
             "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.models.load_state_dict(state["models"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._shuffle.set_state(state["shuffle"].cpu())
-        self._obs_scale.load_state_dict(state["observations"])
-        self._scale.load_state_dict(state["scale"])
+        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
+        self._reward_scale.load_state_dict(state["reward_scale"])
         self._updates = state["updates"]

@@ -1,4 +1,4 @@
-"""A learner whose team is rewarded by signals beside its environment."""
+"""An algorithm whose team receives reward signals in addition to the environment's rewards."""
 
 from __future__ import annotations
 
@@ -8,141 +8,159 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie import registry
-from coterie.algos.algorithm import Algorithm
-from coterie.algos.onpolicy import group_members, live, paid
-from coterie.algos.streams import EXTRINSIC, Stream
-from coterie.errors import UserError
-from coterie.math.losses import masked_moments
-from coterie.metrics import declare
-from coterie.policy import Policy
-from coterie.rewards.config import RewardsConfig, SignalConfig
+from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
+from coterie.algos.reward_streams import EXTRINSIC, RewardStream
+from coterie.algos.rollouts import agent_rewards, valid_mask
+from coterie.config import registry
+from coterie.config.rewards import RewardsConfig, SignalConfig
+from coterie.config.schema import Choice
+from coterie.core.errors import UserError
+from coterie.core.metrics import declare
+from coterie.core.seeds import seed_of
+from coterie.core.types import Rollout
+from coterie.math.statistics import masked_moments
+from coterie.policies.base import Policy
 from coterie.rewards.signal import RewardSignal, reward_metrics
-from coterie.seeds import seed_of
-from coterie.types import TeamSpec, Window
 
-declare(*reward_metrics("extrinsic", "what the environment pays"))
+declare(*reward_metrics("extrinsic", "the environment's reward"))
 
 
-def streams_of(config: RewardsConfig) -> tuple[Stream, ...]:
-    """What a team is rewarded for, what the environment pays first."""
+def make_reward_streams(config: RewardsConfig) -> tuple[RewardStream, ...]:
+    """Returns the reward streams of a team, the environment's first."""
     parts = {EXTRINSIC.name: config.extrinsic} | config.signals
     return tuple(
-        Stream(
-            name,
-            part.strength,
-            part.gamma,
-            part.episodic if isinstance(part, SignalConfig) else True,
-            part.strength_schedule,
-            part.strength_end,
+        RewardStream(
+            name=name,
+            weight=part.weight,
+            gamma=part.gamma,
+            episodic=part.episodic if isinstance(part, SignalConfig) else True,
+            schedule=part.weight_schedule,
+            end=part.weight_end,
         )
         for name, part in parts.items()
     )
 
 
-def compose(
-    cls: Any, algo: str, team: TeamSpec, params: Any, config: RewardsConfig, copies: int, horizon: int | None,
-    seed: int, device: torch.device, rewarded: bool = True,
-) -> Algorithm:  # fmt: skip
-    """The learner of a team that is rewarded so; `algo` names its class in messages. Without its signals if not
-    `rewarded`: for acting and judging.
+def make_rewarded(
+    choice: Choice, config: RewardsConfig, context: AlgorithmContext, *, with_signals: bool = True
+) -> Algorithm:
+    """Creates the algorithm of a team that has reward signals.
 
-    UserError where the team learns nothing, and for what the algorithm cannot do.
+    Args:
+        choice: The algorithm and its settings.
+        config: The reward signals and their weights.
+        context: Everything else that the algorithm needs.
+        with_signals: False to leave out the signals, which acting does not need.
+
+    Raises:
+        UserError: If the algorithm does not learn or does not support the signals' settings.
     """
+    cls, team = registry.algorithm(choice.name), context.team
     if not cls.capabilities.learns:
         raise UserError(
-            f"team '{team.name}' is given rewards, and algo={algo} learns nothing: leave out rewards.* and "
-            f"teams.{team.name}.rewards.*, or choose an algorithm that learns"
+            f"team '{team.name}' has reward settings, but algo={choice.name} does not learn. Remove rewards.* and "
+            f"teams.{team.name}.rewards.*, or choose an algorithm that learns."
         )
-    streams = streams_of(config)
-    if cls.capabilities.streams:
-        learner = cls(team, params, copies, horizon, seed, device, streams=streams)
+    streams = make_reward_streams(config)
+    if cls.capabilities.reward_streams:
+        algorithm = cls(choice.params, replace(context, reward_streams=streams))
     else:
-        require_one_discount(team.name, algo, params.gamma, streams)
-        learner = cls(team, params, copies, horizon, seed, device)
-    if not rewarded:
-        return learner
+        require_one_discount(team.name, choice, streams)
+        algorithm = cls(choice.params, context)
+    if not with_signals:
+        return algorithm
     signals = {
-        name: registry.signal(name)(team, part, copies, seed_of(seed, "reward", name), device)
+        name: registry.signal(name)(part, replace(context, seed=seed_of(context.seed, "reward", name)))
         for name, part in config.signals.items()
     }
-    return Rewarded(learner, signals, streams)
+    return RewardedAlgorithm(algorithm, signals, streams)
 
 
-def require_one_discount(team: str, algo: str, gamma: float, streams: tuple[Stream, ...]) -> None:
-    """UserError for another discount than the algorithm's `gamma`, which it has for all rewards."""
+def require_one_discount(team: str, choice: Choice, streams: tuple[RewardStream, ...]) -> None:
+    """Raises UserError for a stream whose discount differs from `algo.gamma`, which applies to all rewards."""
+    gamma = vars(choice.params)["gamma"]
     for stream in streams:
         if stream.gamma is not None and stream.gamma != gamma:
             raise UserError(
-                f"rewards.{stream.name}.gamma={stream.gamma} of team '{team}' wants a value for each reward, and "
-                f"algo={algo} learns from their sum with algo.gamma={gamma}: leave it out, or use ppo, ippo, mappo or "
-                "poca"
+                f"rewards.{stream.name}.gamma={stream.gamma} of team '{team}' needs one value function per reward, but "
+                f"algo={choice.name} learns from the sum of rewards with algo.gamma={gamma}. Remove the setting, or "
+                "use ppo, ippo, mappo or poca."
             )
 
 
-def mixed(window: Window, weights: dict[str, float], earned: dict[str, Tensor]) -> Window:
-    """The window as an algorithm with one value gets it: agents earn the weighted sum, groups their weighted own.
+def add_weighted_rewards(rollout: Rollout, weights: dict[str, float], rewards: dict[str, Tensor]) -> Rollout:
+    """Returns a rollout whose rewards are the weighted sum of the environment's and the signals'.
 
-    weights: by name, `extrinsic` among them; earned: by name [T, B, N].
+    Args:
+        rollout: The rollout.
+        weights: Weights by name, `extrinsic` included.
+        rewards: Rewards of the signals by name, [T, B, N] each.
     """
-    reward = window.reward * weights["extrinsic"]
-    for name, own in earned.items():
+    reward = rollout.reward * weights["extrinsic"]
+    for name, own in rewards.items():
         reward = reward + weights[name] * own
-    return replace(window, reward=reward, group_reward=window.group_reward * weights["extrinsic"])
+    return replace(rollout, reward=reward, group_reward=rollout.group_reward * weights["extrinsic"])
 
 
-class Rewarded(Algorithm):
-    """Rewards every window by the team's signals, hands it to the learner, and lets the signals learn from it.
+class RewardedAlgorithm(Algorithm):
+    """Computes the rewards of a team's signals for every rollout, updates the algorithm, then updates the signals.
 
-    A learner with streams gets each signal's rewards beside the environment's; another gets their weighted sum in the
-    place of it, which its replay stores. Evaluation and `rollout/return_mean` never see them.
+    An algorithm with reward streams gets the rewards of each signal separately. Others get the weighted sum in place of
+    the environment's rewards, which is also what their replay buffer stores. Evaluations and `rollout/return_mean` use
+    the environment's rewards only.
+
+    Args:
+        algorithm: The algorithm to wrap.
+        signals: Reward signals by name.
+        streams: Reward streams, the environment's first.
     """
 
-    def __init__(self, learner: Algorithm, signals: dict[str, RewardSignal], streams: tuple[Stream, ...]):
-        self.learner, self.signals, self.streams = learner, signals, streams
-        self.capabilities = learner.capabilities  # pyright: ignore[reportAttributeAccessIssue]
-        self.horizon, self.notes = learner.horizon, learner.notes
-        self._team = learner.policy.team
-        if signals and not learner.capabilities.streams:
+    def __init__(self, algorithm: Algorithm, signals: dict[str, RewardSignal], streams: tuple[RewardStream, ...]):
+        self.algorithm, self.signals, self.streams = algorithm, signals, streams
+        self.capabilities = algorithm.capabilities  # pyright: ignore[reportAttributeAccessIssue]
+        self.rollout_length, self.notes = algorithm.rollout_length, algorithm.notes
+        self._team = algorithm.policy.team
+        if signals and not algorithm.capabilities.reward_streams:
             self.notes += (
-                f"{' and '.join(signals)}: added to what the environment pays, with its discount and its ends: the "
-                "algorithm has one value for all rewards",
+                f"{' and '.join(signals)}: added to the environment's reward with the same discount, because the "
+                "algorithm has one value function for all rewards",
             )
-        self._members: Tensor | None = None
+        self._membership: Tensor | None = None
 
     @property
     def policy(self) -> Policy:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The learner's."""
-        return self.learner.policy
+        """The algorithm's policy."""
+        return self.algorithm.policy
 
-    def update(self, window: Window, progress: float) -> dict[str, float]:
-        earned = {name: signal.reward(window) for name, signal in self.signals.items()}
-        weights = {stream.name: stream.weight(progress) for stream in self.streams}
-        if self.learner.capabilities.streams:
-            given = replace(window, streams=earned)
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        rewards = {name: signal.reward(rollout) for name, signal in self.signals.items()}
+        weights = {stream.name: stream.weight_at(progress) for stream in self.streams}
+        if self.algorithm.capabilities.reward_streams:
+            rewarded = replace(rollout, streams=rewards)
         else:
-            given = mixed(window, weights, earned)
-        metrics = self.learner.update(given, progress)
+            rewarded = add_weighted_rewards(rollout, weights, rewards)
+        metrics = self.algorithm.update(rewarded, progress)
         for signal in self.signals.values():
-            metrics |= signal.update(window)
-        return metrics | self._statistics(window, earned) | {f"reward/{k}_strength": w for k, w in weights.items()}
+            metrics |= signal.update(rollout)
+        metrics |= self._reward_statistics(rollout, rewards)
+        return metrics | {f"reward/{name}_weight": weight for name, weight in weights.items()}
 
-    def _statistics(self, window: Window, earned: dict[str, Tensor]) -> dict[str, float]:
-        """Mean and spread of every reward over the steps of those who acted. One read by the host."""
-        if self._members is None:
-            self._members = group_members(self._team).to(window.reward.device)
-        rewards = {"extrinsic": paid(window, self._members, self._team.paid_by_group, False)} | earned
-        acted = live(window)
-        found = torch.stack([torch.stack(masked_moments(reward, acted)) for reward in rewards.values()]).tolist()
+    def _reward_statistics(self, rollout: Rollout, rewards: dict[str, Tensor]) -> dict[str, float]:
+        """Returns mean and standard deviation of every reward over agents that acted. One transfer to the host."""
+        if self._membership is None:
+            self._membership = group_membership(self._team).to(rollout.reward.device)
+        extrinsic = agent_rewards(rollout, self._membership, self._team.has_group_reward, False)
+        rewards, valid = {"extrinsic": extrinsic} | rewards, valid_mask(rollout)
+        moments = torch.stack([torch.stack(masked_moments(reward, valid)) for reward in rewards.values()]).tolist()
         metrics = {}
-        for name, (mean, variance) in zip(rewards, found, strict=True):
+        for name, (mean, variance) in zip(rewards, moments, strict=True):
             metrics |= {f"reward/{name}_mean": mean, f"reward/{name}_std": variance**0.5}
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict() | {"rewards": {name: s.state_dict() for name, s in self.signals.items()}}
+        return self.algorithm.state_dict() | {"rewards": {name: s.state_dict() for name, s in self.signals.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+        self.algorithm.load_state_dict(state)
         for name, signal in self.signals.items():
             signal.load_state_dict(state["rewards"][name])

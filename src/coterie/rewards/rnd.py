@@ -1,11 +1,13 @@
-"""RND, random network distillation: a team is rewarded for what it has seldom seen.
+"""RND, random network distillation: rewards observations that were rarely seen.
 
-A network with fixed random weights makes features of an observation, and another learns to tell them; where that errs,
-few observations like this one were learned from. The reward is the mean squared error on the row that a step led to.
+A network with fixed random weights maps an observation to features, and a predictor learns to match them. The error of
+the predictor is large for observations unlike those that it was trained on:
+
+    reward_t = mean((predictor(obs_{t+1}) - target(obs_{t+1}))^2)
 
 Source: Burda et al. 2018.
-Differs: statistics of observations and rewards change at the end of an update only, and nothing is rewarded before the
-first, which stands for the source's steps at random.
+Differences: statistics of observations and rewards change only at the end of an update, and rewards are zero before the
+first update, which replaces the source's initial random steps.
 """
 
 from __future__ import annotations
@@ -15,91 +17,114 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algos.optimiser import Optimiser
-from coterie.math.losses import masked_mean
-from coterie.metrics import Metric, declare
-from coterie.nets.scaling import ObservationScale
-from coterie.nets.team import Shape, TeamNet, join
-from coterie.rewards.config import RndConfig
-from coterie.rewards.scale import RewardScale
-from coterie.rewards.signal import OBS_CLIP, RewardSignal, batches, require_alike, reward_metrics, reward_of, seen
-from coterie.seeds import generator
-from coterie.types import TeamSpec, Tree, Window, tree_map
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.optimizer import Optimizer
+from coterie.config.rewards import RndConfig
+from coterie.core.metrics import Metric, declare
+from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree, tree_map
+from coterie.core.types import Rollout
+from coterie.math.statistics import masked_mean
+from coterie.nets.config import NetworkConfig
+from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.team import TeamNetwork, join_blocks
+from coterie.rewards.reward_scale import RewardScale
+from coterie.rewards.signal import (
+    OBS_CLIP,
+    RewardSignal,
+    mask_signal,
+    minibatches,
+    observed_outcome,
+    require_equal_spaces,
+    reward_metrics,
+)
 
 declare(
     *reward_metrics("rnd", "novelty (RND)"),
-    Metric("loss/rnd", "", "mean squared error of what the predictor tells of the random network", "down", "mean"),
+    Metric("loss/rnd", "", "mean squared error of the predictor's features", "down", "mean"),
 )
 
 
-class Rnd(RewardSignal):
-    """See the module."""
+class RND(RewardSignal):
+    """Random network distillation, see the module."""
 
     Config: ClassVar = RndConfig
 
-    def __init__(self, team: TeamSpec, config: RndConfig, copies: int, seed: int, device: torch.device) -> None:
-        require_alike("rnd", team, config.share)
+    def __init__(self, config: RndConfig, context: AlgorithmContext) -> None:
+        team, seed, device = context.team, context.seed, context.device
+        require_equal_spaces("rnd", team, config.share_params)
         self.config = config
-        self.target = self._net(team, config.hidden, generator(seed, "target")).to(device).requires_grad_(False)
-        # One layer more than what it has to tell, as in the source.
-        deeper = (*config.hidden, config.hidden[-1])
+        self.target = self._net(team, config.hidden_sizes, generator(seed, "target")).to(device).requires_grad_(False)
+        # One layer more than the target, as in the source.
+        deeper = (*config.hidden_sizes, config.hidden_sizes[-1])
         self.predictor = self._net(team, deeper, generator(seed, "predictor")).to(device)
-        self._optimiser = Optimiser({"rnd": self.predictor}, 1e-8, 0.0, config.max_grad_norm)
+        self._optimizer = Optimizer({"rnd": self.predictor}, 1e-8, 0.0, config.max_grad_norm)
         self._shuffle = generator(seed, "minibatches")
-        self._obs_scale = ObservationScale(self.target.blocks, config.normalise_obs, device, OBS_CLIP)
-        self._scale = RewardScale(config.normalise, copies, team.n, config.gamma or 0.99, device)
+        self.obs_normalizer = ObservationNormalizer(
+            self.target.blocks if config.normalize_obs else (), device, OBS_CLIP
+        )
+        self._reward_scale = RewardScale(
+            enabled=config.normalize,
+            num_envs=context.num_envs,
+            num_agents=team.n,
+            gamma=config.gamma or 0.99,
+            device=device,
+        )
         self._updates = 0
-        self._raw = torch.zeros(())  # rewards of the present window before they are scaled
+        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
 
-    def _net(self, team: TeamSpec, hidden: tuple[int, ...], draw: torch.Generator) -> TeamNet:
+    def _net(self, team: TeamSpec, hidden_sizes: tuple[int, ...], weights: torch.Generator) -> TeamNetwork:
         config = self.config
-        shape = Shape(hidden, config.activation, False, "none", 1)
+        network = NetworkConfig(hidden_sizes, config.activation, share_params=config.share_params)
         outputs = {role.name: config.features for role in team.roles}
-        return TeamNet(team, outputs, 1.0, shape, config.share, False, draw)
+        return TeamNetwork(team, outputs, network, weights)
 
-    def reward(self, window: Window) -> Tensor:
-        obs, live = self._obs_scale(tree_map(lambda x: x[1:], window.obs)), seen(window)
+    def reward(self, rollout: Rollout) -> Tensor:
+        next_obs, valid = self.obs_normalizer(tree_map(lambda x: x[1:], rollout.obs)), observed_outcome(rollout)
         with torch.no_grad():
-            self._raw = torch.where(live, self._error(obs), 0.0)
-        return reward_of(self._scale(self._raw), live, self._updates)
+            self._unscaled = torch.where(valid, self._error(next_obs), 0.0)
+        return mask_signal(self._reward_scale(self._unscaled), valid, self._updates)
 
-    def update(self, window: Window) -> dict[str, float]:
-        config, live = self.config, seen(window)
-        following = tree_map(lambda x: x[1:], window.obs)
-        obs = tree_map(lambda x: x.flatten(0, 1), self._obs_scale(following))
-        counts, reports = live.flatten(0, 1), []
-        for rows in batches(live, config.epochs, config.minibatches, self._shuffle):
-            error = self._error(tree_map(lambda x, rows=rows: x.index_select(0, rows), obs))
-            loss = masked_mean(error, counts[rows])
-            self._optimiser.step(loss, {"rnd": config.lr})
-            reports.append(loss.detach())
-        self._obs_scale.observe(following, live)
-        self._scale.observe(self._raw, live)
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        config, valid = self.config, observed_outcome(rollout)
+        next_obs = tree_map(lambda x: x[1:], rollout.obs)
+        scaled_obs = tree_map(lambda x: x.flatten(0, 1), self.obs_normalizer(next_obs))
+        flat_valid, losses = valid.flatten(0, 1), []
+        for index in minibatches(
+            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+        ):
+            error = self._error(tree_map(lambda x, index=index: x.index_select(0, index), scaled_obs))
+            loss = masked_mean(error, flat_valid[index])
+            self._optimizer.step(loss, {"rnd": config.lr})
+            losses.append(loss.detach())
+        self.obs_normalizer.update(next_obs, valid)
+        self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
-        return {"loss/rnd": float(torch.stack(reports).mean()) if reports else 0.0}
+        return {"loss/rnd": float(torch.stack(losses).mean()) if losses else 0.0}
 
     def _error(self, obs: dict[str, Tree]) -> Tensor:
-        """Mean squared errors of the predictor [.., N]."""
-        told, right = self.predictor(obs, None, {})[0], self.target(obs, None, {})[0]
-        order = self.target.blocks
-        return join({b.name: (told[b.name] - right[b.name]).square().mean(-1) for b in order}, order, -1)
+        """Returns the mean squared errors of the predictor, [.., N]."""
+        predicted, target = self.predictor(obs, None, {})[0], self.target(obs, None, {})[0]
+        blocks = self.target.blocks
+        return join_blocks({b.name: (predicted[b.name] - target[b.name]).square().mean(-1) for b in blocks}, blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "target": self.target.state_dict(),
             "predictor": self.predictor.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "shuffle": self._shuffle.get_state(),
-            "observations": self._obs_scale.state_dict(),
-            "scale": self._scale.state_dict(),
+            "obs_normalizer": self.obs_normalizer.state_dict(),
+            "reward_scale": self._reward_scale.state_dict(),
             "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.target.load_state_dict(state["target"])
         self.predictor.load_state_dict(state["predictor"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._shuffle.set_state(state["shuffle"].cpu())
-        self._obs_scale.load_state_dict(state["observations"])
-        self._scale.load_state_dict(state["scale"])
+        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
+        self._reward_scale.load_state_dict(state["reward_scale"])
         self._updates = state["updates"]

@@ -1,4 +1,4 @@
-"""What every reward signal is: one team's reward for what it lived through, and a way to learn from it."""
+"""Base class and shared functions of reward signals."""
 
 from __future__ import annotations
 
@@ -9,76 +9,89 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.errors import UserError
-from coterie.metrics import Metric
-from coterie.nets.team import Share, alike
-from coterie.types import TeamSpec, Window
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.core.errors import UserError
+from coterie.core.metrics import Metric
+from coterie.core.specs import TeamSpec
+from coterie.core.types import Rollout
+from coterie.nets.config import ShareParams
+from coterie.nets.encoders import can_share_network
+
+OBS_CLIP = 5.0
+"""Standard deviations from the mean to which observations are clipped. Source: Burda et al. 2018, section 2.4."""
 
 
 class RewardSignal(ABC):
-    """One team's signal: owns its networks, optimiser and normaliser.
+    """A reward signal of one team with its networks, optimizer and normalizers.
 
-    A window is first rewarded, before anything has learned from it, and then learned from.
+    For every rollout, `reward` is called first and `update` second.
+
+    Args:
+        config: Settings of the signal.
+        context: Team, number of environments and device; `seed` is the signal's own.
     """
 
     @abstractmethod
-    def __init__(self, team: TeamSpec, config: Any, copies: int, seed: int, device: torch.device) -> None:
-        """For `copies` copies; `seed` is the signal's own."""
+    def __init__(self, config: Any, context: AlgorithmContext) -> None: ...
 
     @abstractmethod
-    def reward(self, window: Window) -> Tensor:
-        """The reward of every step [T, B, N] before it is weighted, without gradient; 0 where an agent did not act."""
+    def reward(self, rollout: Rollout) -> Tensor:
+        """Returns rewards before weighting [T, B, N], without gradient; 0 where an agent did not act."""
 
     @abstractmethod
-    def update(self, window: Window) -> dict[str, float]:
-        """Learns from the window that `reward` was just asked about, and returns metrics."""
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Trains the networks on the rollout that `reward` was called with. Returns metrics."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that going on needs."""
+        """Returns everything needed to resume."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up where `state_dict` was called."""
+        """Restores the state returned by `state_dict`."""
 
 
-def reward_metrics(name: str, what: str) -> tuple[Metric, ...]:
-    """What is logged of the reward `name`, e.g. `icm`; what: it in words."""
+def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
+    """Returns the metrics of the reward `name`, e.g. `icm`."""
     return (
-        Metric(f"reward/{name}_mean", "", f"{what} of an agent's step before it is weighted, mean", None, "mean"),
-        Metric(f"reward/{name}_std", "", f"{what} of an agent's step before it is weighted, spread", None, "mean"),
-        Metric(f"reward/{name}_strength", "", f"weight of {what} among the rewards", None, "last"),
+        Metric(f"reward/{name}_mean", "", f"{description} before weighting, mean over agents and steps", None, "mean"),
+        Metric(f"reward/{name}_std", "", f"{description} before weighting, standard deviation", None, "mean"),
+        Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", None, "last"),
     )
 
 
-def seen(window: Window) -> Tensor:
-    """[T, B, N]: the agent acted and saw what came of it."""
-    return window.alive[:-1] & window.alive[1:] & window.acted[:-1, :, None]
+def observed_outcome(rollout: Rollout) -> Tensor:
+    """Returns where an agent acted and observed the next timestep, [T, B, N] bool."""
+    return rollout.alive[:-1] & rollout.alive[1:] & rollout.acted[:-1, :, None]
 
 
-def batches(where: Tensor, epochs: int, parts: int, shuffle: torch.Generator) -> Iterator[Tensor]:
-    """Places t x B + b of rows in which anybody counts, dealt to so many parts in a new random order every epoch.
+def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields shuffled minibatches of the timesteps in which any agent counts, none of them empty.
 
-    where: [T, B, N] bool; no part is empty.
+    Args:
+        valid: True where agents count, [T, B, N] bool.
+        epochs: Passes over the timesteps.
+        num_minibatches: Minibatches per pass.
+        generator: Shuffles the timesteps.
+
+    Yields:
+        Indices t * B + b, [M] int64.
     """
-    rows = where.any(-1).flatten().nonzero().squeeze(-1)
-    for _ in range(epochs if len(rows) else 0):
-        order = rows[torch.randperm(len(rows), generator=shuffle).to(rows.device)]
-        yield from order.chunk(parts)
+    timesteps = valid.any(-1).flatten().nonzero().squeeze(-1)
+    for _ in range(epochs if len(timesteps) else 0):
+        order = timesteps[torch.randperm(len(timesteps), generator=generator).to(timesteps.device)]
+        yield from order.chunk(num_minibatches)
 
 
-OBS_CLIP = 5.0
-"""Spreads from the mean to which observations are clipped. Source: Burda et al. 2018, section 2.4."""
+def mask_signal(reward: Tensor, valid: Tensor, updates: int) -> Tensor:
+    """Zeroes rewards [T, B, N] where an agent did not act, and all of them before the first update."""
+    return torch.where(valid, reward, 0.0) if updates else torch.zeros_like(reward)
 
 
-def reward_of(raw: Tensor, live: Tensor, updates: int) -> Tensor:
-    """What is handed out [T, B, N]: nothing where an agent did not act, and nothing before the first update."""
-    return torch.where(live, raw, 0.0) if updates else torch.zeros_like(raw)
-
-
-def require_alike(name: str, team: TeamSpec, share: Share) -> None:
-    """UserError if all agents are to share the signal's networks and their roles' spaces differ."""
-    if share == "all" and not alike(team.roles):
+def require_equal_spaces(name: str, team: TeamSpec, share: ShareParams) -> None:
+    """Raises UserError if all agents are to share the signal's networks but their roles' spaces differ."""
+    if share == "all" and not can_share_network(team.roles):
         raise UserError(
-            f"rewards.{name}.share=all needs roles with equal spaces, and those of team '{team.name}' differ: use role"
+            f"rewards.{name}.share_params=all needs equal spaces, but the roles of team '{team.name}' differ. Use "
+            f"rewards.{name}.share_params=role."
         )

@@ -1,5 +1,5 @@
-// A game that somebody plays: pictures and numbers come through a web socket, keys and buttons go back.
-import { Card, isTaken, make, returned, speedSlider, told } from "./cards.js";
+// Play page: receives images and timesteps through a web socket and sends key presses and button clicks.
+import { Card, isTaken, make, returnsOf, speedSlider, describe } from "./cards.js";
 
 const at = (id) => document.getElementById(id);
 const canvas = at("picture");
@@ -15,40 +15,40 @@ const held = new Map();
 const send = (command) => {
   if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(command));
 };
-const hand = {
+const controls = {
   press: (agent, component, choice) => send({ do: "press", agent, component, choice }),
   release: (agent, component, choice) => send({ do: "release", agent, component, choice }),
-  turn: (agent, number, value) => send({ do: "turn", agent, number, value }),
-  letGo: (agent, number) => send({ do: "let_go", agent, number }),
+  setValue: (agent, number, value) => send({ do: "set_value", agent, number, value }),
+  releaseValue: (agent, number) => send({ do: "release_value", agent, number }),
 };
 const showSpeed = speedSlider(at("speed"), at("fps"), (fps) => send({ do: "speed", fps }));
 
-function hello({ header, seats: own }) {
+function hello({ header, seats: playerSeats }) {
   document.title = `${header.title} · Coterie`;
   at("title").textContent = header.title;
   canvas.width = header.width;
   canvas.height = header.height;
-  seats = own;
-  const played = new Map(own.map((seat) => [seat.agent, seat]));
-  cards = header.agents.map((agent, i) => new Card(agent, i, played.has(i) ? hand : null, played.get(i)?.keys ?? {}));
+  seats = playerSeats;
+  const played = new Map(playerSeats.map((seat) => [seat.agent, seat]));
+  cards = header.agents.map((agent, i) => new Card(agent, i, played.has(i) ? controls : null, played.get(i)?.keys ?? {}));
   const order = [...cards.keys()].sort((a, b) => Number(played.has(b)) - Number(played.has(a)) || a - b);
   at("cards").replaceChildren(...order.map((i) => cards[i].element));
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = false;
 }
 
 let latest = 0;
-async function scene({ row }, picture) {
+async function scene({ timestep }, picture) {
   const number = ++latest;
   note("");
   const image = await createImageBitmap(new Blob([picture], { type: "image/webp" }));
   if (number < latest) return;
   brush.drawImage(image, 0, 0);
-  canvas.setAttribute("aria-label", `the game, ${told(row)}`);
-  canvas.dataset.row = row.row;
-  canvas.dataset.episode = row.episode;
-  at("where").textContent = told(row);
-  at("returns").textContent = `return: ${returned(row)}`;
-  row.agents.forEach((agent, i) => cards[i].show(agent, agent.did));
+  canvas.setAttribute("aria-label", `the game, ${describe(timestep)}`);
+  canvas.dataset.timestep = timestep.timestep;
+  canvas.dataset.episode = timestep.episode;
+  at("where").textContent = describe(timestep);
+  at("returns").textContent = `return: ${returnsOf(timestep)}`;
+  timestep.agents.forEach((agent, i) => cards[i].show(agent, agent.action));
 }
 
 function state(words) {
@@ -56,8 +56,8 @@ function state(words) {
   at("pause").firstElementChild.textContent = paused ? "Play" : "Pause";
   at("pause").setAttribute("aria-pressed", String(!paused));
   showSpeed(words.fps);
-  for (const seat of words.seats) cards[seat.agent].want(seat);
-  const waiting = words.waiting.length ? `${words.waiting.join(" and ")} to choose` : "";
+  for (const seat of words.seats) cards[seat.agent].showRequest(seat);
+  const waiting = words.waiting.length ? `waiting for ${words.waiting.join(" and ")}` : "";
   at("link").textContent = waiting || (paused ? "paused" : "playing");
 }
 
@@ -77,7 +77,7 @@ socket.addEventListener("message", async (event) => {
 });
 socket.addEventListener("close", () => {
   at("link").textContent = "not connected";
-  note("The game has ended: start coterie play again, and load this page anew.");
+  note("The game has ended. Start coterie play again and reload this page.");
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = true;
 });
 
@@ -95,11 +95,11 @@ for (const id of Object.keys(act)) {
 
 const COMMON = { Space: act.pause, Period: act.step, KeyN: act.new };
 
-function letGo(code) {
+function releaseKey(code) {
   const means = held.get(code);
   held.delete(code);
-  if (means?.number !== undefined) hand.letGo(means.agent, means.number);
-  else if (means) hand.release(means.agent, means.component, means.choice);
+  if (means?.number !== undefined) controls.releaseValue(means.agent, means.number);
+  else if (means) controls.release(means.agent, means.component, means.choice);
 }
 
 document.addEventListener("keydown", (event) => {
@@ -114,8 +114,8 @@ document.addEventListener("keydown", (event) => {
   }
   const means = { agent: seat.agent, ...seat.keys[event.code] };
   held.set(event.code, means);
-  if (means.number !== undefined) hand.turn(means.agent, means.number, means.value);
-  else hand.press(means.agent, means.component, means.choice);
+  if (means.number !== undefined) controls.setValue(means.agent, means.number, means.value);
+  else controls.press(means.agent, means.component, means.choice);
 });
-document.addEventListener("keyup", (event) => letGo(event.code));
-window.addEventListener("blur", () => [...held.keys()].forEach(letGo));
+document.addEventListener("keyup", (event) => releaseKey(event.code));
+window.addEventListener("blur", () => [...held.keys()].forEach(releaseKey));

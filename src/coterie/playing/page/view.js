@@ -1,15 +1,15 @@
-// Recorded episodes, one or several side by side, always at the same row of the same episode.
-import { Card, brief, isTaken, make, returned, speedSlider, told } from "./cards.js";
+// View page: recorded episodes side by side, all at the same timestep of the same episode.
+import { Card, brief, isTaken, make, returnsOf, speedSlider, describe } from "./cards.js";
 
 const at = (id) => document.getElementById(id);
 const MOST_PICTURES = 400;
 const AHEAD = 12;
 
 class Panel {
-  constructor(number, header, rows) {
+  constructor(number, header, timesteps) {
     this.number = number;
     this.header = header;
-    this.rows = rows;
+    this.timesteps = timesteps;
     this.pictures = new Map();
     this.canvas = make("canvas", "picture");
     this.canvas.width = header.width;
@@ -32,20 +32,20 @@ class Panel {
     this.element.setAttribute("aria-label", header.file);
   }
 
-  /** First row and number of rows of an episode; past the last episode, of the last. */
+  /** First timestep and number of timesteps of an episode; the last episode if there are fewer. */
   span(episode) {
     const begins = this.header.episodes;
     const e = Math.min(episode, begins.length - 1);
-    return [begins[e], (begins[e + 1] ?? this.rows.length) - begins[e]];
+    return [begins[e], (begins[e + 1] ?? this.timesteps.length) - begins[e]];
   }
 
-  /** The index of a row of an episode; past its end, of its last. */
-  index(episode, row) {
+  /** Index of a timestep of an episode; its last timestep if it is shorter. */
+  index(episode, timestep) {
     const [begin, count] = this.span(episode);
-    return begin + Math.min(row, count - 1);
+    return begin + Math.min(timestep, count - 1);
   }
 
-  /** A promise of the picture of a row. */
+  /** Promise of the image of a timestep. */
   picture(index) {
     if (!this.pictures.has(index)) {
       if (this.pictures.size >= MOST_PICTURES) this.pictures.delete(this.pictures.keys().next().value);
@@ -56,28 +56,28 @@ class Panel {
   }
 
   show(index, picture) {
-    const row = this.rows[index];
-    const next = this.rows[index + 1];
+    const timestep = this.timesteps[index];
+    const next = this.timesteps[index + 1];
     this.canvas.getContext("2d").drawImage(picture, 0, 0);
     this.canvas.dataset.index = index;
-    this.canvas.setAttribute("aria-label", `${this.header.file}, ${told(row)}`);
-    this.where.textContent = told(row);
-    this.returns.textContent = `return: ${returned(row)}`;
-    row.agents.forEach((agent, i) => this.cards[i].show(agent, next?.episode === row.episode ? next.agents[i].did : null));
-    const [begin, count] = this.span(row.episode);
-    if (this.drawn !== row.episode) this.#draw(row.episode);
+    this.canvas.setAttribute("aria-label", `${this.header.file}, ${describe(timestep)}`);
+    this.where.textContent = describe(timestep);
+    this.returns.textContent = `return: ${returnsOf(timestep)}`;
+    timestep.agents.forEach((agent, i) => this.cards[i].show(agent, next?.episode === timestep.episode ? next.agents[i].action : null));
+    const [begin, count] = this.span(timestep.episode);
+    if (this.drawn !== timestep.episode) this.#draw(timestep.episode);
     const x = (100 * (index - begin)) / Math.max(1, count - 1);
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
-    for (let i = 1; i <= AHEAD && index + i < this.rows.length; i++) this.picture(index + i);
+    for (let i = 1; i <= AHEAD && index + i < this.timesteps.length; i++) this.picture(index + i);
   }
 
-  /** The return of every team over the rows of an episode. */
+  /** Draws the return of each team over an episode. */
   #draw(episode) {
     this.drawn = episode;
     const [begin, count] = this.span(episode);
-    const rows = this.rows.slice(begin, begin + count);
-    const lines = Object.keys(rows[0].returns).map((team) => rows.map((row) => row.returns[team] ?? 0));
+    const timesteps = this.timesteps.slice(begin, begin + count);
+    const lines = Object.keys(timesteps[0].returns).map((team) => timesteps.map((timestep) => timestep.returns[team] ?? 0));
     const all = lines.flat();
     const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
     const y = (value) => 46 - (42 * (value - low)) / (high - low || 1);
@@ -99,46 +99,46 @@ class Panel {
 
 let panels = [];
 let episode = 0;
-let row = 0;
+let timestep = 0;
 let fps = 10;
 let playing = false;
-let wanted = 0;
+let requests = 0;
 
 const longest = () => Math.max(...panels.map((panel) => panel.span(episode)[1]));
 const episodes = () => Math.max(...panels.map((panel) => panel.header.episodes.length));
 
-/** Shows the row in all panels at once, when all pictures are there; a later call overtakes an earlier one. */
+/** Shows the timestep in all panels at once when all images are loaded; a later call supersedes an earlier one. */
 async function show() {
-  const number = ++wanted;
-  const places = panels.map((panel) => panel.index(episode, row));
+  const number = ++requests;
+  const places = panels.map((panel) => panel.index(episode, timestep));
   const pictures = await Promise.all(panels.map((panel, i) => panel.picture(places[i])));
-  if (number < wanted) return;
+  if (number < requests) return;
   panels.forEach((panel, i) => panel.show(places[i], pictures[i]));
   const scrub = at("scrub");
   scrub.max = longest() - 1;
-  scrub.value = row;
-  scrub.setAttribute("aria-valuetext", `row ${row}`);
+  scrub.value = timestep;
+  scrub.setAttribute("aria-valuetext", `timestep ${timestep}`);
   at("episode").value = episode;
-  at("where").textContent = `row ${row} of ${longest() - 1}`;
-  history.replaceState(null, "", `#episode=${episode + 1}&row=${row}`);
+  at("where").textContent = `timestep ${timestep} of ${longest() - 1}`;
+  history.replaceState(null, "", `#episode=${episode + 1}&timestep=${timestep}`);
 }
 
-function go(toEpisode, toRow) {
+function go(toEpisode, toTimestep) {
   episode = Math.min(Math.max(toEpisode, 0), episodes() - 1);
-  row = Math.min(Math.max(toRow, 0), longest() - 1);
+  timestep = Math.min(Math.max(toTimestep, 0), longest() - 1);
   return show();
 }
 
-/** A row on; into the next episode behind the last row. False at the very end. */
-async function on() {
-  if (row + 1 < longest()) await go(episode, row + 1);
+/** Goes to the next timestep, or to the next episode after the last one. Returns false at the end of the recordings. */
+async function forward() {
+  if (timestep + 1 < longest()) await go(episode, timestep + 1);
   else if (episode + 1 < episodes()) await go(episode + 1, 0);
   else return false;
   return true;
 }
 
 async function back() {
-  if (row > 0) await go(episode, row - 1);
+  if (timestep > 0) await go(episode, timestep - 1);
   else if (episode > 0) await go(episode - 1, Infinity);
 }
 
@@ -152,16 +152,16 @@ function setPlaying(value) {
 let running = 0;
 async function run() {
   const mine = ++running;
-  if (row + 1 >= longest() && episode + 1 >= episodes()) await go(0, 0);
+  if (timestep + 1 >= longest() && episode + 1 >= episodes()) await go(0, 0);
   while (playing && mine === running) {
     const pause = new Promise((resolve) => setTimeout(resolve, 1000 / fps));
     await pause;
     if (!playing || mine !== running) return;
-    if (!(await on())) setPlaying(false);
+    if (!(await forward())) setPlaying(false);
   }
 }
 
-function still(action) {
+function paused(action) {
   return () => {
     setPlaying(false);
     return action();
@@ -170,18 +170,18 @@ function still(action) {
 
 const KEYS = {
   Space: () => setPlaying(!playing),
-  ArrowRight: still(on),
-  ArrowLeft: still(back),
-  Home: still(() => go(episode, 0)),
-  End: still(() => go(episode, Infinity)),
-  PageDown: still(() => go(episode + 1, 0)),
-  PageUp: still(() => go(episode - 1, 0)),
+  ArrowRight: paused(forward),
+  ArrowLeft: paused(back),
+  Home: paused(() => go(episode, 0)),
+  End: paused(() => go(episode, Infinity)),
+  PageDown: paused(() => go(episode + 1, 0)),
+  PageUp: paused(() => go(episode - 1, 0)),
 };
 
 async function begin() {
   const headers = await (await fetch("/recordings")).json();
   panels = await Promise.all(headers.map(async (header, i) => {
-    const text = await (await fetch(`/recordings/${i}/rows`)).text();
+    const text = await (await fetch(`/recordings/${i}/timesteps`)).text();
     return new Panel(i, header, text.trim().split("\n").map((line) => JSON.parse(line)));
   }));
   const main = at("panels");
@@ -192,7 +192,7 @@ async function begin() {
   for (const id of ["pause", "back", "step", "episode", "scrub", "speed"]) at(id).disabled = false;
   at("link").textContent = "";
   const asked = new URLSearchParams(location.hash.slice(1));
-  await go((Number(asked.get("episode")) || 1) - 1, Number(asked.get("row")) || 0);
+  await go((Number(asked.get("episode")) || 1) - 1, Number(asked.get("timestep")) || 0);
 }
 
 speedSlider(at("speed"), at("fps"), (value) => { fps = value; })(fps);
@@ -207,4 +207,4 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   KEYS[event.code]();
 });
-begin().catch((error) => { at("link").textContent = `cannot show this: ${error.message}`; });
+begin().catch((error) => { at("link").textContent = `loading failed: ${error.message}`; });

@@ -1,0 +1,57 @@
+"""Sphinx configuration: `make docs` builds the site into docs/_build/html."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_extensions"))
+
+project = "Coterie"
+copyright = "The Coterie contributors"
+author = "The Coterie contributors"
+release = metadata.version("coterie")
+version = release
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "docstrings",
+    "spelling",
+]
+exclude_patterns = ["_build"]
+
+# Pages are Markdown. Headings get the same anchors as on GitHub, and HTML images are copied like Markdown images.
+myst_enable_extensions = ["colon_fence", "deflist", "html_image"]
+myst_heading_anchors = 4
+suppress_warnings = [
+    "myst.header",  # generated tables begin with a third-level heading
+    "misc.highlighting_failure",  # excerpts of YAML are shortened with "..."
+]
+
+# The API reference comes from docstrings in Google style.
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "__init__, __new__"}
+default_role = "py:obj"
+add_module_names = False
+python_use_unqualified_type_names = True
+
+spelling_word_list = str(DOCS / "spelling_wordlist.txt")
+
+html_theme = "furo"
+html_title = f"Coterie {release}"
+html_static_path = ["_static"]
+html_css_files = ["coterie.css"]
+html_theme_options = {"navigation_with_keys": True}
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = False

@@ -1,0 +1,45 @@
+"""Construction of the critics of DDPG."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from coterie.algos.ddpg_config import DDPGConfig
+from coterie.core.specs import TeamSpec
+from coterie.nets.action_critics import CentralizedActionCritic, DecentralizedActionCritic
+from coterie.nets.team import CentralInputs
+
+
+def build_critics(
+    config: DDPGConfig, team: TeamSpec, state_name: str | None, generator: torch.Generator
+) -> nn.ModuleList:
+    """Creates the critic, or the twin critics.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        state_name: Name of the environment state that the critics read; None for none.
+        generator: Source of the initial weights.
+    """
+    network = replace(config.network(team), hidden_sizes=config.critic_hidden_sizes or config.hidden_sizes)
+    share_critic = config.share_params != "none" if config.share_critic is None else config.share_critic
+    inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
+    critics = nn.ModuleList()
+    for _ in range(2 if config.twin_critics else 1):
+        if config.critic == "own":
+            critics.append(DecentralizedActionCritic(team, 1, network, generator))
+            continue
+        critic = CentralizedActionCritic(
+            team,
+            1,
+            network,
+            generator,
+            inputs=inputs,
+            per_agent_network=not share_critic,
+            shared_output=config.common_reward,
+        )
+        critics.append(critic)
+    return critics

@@ -1,0 +1,178 @@
+"""The MAPPO of a 2020 trainer, whose settings are the presets `mappo/original` and `mappo/original_best`.
+
+Differs from PPO in the order of an update: for each minibatch of sequences it first computes targets, then trains the
+critic backward in time, and then takes one step of the actor on the advantages of the values before these steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, ValueEstimator
+from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.on_policy import require_samples, sequence_length
+from coterie.algos.optimizer import scheduled
+from coterie.algos.ppo import PPO, Batch, entropy_weight
+from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.rollouts import (
+    as_sequences,
+    backward_in_time,
+    mean_metrics,
+    minibatch_indices,
+    select_envs,
+    valid_mask,
+)
+from coterie.core.errors import UserError
+from coterie.core.seeds import generator
+from coterie.core.tree import tree_map
+from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.math.policy_gradient import clipped_policy_loss, value_error
+from coterie.math.statistics import masked_mean, standardize
+from coterie.policies.stochastic import StochasticPolicy
+
+_REPORTED = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")
+_REPORTED += ("policy/grad_norm", "value/grad_norm")
+
+
+class MAPPOOriginalConfig(PPOConfig):
+    """Settings of `mappo/original`."""
+
+    batch_size: int | None = Field(None, ge=1)
+    """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
+    critic_time_chunks: int = Field(1, ge=1, le=100_000)
+    """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Surplus timesteps
+    go to the latest chunks.
+    """
+    sequence_length: int | None = Field(None, ge=1)
+    """Timesteps per sequence; null: the rollout length."""
+
+
+class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
+    """PPO with separate optimizers and a critic that is trained first, see the module's description."""
+
+    Config: ClassVar = MAPPOOriginalConfig
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, rnn=False, reward_streams=True)
+
+    def __init__(self, config: MAPPOOriginalConfig, context: AlgorithmContext) -> None:
+        if config.recurrent:
+            raise UserError(
+                f"algo.rnn: {config.rnn} is not supported with critic steps on chunks of time "
+                f"(algo.critic_time_chunks={config.critic_time_chunks}). Use algo.rnn=none, or algo=mappo."
+            )
+        self.config, self.team = config, context.team
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._length = sequence_length(config.sequence_length, self.rollout_length)
+        setting = "num_minibatches" if config.batch_size is None else "batch_size"
+        wanted = config.num_minibatches if config.batch_size is None else config.batch_size
+        require_samples(setting, wanted, self.rollout_length // self._length, context.num_envs)
+        self.ppo = PPO(config, context)
+        weight_decay = config.weight_decay
+        self._actor_optimizer = self.ppo.optimizer.for_module("policy", weight_decay=weight_decay)
+        self._critic_optimizer = self.ppo.optimizer.for_module("value", weight_decay=weight_decay)
+        self._shuffle = generator(context.seed, "minibatches")
+        self._updates = 0
+
+    @property
+    def policy(self) -> StochasticPolicy:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The policy."""
+        return self.ppo.policy
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        config = self.config
+        lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+        lrs = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
+        entropy_coef = entropy_weight(config, self._updates, progress)
+        sequences = as_sequences(rollout, self._length, {})
+        reports, explained, epochs = [], [], 0
+        for epoch in range(config.epochs):
+            # Minibatches
+            for indices in minibatch_indices(
+                sequences.num_envs, config.num_minibatches, config.batch_size, self._shuffle
+            ):
+                minibatch = sequences if indices is None else select_envs(sequences, indices.to(rollout.reward.device))
+                # Targets
+                with torch.no_grad():
+                    batch, explained_variance = self.ppo.targets(minibatch, progress, as_sequences=True)
+                # Critic steps, actor step
+                advantage, critic_report = self._train_critic(batch, progress, lrs)
+                actor_report = self._train_actor(replace(batch, advantage=advantage), entropy_coef, lrs)
+                reports.append(torch.cat([actor_report[:4], critic_report[:1], actor_report[4:], critic_report[1:]]))
+                explained.append(explained_variance)
+            epochs = epoch + 1
+            if config.target_kl is not None and float(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
+                break
+        # Metrics
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        self._updates += 1
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
+        metrics |= {"value/explained_variance": float(torch.stack(explained).mean()), "policy/lr": lr}
+        return metrics | {"policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+
+    def _train_critic(self, batch: Batch, progress: float, lrs: dict[str, float]) -> tuple[Tensor, Tensor]:
+        """Trains the critic backward in time.
+
+        Returns:
+            Advantages [L, S, N], targets minus the values before each step, and the mean loss and gradient norm [2].
+        """
+        config, critic = self.config, self.ppo.critic
+
+        def step(time: slice) -> tuple[Tensor, Tensor]:
+            chunk = tree_map(lambda x: x[time], batch)
+            value, _ = critic(chunk.obs, chunk.state, None, {})
+            error = value_error(value, chunk.target, config.huber_delta)
+            loss = masked_mean(error.mean(-1), chunk.critic_valid)
+            grad_norm = self._critic_optimizer.step(config.value_coef * loss, lrs)
+            return value.detach(), torch.stack([loss.detach(), grad_norm[0]])
+
+        value, report = backward_in_time(len(batch.target), config.critic_time_chunks, step)
+        _, std = self.ppo.value_scale()
+        advantage = (batch.target - value) * std
+        streams = self.ppo.reward_streams
+        advantage = advantage.squeeze(-1) if streams is None else streams.combine(advantage, progress)
+        assert batch.valid is not None
+        advantage = torch.where(batch.valid, advantage, 0.0)
+        return standardize(advantage, batch.valid) if config.normalize_advantage else advantage, report
+
+    def _train_actor(self, batch: Batch, entropy_coef: float, lrs: dict[str, float]) -> Tensor:
+        """Takes one step of the actor and returns its report [5]."""
+        log_prob, entropies = self.policy.evaluate(
+            batch.obs, batch.action_mask, batch.action, first=None, hidden_state={}
+        )
+        policy_loss, kl, clip_fraction = clipped_policy_loss(
+            log_prob, batch.log_prob, batch.advantage, batch.valid, self.config.clip_eps
+        )
+        entropy = masked_mean(entropies, batch.valid)
+        grad_norm = self._actor_optimizer.step(policy_loss - entropy_coef * entropy, lrs)
+        return torch.stack([policy_loss.detach(), entropy.detach(), kl, clip_fraction, grad_norm[0]])
+
+    def start_value_estimation(self, num_envs: int) -> HiddenState:
+        return self.ppo.start_value_estimation(num_envs)
+
+    def estimate_value(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        return self.ppo.estimate_value(timestep, hidden_state)
+
+    def load_critic(self, state: dict[str, Any]) -> None:
+        self.ppo.load_critic(state)
+
+    def cloning_optimizer(self) -> CloningOptimizer:
+        return CloningOptimizer(self.ppo.optimizer.for_module("policy"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ppo.state_dict() | {
+            "optimizer": self._actor_optimizer.state_dict() | self._critic_optimizer.state_dict(),
+            "shuffle": self._shuffle.get_state(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ppo.load_state_dict(state | {"optimizer": {name: {} for name in state["optimizer"]}})
+        self._actor_optimizer.load_state_dict(state["optimizer"])
+        self._critic_optimizer.load_state_dict(state["optimizer"])
+        self._shuffle.set_state(state["shuffle"].cpu())
+        self._updates = state["updates"]

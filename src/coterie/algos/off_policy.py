@@ -1,0 +1,148 @@
+"""Settings of off-policy learners, and construction of their replay buffer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.base_config import LearnerConfig
+from coterie.algos.replay.buffer import ReplayBuffer
+from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
+from coterie.config.schema import Count
+from coterie.core.metrics import Metric, declare
+from coterie.core.specs import TeamSpec
+from coterie.core.types import HiddenState
+
+declare(
+    Metric("replay/sequences", "", "sequences in the replay buffer", None, "sum"),
+    Metric("replay/updates", "", "gradient steps since the start of the run", None, "max"),
+    Metric("loss/td", "", "temporal-difference loss", "down", "mean"),
+    Metric("loss/critic", "", "temporal-difference loss of the critics", "down", "mean"),
+    Metric("loss/temperature", "", "loss of the logarithm of the temperature", None, "mean"),
+    Metric("policy/temperature", "", "coefficient of the entropy in the return", None, "mean"),
+    Metric("policy/noise_std", "", "standard deviation of the exploration noise; actions are in [-1, 1]", None, "last"),
+)
+
+
+class OffPolicyConfig(LearnerConfig):
+    """Settings that off-policy learners share."""
+
+    rollout_length: int = Field(26, ge=1, le=100_000)
+    gradient_steps: int | None = Field(None, ge=1, le=100_000)
+    """Gradient steps after each rollout; null: one per 200 environment steps of the rollout, at least one."""
+    batch_size: int = Field(32, ge=1, le=1_000_000)
+    """Sequences per gradient step; a feed-forward network learns from the first timestep of each."""
+    buffer_size: Count = Field(100_000, ge=1)
+    """Capacity of the replay buffer in environment steps."""
+    buffer_storage: Storage = "device"
+    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
+    learning_starts: Count = Field(1_000, ge=0)
+    """Environment steps before the first update."""
+    priority_alpha: float = Field(0.0, ge=0, le=1)
+    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
+    priority_beta: float = Field(0.4, ge=0, le=1)
+    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
+    tau: float = Field(0.01, gt=0, le=1)
+    """Fraction of the online network in each soft update of the target networks."""
+    target_update_interval: int | None = Field(None, ge=1)
+    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
+    burn_in: int = Field(0, ge=0)
+    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
+    sequence_start: Literal["auto", "episode", "rollout"] = "auto"
+    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that
+    of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is longer than a
+    sequence, else rollout.
+    """
+    common_reward: bool = False
+    """Each agent receives the mean of its team's rewards."""
+
+
+def gradient_steps(config: OffPolicyConfig, rollout_length: int, num_envs: int) -> int:
+    """Returns the number of gradient steps after each rollout."""
+    return config.gradient_steps or max(1, rollout_length * num_envs // 200)
+
+
+def make_replay_buffer(
+    config: OffPolicyConfig,
+    context: AlgorithmContext,
+    *,
+    n_step: int,
+    states: tuple[str, ...],
+    hidden_state: HiddenState,
+) -> ReplayBuffer:
+    """Creates the replay buffer: of sequences of `n_step` steps, or of training sequences for recurrent networks.
+
+    Args:
+        config: Settings of the learner.
+        context: Team, environments and device.
+        n_step: Rewards per target of a feed-forward network.
+        states: Names of the environment states to store.
+        hidden_state: Hidden state of the policy, by name [B, N, H].
+    """
+    rollout_length = context.rollout_length or config.rollout_length
+    start = _sequence_start(config, context.team, rollout_length)
+    recurrent_length = config.burn_in + (config.sequence_length or rollout_length)
+    return ReplayBuffer(
+        ReplaySpec(
+            team=context.team,
+            num_envs=context.num_envs,
+            rollout_length=rollout_length,
+            capacity=config.buffer_size,
+            sequence_length=recurrent_length if config.recurrent else n_step,
+            sequence_start=start,
+            states=states,
+            storage=config.buffer_storage,
+            hidden_state=hidden_state if start == "rollout" else {},
+            min_sequences=config.batch_size,
+            priority_alpha=config.priority_alpha,
+            priority_beta=config.priority_beta,
+            seed=context.seed,
+            device=context.device,
+        )
+    )
+
+
+def _sequence_start(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> SequenceStart:
+    if not config.recurrent:
+        return "timestep"
+    if config.sequence_start != "auto":
+        return config.sequence_start
+    limit = team.episode_limit
+    whole = config.burn_in == 0 and limit is not None and limit <= (config.sequence_length or rollout_length)
+    return "episode" if whole else "rollout"
+
+
+def ignored_settings(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
+    """Returns lines for the user on timesteps that are never learned from, and on settings without effect."""
+    if not config.recurrent:
+        given = {
+            "sequence_length": config.sequence_length,
+            "burn_in": config.burn_in or None,
+            "sequence_start": None if config.sequence_start == "auto" else config.sequence_start,
+        }
+        return tuple(
+            f"algo.{name}={value} has no effect on feed-forward networks. Set algo.rnn=gru, or omit it."
+            for name, value in given.items()
+            if value is not None
+        )
+    learned, limit, lines = config.sequence_length or rollout_length, team.episode_limit, []
+    if _sequence_start(config, team, rollout_length) == "rollout":
+        if learned < rollout_length:
+            lines.append(
+                f"algo.sequence_length={learned}: sequences start with rollouts of {rollout_length} timesteps, and "
+                f"only the first {learned} are learned from. Omit it, or set algo.rollout_length={learned}."
+            )
+        return tuple(lines)
+    if limit is not None and limit > learned:
+        lines.append(
+            f"algo.sequence_length={learned}: episodes have up to {limit} steps, and those after step {learned} are "
+            f"never learned from. Set algo.sequence_length={limit} or algo.sequence_start=rollout."
+        )
+    if config.burn_in:
+        lines.append(
+            f"algo.burn_in={config.burn_in}: the first {config.burn_in} steps of each episode only warm up the hidden "
+            f"state and are never learned from. Set algo.sequence_start=rollout, or omit algo.burn_in."
+        )
+    return tuple(lines)

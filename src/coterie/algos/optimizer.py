@@ -1,0 +1,138 @@
+"""Changes of weights: Adam with gradient clipping, schedules of learning rates and coefficients, target networks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Schedule = Literal["constant", "linear", "exponential"]
+
+
+def scheduled(schedule: Schedule, start: float, end: float, progress: float) -> float:
+    """Returns the value of a schedule from `start` to `end` at a fraction `progress` of it, clipped to [0, 1].
+
+    An exponential schedule is linear in the logarithm; it needs `start` and `end` above 0.
+    """
+    progress = min(max(progress, 0.0), 1.0)
+    if schedule == "constant":
+        return start
+    if schedule == "linear":
+        return start + (end - start) * progress
+    return start * (end / start) ** progress
+
+
+class Optimizer:
+    """Adam over named modules, each with its own learning rate and gradient clipping.
+
+    The parameters of a module become views of one flat tensor, so that norm, clipping and step are one operation each.
+    Gradients are clipped to the norm `max_grad_norm` per module; None disables clipping.
+    """
+
+    def __init__(self, modules: dict[str, nn.Module], eps: float, weight_decay: float, max_grad_norm: float | None):
+        self._max_grad_norm = max_grad_norm
+        self._flat: dict[str, Tensor] = {}
+        for name, module in modules.items():
+            parameters = list(module.parameters())
+            flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+            flat.grad = torch.zeros_like(flat)
+            start = 0
+            for p in parameters:
+                p.data = flat[start : start + p.numel()].view_as(p)
+                p.grad = flat.grad[start : start + p.numel()].view_as(p)
+                start += p.numel()
+            self._flat[name] = flat
+        groups = [{"params": [flat], "name": name} for name, flat in self._flat.items()]
+        self._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the modules."""
+        return tuple(self._flat)
+
+    def for_module(self, name: str, *, weight_decay: float = 0.0) -> Optimizer:
+        """Returns another optimizer for one of the modules, with moments of its own."""
+        other = copy.copy(self)
+        other._flat = {name: self._flat[name]}
+        groups = [{"params": [self._flat[name]], "name": name}]
+        eps = self._adam.defaults["eps"]
+        other._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
+        return other
+
+    def step(self, loss: Tensor, lr: dict[str, float]) -> Tensor:
+        """Takes one gradient step with a learning rate per module; returns gradient norms before clipping [modules]."""
+        for flat in self._flat.values():
+            assert flat.grad is not None
+            flat.grad.zero_()
+        loss.backward()
+        norms = []
+        for flat in self._flat.values():
+            assert flat.grad is not None
+            norm = flat.grad.norm()
+            if self._max_grad_norm is not None:
+                flat.grad.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            norms.append(norm)
+        for group in self._adam.param_groups:
+            group["lr"] = lr[group["name"]]
+        self._adam.step()
+        return torch.stack(norms).detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: dict(self._adam.state.get(flat, {})) for name, flat in self._flat.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, flat in self._flat.items():
+            if state[name]:
+                self._adam.state[flat] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
+
+
+class TargetNetwork:
+    """A copy of a network that is updated towards it.
+
+        soft update: theta' <- (1 - tau) theta' + tau theta;    hard update: theta' <- theta
+
+    The parameters of `online` must stay where they are in memory: create its optimizer, which moves them, first.
+
+    Args:
+        online: The network.
+        tau: Fraction of a soft update.
+        interval: Calls of `update` between two hard updates; None for a soft update at each call.
+    """
+
+    def __init__(self, online: nn.Module, tau: float, interval: int | None):
+        self.module = copy.deepcopy(online).requires_grad_(False)
+        """The copy."""
+        self.module.zero_grad(set_to_none=True)
+        self._online: list[Tensor] = list(online.parameters())
+        self._own: list[Tensor] = list(self.module.parameters())
+        self._tau, self._interval = tau, interval
+        self._calls = 0
+
+    def update(self) -> None:
+        """Updates the copy softly, or, every `interval` calls, hard. Call it after each step of the online network."""
+        self._calls += 1
+        if self._interval is None:
+            self._interpolate(self._tau)
+        elif self._calls % self._interval == 0:
+            self._interpolate(1.0)
+
+    def hard_update(self) -> None:
+        """Sets the copy equal to the online network."""
+        self._interpolate(1.0)
+
+    @torch.no_grad()
+    def _interpolate(self, tau: float) -> None:
+        online = [p.detach() for p in self._online]
+        if tau == 1.0:
+            torch._foreach_copy_(self._own, online)  # pyright: ignore[reportPrivateImportUsage]
+        else:
+            torch._foreach_lerp_(self._own, online, tau)  # pyright: ignore[reportPrivateImportUsage]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"module": self.module.state_dict(), "calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["module"])
+        self._calls = state["calls"]

@@ -1,0 +1,121 @@
+"""Reward signals of a team, each with a discount and a value of its own.
+
+The first signal is the environment's reward. The others are computed from the rollout and stored in its `streams`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.algos.optimizer import Schedule, scheduled
+from coterie.core.types import Rollout
+from coterie.math.intrinsic_rewards import non_episodic_return
+from coterie.math.policy_gradient import gae
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardStream:
+    """One reward signal.
+
+    Attributes:
+        name: Its name in `Rollout.streams`.
+        weight: Initial weight in the advantage.
+        gamma: Discount factor per step; None for the algorithm's.
+        episodic: True if its returns end with episodes and lives; False if they continue in the next.
+        schedule: Schedule of the weight.
+        end: Final weight as a fraction of the initial weight.
+    """
+
+    name: str
+    weight: float = 1.0
+    gamma: float | None = None
+    episodic: bool = True
+    schedule: Schedule = "constant"
+    end: float = 1.0
+
+    def weight_at(self, progress: float) -> float:
+        """Returns the weight at `progress` in [0, 1] of the run."""
+        return self.weight * scheduled(self.schedule, 1.0, self.end, progress)
+
+
+EXTRINSIC = RewardStream(name="extrinsic")
+
+
+class RewardStreams:
+    """The K reward signals of a learner.
+
+    Args:
+        streams: The signals, the environment's first.
+        gamma: Discount factor of the algorithm.
+        device: Device of rollouts.
+    """
+
+    def __init__(self, streams: tuple[RewardStream, ...], gamma: float, device: torch.device):
+        self.streams = streams
+        self._device = device
+        gammas = [gamma if stream.gamma is None else stream.gamma for stream in streams]
+        self.gamma: float | Tensor = gammas[0] if len(gammas) == 1 else torch.tensor(gammas, device=device)
+        """Discount factors [K], or the only one."""
+        self._continuing = torch.tensor([not stream.episodic for stream in streams], device=device)
+        self._any_continuing = not all(stream.episodic for stream in streams)
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def weights(self, progress: float) -> Tensor:
+        """Returns the weights [K] at `progress` in [0, 1] of the run."""
+        return torch.tensor([stream.weight_at(progress) for stream in self.streams], device=self._device)
+
+    def combine(self, advantage: Tensor, progress: float) -> Tensor:
+        """Returns the weighted sum [..] of the signals' advantages [.., K]."""
+        return (advantage * self.weights(progress)).sum(-1)
+
+    def rewards(self, rollout: Rollout, extrinsic: Tensor) -> Tensor:
+        """Returns the rewards [T, B, N, K]; `extrinsic` is the environment's [T, B, N]."""
+        intrinsic = [rollout.streams[stream.name] for stream in self.streams[1:]]
+        return torch.stack([extrinsic, *intrinsic], -1)
+
+    def advantages(
+        self, reward: Tensor, value: Tensor, terminated: Tensor, boundary: Tensor, *, valid: Tensor, gae_lambda: float
+    ) -> tuple[Tensor, Tensor]:
+        """Returns generalized advantages and lambda-returns of each signal [T, B, N, K].
+
+        Args:
+            reward: [T, B, N, K].
+            value: [T + 1, B, N, K].
+            terminated: [T, B, N] bool, see `bootstrap_masks`.
+            boundary: [T, B, N] bool, see `bootstrap_masks`.
+            valid: [T, B, N] bool, see `valid_mask`.
+            gae_lambda: Lambda of generalized advantage estimation.
+        """
+        advantage = gae(
+            reward=reward,
+            value=value[:-1],
+            next_value=value[1:],
+            terminated=terminated.unsqueeze(-1),
+            boundary=boundary.unsqueeze(-1),
+            gamma=self.gamma,
+            gae_lambda=gae_lambda,
+        )
+        target = self.with_continuing(advantage + value[:-1], reward, value, valid=valid, td_lambda=gae_lambda)
+        return advantage if len(self) == 1 else target - value[:-1], target
+
+    def with_continuing(
+        self, returns: Tensor, reward: Tensor, value: Tensor, *, valid: Tensor, td_lambda: float
+    ) -> Tensor:
+        """Returns `returns` with those of signals that continue over episode ends computed so.
+
+        Args:
+            returns: Episodic lambda-returns [T, B, N, K].
+            reward: [T, B, N, K].
+            value: [T + 1, B, N, K].
+            valid: [T, B, N] bool, see `valid_mask`.
+            td_lambda: Lambda of the returns.
+        """
+        if not self._any_continuing:
+            return returns
+        continuing = non_episodic_return(reward, value, valid.unsqueeze(-1), gamma=self.gamma, td_lambda=td_lambda)
+        return torch.where(self._continuing, continuing, returns)

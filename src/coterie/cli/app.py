@@ -1,0 +1,299 @@
+"""Commands of `coterie`. Each command imports what it needs when it runs, so that help is fast."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from coterie.cli.demos import demos, record
+from coterie.cli.league import exploit, league
+from coterie.cli.list import app as list_app
+from coterie.cli.options import (
+    AlgoName,
+    Checkpoint,
+    ConfigFile,
+    EnvName,
+    Json,
+    Mode,
+    Overrides,
+    RunOrOverrides,
+    RunPath,
+    Seed,
+    print_report,
+    run_or_settings,
+)
+from coterie.cli.play import play, view
+from coterie.core.errors import UserError, nearest
+
+app = typer.Typer(
+    name="coterie",
+    help="Multi-agent reinforcement learning on PyTorch.",
+    epilog="To get started, run [bold]coterie train[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(list_app, name="list", help="List algorithms, environments, settings and environment parameters.")
+
+
+def _version(requested: bool) -> None:
+    if requested:
+        from importlib import metadata
+
+        print(metadata.version("coterie"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program."""
+
+
+class TrainCommand(TyperCommand):
+    """The command `train`, with a table of all run settings at the end of its help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        from coterie.cli.list import print_run_keys
+
+        print_run_keys()
+
+
+@app.command(cls=TrainCommand)
+def train(
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    cfg: Annotated[
+        Literal["job"] | None,
+        typer.Option(
+            "--cfg",
+            show_default=False,
+            help="Print the resolved configuration with the origin of each value, and exit.",
+        ),
+    ] = None,
+    multirun: Annotated[
+        bool, typer.Option("-m", "--multirun", help="Run every combination of comma-separated values.")
+    ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="With -m: number of runs in parallel.")] = 1,
+    print_: Annotated[
+        bool,
+        typer.Option(
+            "--print", help="With -m: print the commands, for example for a cluster, instead of running them."
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Train. The default is MAPPO on particle/simple_spread, which takes a few minutes on two cores.
+
+    Examples:
+
+    coterie train algo=ippo env=particle/simple_tag steps=2e6 num_envs=256 seed=3 algo.lr=5e-4
+
+    coterie train env=particle/simple_tag teams.adversary.algo=mappo teams.agent.algo=random
+
+    coterie train -m seed=0,1,2 algo=mappo,ippo --jobs 2
+    """
+    overrides = list(overrides or [])
+    if not multirun and (print_ or jobs != 1):
+        raise UserError(f"{'--print' if print_ else '--jobs'}: requires -m. Add -m.")
+    if multirun:
+        if cfg:
+            raise UserError("--cfg job: prints a single configuration. Remove -m and set each key to one value.")
+        from coterie.commands import sweep
+
+        planned = sweep.plan(overrides, config)
+        if print_:
+            print("\n".join(sweep.shell_commands(planned, config)))
+            return 0
+        return sweep.run_all(planned, config, jobs, json)
+    from coterie.config.resolve import resolve
+
+    resolved = resolve(overrides, config)
+    if cfg:
+        from coterie.commands.environment import check_teams
+        from coterie.config.provenance import to_yaml
+
+        check_teams(resolved.config)
+
+        sys.stdout.write(to_yaml(resolved))
+        return 0
+    from coterie.commands import train as command
+
+    return _finish(command.train(resolved), json)
+
+
+@app.command()
+def resume(run: RunPath, overrides: Overrides = None, json: Json = False) -> int:
+    """Resume a run.
+
+    Only steps (to train longer), eval.*, checkpoint.*, log.*, progress and threads can be changed.
+
+    Example: coterie resume runs/particle/simple_spread/mappo/20260101-120000-seed0 steps=20M
+    """
+    from coterie.commands import train as command
+
+    return _finish(command.resume(run, list(overrides or [])), json)
+
+
+@app.command()
+def evaluate(
+    what: RunOrOverrides = None,
+    algo: AlgoName = None,
+    env: EnvName = None,
+    episodes: Annotated[int, typer.Option(min=1, max=10**7, help="Minimum number of episodes.")] = 100,
+    mode: Mode = "auto",
+    checkpoint: Checkpoint = "best",
+    seed: Seed = None,
+    json: Json = False,
+) -> int:
+    """Evaluate a checkpoint of a run, or an algorithm that needs no training.
+
+    Examples:
+
+    coterie evaluate RUN --episodes 1000 --json
+
+    coterie evaluate --algo random --env particle/simple_spread --episodes 10000
+    """
+    path, settings = run_or_settings("evaluate", what, algo, env)
+    from coterie.commands import evaluate as command
+
+    if path is not None:
+        report = command.evaluate_run(path, episodes, mode, checkpoint, seed=seed)
+    else:
+        from coterie.config.resolve import resolve
+
+        settings = settings if seed is None else [*settings, f"seed={seed}"]
+        report = command.evaluate_baseline(resolve(settings), episodes, mode)
+    return print_report(report, json)
+
+
+app.command()(league)
+app.command()(exploit)
+app.command()(play)
+app.command()(view)
+
+
+@app.command()
+def bench(
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Duration of the measurement in seconds.")] = 10.0,
+    json: Json = False,
+) -> int:
+    """Measure environment steps per second, and the share of time for environment, acting, targets and updates.
+
+    Example: coterie bench algo=ippo/yardstick --seconds 30 --json
+    """
+    from coterie.config.resolve import resolve
+
+    resolved = resolve(list(overrides or []), config)
+    from coterie.commands.benchmark import bench as measure
+
+    return print_report(measure(resolved, seconds), json)
+
+
+@app.command()
+def plot(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", show_default=False, help="Folders of runs, or folders that contain runs."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="PNG file; an SVG is written next to it. Default: curves.png in the run's folder, or in the current "
+            "folder for several runs.",
+        ),
+    ] = None,
+) -> int:
+    """Plot learning curves against steps and wall time as PNG and SVG, averaged over seeds with a confidence band.
+
+    Example: coterie plot runs/particle/simple_spread/* --out spread.png
+    """
+    from coterie.runs.plots import plot as draw
+
+    for file in draw(runs, out):
+        print(file)
+    return 0
+
+
+@app.command("check-env")
+def check_env(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an environment, or package.module:factory.")],
+    overrides: Overrides = None,
+    json: Json = False,
+) -> int:
+    """Check an environment against the contract and suggest fixes. The exit code is 1 if the check fails.
+
+    Example: coterie check-env my_package.my_env:make env.size=8
+    """
+    for text in overrides or []:
+        if not text.startswith("env."):
+            raise UserError(f"{text}: not a setting of the environment. Write env.KEY=VALUE.")
+    from coterie.config.resolve import resolve
+    from coterie.core.process import configure_process
+    from coterie.envs.external.checking.check_env import check_env
+
+    configure_process(threads=1)  # more threads would only wait for each other with this few environments
+    config = resolve([f"env={name}", "algo=random", *(overrides or [])]).config
+    report = check_env(name, config.env.params)
+    if json:
+        findings = [vars(finding) for finding in report.findings]
+        print(jsonlib.dumps({"env": name, "ok": report.ok, "findings": findings, "summary": report.summary}))
+    else:
+        sys.stdout.write(report.render(max(60, min(120, shutil.get_terminal_size().columns))))
+    return 0 if report.ok else 1
+
+
+app.command("record")(record)
+app.command("demos")(demos)
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+
+
+def run(argv: list[str]) -> int:
+    """Runs a command line and returns its exit code. Raises UserError for unknown commands and options."""
+    command = typer.main.get_command(app)
+    usage_error_class: Any = typer.BadParameter.__mro__[1]  # defined in typer or in click, depending on typer's version
+    try:
+        result = command.main(args=argv, prog_name="coterie", standalone_mode=False)
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except usage_error_class as error:
+        if not error.format_message():  # `coterie` without a command has printed the help
+            return 0
+        raise UserError(_usage(error, argv)) from error
+    return result if isinstance(result, int) else 0
+
+
+def _usage(error: Any, argv: list[str]) -> str:
+    """Formats a usage error as one line that suggests a fix."""
+    message = error.format_message().strip().rstrip(".")
+    word = next((word for word in argv if not word.startswith("-")), "")
+    commands = [*(info.name or info.callback.__name__ for info in app.registered_commands if info.callback), "list"]
+    if word and word not in commands:
+        if "=" in word:
+            return f"{word}: a setting, not a command. Did you mean `coterie train {' '.join(argv)}`?"
+        return f"{word}: no such command. {nearest(word, commands)}"
+    return f"{message}. See `coterie {word + ' ' if word else ''}--help`."
+
+
+def _finish(result: Any, json: bool) -> int:
+    """Prints the report of a training run as JSON if requested. Returns the exit code."""
+    if json:
+        print(jsonlib.dumps(result.report()))
+    return int(result.exit_code)

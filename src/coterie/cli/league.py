@@ -1,0 +1,126 @@
+"""`coterie league` and `coterie exploit`: the strength of runs against each other and against a best response."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, print_report
+from coterie.core.errors import UserError
+
+
+def league(
+    members: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]RUN...",
+            show_default=False,
+            help="Run folders, `random`, `scripted` or `scripted:NAME`, optionally with a name. Without a run: also "
+            "settings of the environment.",
+        ),
+    ] = None,
+    env: EnvName = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Plot of the matrix, .png or .svg. Default: league.png."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes per pair.")] = 200,
+    mode: Mode = "auto",
+    checkpoint: Checkpoint = "best",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes, equal for all pairs.")] = 0,
+    json: Json = False,
+) -> int:
+    """Play all pairs of members. Prints the cross-play matrix and, for symmetric games, Elo ratings, and saves a plot.
+
+    Rows are the first team of the environment, columns the second. In symmetric games each pair plays on both sides.
+
+    Examples:
+
+    coterie league runs/a runs/b random
+
+    coterie league old=runs/a new=runs/b scripted --episodes 1000 --out matrix.png
+    """
+    from coterie.commands import league as command
+    from coterie.runs.progress import PeriodicProgress
+
+    named = [word for word in members or [] if not word.startswith("env.")]
+    settings = [*([f"env={env}"] if env else []), *(word for word in members or [] if word.startswith("env."))]
+
+    def progress(pair: str) -> PeriodicProgress:
+        return PeriodicProgress(lambda line: print(f"coterie: {line}", file=sys.stderr), pair)
+
+    options = command.LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
+    result = command.league(named, settings, options, progress)
+    target = out or Path("league.png")
+    if target.suffix not in (".png", ".svg"):
+        raise UserError(f"--out {target}: unsupported file type. Expected .png or .svg.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command.draw(result).savefig(target, dpi=150)
+    print(f"wrote {target}", file=sys.stderr)
+    if json:
+        print(jsonlib.dumps(result.report() | {"plot": str(target)}))
+        return 0
+    from coterie.runs.tables import print_table
+
+    for title, columns, rows in command.tables(result):
+        print(f"\n{title}")
+        print_table(columns, rows)
+    return 0
+
+
+def exploit(
+    run: RunPath,
+    overrides: Overrides = None,
+    team: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="Team to exploit. Default: the second.")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            show_default=False,
+            help="Environment steps to train the best response. Default: a fifth of the run's.",
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes to measure the gap.")] = 400,
+    checkpoint: Checkpoint = "best",
+    json: Json = False,
+) -> int:
+    """Train a best response to one team of a run, and measure its gain over the run's own opponent team.
+
+    The best response uses the algorithm and settings of the run unless overridden, and trains against the frozen team.
+    A large gap proves that the team is exploitable. A small gap does not prove that it is not.
+
+    Examples:
+
+    coterie exploit runs/selfplay --steps 500k
+
+    coterie exploit runs/tag --team agent algo=mappo algo.lr=5e-4
+    """
+    from coterie.commands.best_response import exploit as respond
+    from coterie.config.schema import parse_count
+
+    budget = None if steps is None else parse_count(steps)
+    if budget is not None and (not isinstance(budget, int) or budget < 1):
+        raise UserError(f"--steps {steps}: not a number of environment steps. Write e.g. 500k.")
+    result = respond(run, list(overrides or []), team=team, steps=budget, episodes=episodes, checkpoint=checkpoint)
+    if json:
+        print(jsonlib.dumps(result.report()))
+        return 0
+    print_report(
+        {
+            "exploited team": f"{result.team}, by {result.response} in {result.steps:,} steps",
+            "best response": (
+                f"{result.response_return:.4g} ± {result.response_error:.2g}, win rate {result.response_won:.2f}"
+            ),
+            "own opponent": f"{result.own_return:.4g} ± {result.own_error:.2g}, win rate {result.own_won:.2f}",
+            "gap": f"{result.gap:.4g} ± {result.error:.2g}",
+            "run": result.run,
+        },
+        json=False,
+    )
+    return 0

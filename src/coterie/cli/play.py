@@ -1,0 +1,176 @@
+"""`coterie play` and `coterie view`: watch, record and play episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, run_or_settings
+from coterie.core.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.playing.page import Address
+    from coterie.playing.seating import GameRequest
+
+_HOST, _FPS = "127.0.0.1", 5.0
+
+Host = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address that serves the page. Other than the default, it allows access from other machines.",
+    ),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the page. 0 selects a free port.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+
+
+def play(
+    what: RunOrOverrides = None,
+    algo: AlgoName = None,
+    env: EnvName = None,
+    video: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="Record to this .mp4 or .gif instead of opening a window."
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of episodes.")] = 1,
+    mode: Mode = "auto",
+    checkpoint: Checkpoint = "best",
+    seed: Seed = None,
+    size: Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")] = 480,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="Write the game's own replay to this folder instead."),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Record to this .zip for `coterie view`."),
+    ] = None,
+    human: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEAM.AGENT", show_default=False, help="Play this agent yourself in a browser. May be repeated."
+        ),
+    ] = None,
+    fps: Annotated[
+        float, typer.Option(min=0.5, max=60, help="With --human: environment steps per second in real-time mode.")
+    ] = _FPS,
+    host: Host = _HOST,
+    port: Port = 0,
+    open_: Open = False,
+) -> int:
+    """Show or record episodes of a run or of an algorithm that needs no training, or play in them yourself.
+
+    Examples:
+
+    coterie play RUN --video out.mp4
+
+    coterie play RUN --record episodes.zip --episodes 5
+
+    coterie play RUN --human agent.agent_0
+
+    coterie play --env particle/simple_tag --human agent --human adversary.adversary_0
+
+    coterie play --algo random --env particle/simple_tag --video random.gif
+
+    coterie play RUN --replay replays --episodes 5
+    """
+    _check_options(video, replay, record, human, episodes)
+    if not human:
+        _check_no_page({"--fps": fps != _FPS, "--host": host != _HOST, "--port": port != 0, "--open": open_})
+    if human and algo is None and not any(word.startswith("algo=") for word in what or []):
+        algo = None if _is_run(what) else "random"
+    path, settings = run_or_settings("play", what, algo, env)
+    resolved = None
+    if path is None:
+        from coterie.config.resolve import resolve
+
+        resolved = resolve(settings)
+    if not human and record is None:
+        from coterie.commands import play as command
+
+        options = command.PlayOptions(
+            video=video, replay=replay, episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed, size=size
+        )
+        command.play(path, resolved, options)
+        return 0
+    from coterie.playing.page import Address
+    from coterie.playing.seating import GameRequest
+
+    request = GameRequest(
+        run=path, resolved=resolved, human=human or (), mode=mode, checkpoint=checkpoint, seed=seed, size=size
+    )
+    _play_or_record(request, record, episodes, fps, Address(host, port, open_))
+    return 0
+
+
+def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fps: float, address: Address) -> None:
+    """Starts interactive play if the request names human players, otherwise records episodes."""
+    from coterie.playing import play_by_hand
+    from coterie.playing.page import require_server
+    from coterie.playing.seating import open_game
+
+    if request.human:
+        require_server()
+    with open_game(request) as (game, title):
+        if request.human:
+            play_by_hand.play_by_hand(game, title, fps, record, address)
+        elif record is not None:
+            play_by_hand.record_episodes(game, title, episodes, record)
+
+
+def view(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", show_default=False, help="Up to 4 files written by `coterie play --record FILE`."
+        ),
+    ],
+    host: Host = _HOST,
+    port: Port = 0,
+    open_: Open = False,
+) -> int:
+    """View recorded episodes in a browser: seek, change the speed, compare several files in sync.
+
+    Example: coterie view before.zip after.zip
+    """
+    if len(files) > 4:
+        raise UserError(f"{len(files)} files: too many to compare. Name at most 4.")
+    from coterie.playing.page import Address
+    from coterie.playing.viewer import view_files
+
+    view_files(files, Address(host, port, open_))
+    return 0
+
+
+def _check_no_page(options: dict[str, bool]) -> None:
+    """Raises UserError for an option of the page if none is served."""
+    for option, is_given in options.items():
+        if is_given:
+            raise UserError(f"{option}: requires --human TEAM.AGENT. Add it, or remove {option}.")
+
+
+def _is_run(what: list[str] | None) -> bool:
+    return bool(what) and ("=" not in what[0] or Path(what[0]).exists())
+
+
+def _check_options(video: Path | None, replay: Path | None, record: Path | None, human: Any, episodes: int) -> None:
+    """Raises UserError for options that cannot be combined."""
+    if video is not None and replay is not None:
+        raise UserError("--video: cannot be combined with --replay. Remove one of them.")
+    if record is not None and (video is not None or replay is not None):
+        raise UserError("--record: cannot be combined with --video or --replay. Remove them.")
+    if human and (video is not None or replay is not None):
+        raise UserError("--human: cannot be combined with --video or --replay. Record with --record FILE.")
+    if human and episodes != 1:
+        raise UserError(
+            f"--episodes {episodes}: cannot be combined with --human, which plays until you stop. Remove it."
+        )
+    if video is not None and video.suffix.lower() not in {".mp4", ".gif"}:
+        raise UserError(f"--video {video}: unsupported file type. Expected .mp4 or .gif.")
+    if record is not None and record.suffix.lower() != ".zip":
+        raise UserError(f"--record {record}: unsupported file type. Expected .zip.")

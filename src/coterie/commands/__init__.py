@@ -1,0 +1,1 @@
+"""The operations behind the command line and the Python API."""

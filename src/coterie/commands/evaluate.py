@@ -1,0 +1,106 @@
+"""Evaluation of trained runs and of algorithms that need no training."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from coterie.algos.algorithm import Algorithm
+from coterie.commands.environment import load_teams, make_environment, select_device
+from coterie.commands.learners import (
+    EvalMode,
+    device_of_run,
+    eval_modes,
+    find_checkpoint,
+    load_learners,
+    make_algorithms,
+)
+from coterie.config.resolve import Resolved
+from coterie.config.schema import RunConfig
+from coterie.config.wrappers import ExternalEnvConfig
+from coterie.core.process import configure_process
+from coterie.core.seeds import seed_of
+from coterie.runs.folder import RunFolder
+from coterie.runs.progress import PeriodicProgress
+from coterie.training.curriculum.lessons import lesson_of_checkpoint
+from coterie.training.evaluation import evaluate
+
+
+def evaluate_run(
+    run: Path,
+    episodes: int = 100,
+    mode: EvalMode = "auto",
+    checkpoint: str = "best",
+    *,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Evaluates the policies of a run's checkpoint.
+
+    Args:
+        run: Folder of the run.
+        episodes: Minimum number of episodes.
+        mode: Action selection.
+        checkpoint: best, last or a number of steps.
+        seed: Seed of the episodes; by default derived from the run's.
+
+    Returns:
+        Results as plain numbers and strings, as printed by `coterie evaluate --json`.
+    """
+    config, learners = load_learners(run, checkpoint, device_of_run(run))
+    configure_process(config.threads)
+    found = find_checkpoint(RunFolder.open(run), checkpoint)
+    lesson = lesson_of_checkpoint(found.state)
+    report = _evaluate(config, learners, episodes=episodes, mode=mode, seed=seed, lesson=lesson)
+    return report | {"run": str(run), "steps": found.steps}
+
+
+def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> dict[str, Any]:
+    """Evaluates algorithms that need no training. Returns the same as `evaluate_run`."""
+    config = resolved.config
+    configure_process(config.threads)
+    device = select_device(config.device)
+    learners = make_algorithms(config, load_teams(config, device), device)
+    return _evaluate(config, learners, episodes=episodes, mode=mode)
+
+
+def _evaluate(
+    config: RunConfig,
+    learners: dict[str, Algorithm],
+    *,
+    episodes: int,
+    mode: EvalMode,
+    seed: int | None = None,
+    lesson: int | None = None,
+) -> dict[str, Any]:
+    max_num_envs = 1000 if episodes >= 1000 else 100
+    if isinstance(config.env.params, ExternalEnvConfig):  # one environment may be a whole game
+        max_num_envs = config.eval.num_envs
+    env = make_environment(
+        config,
+        "evaluate",
+        num_envs=min(episodes, max_num_envs),
+        device=select_device(config.device),
+        lesson=lesson,
+    )
+    with closing(env):
+        found = evaluate(
+            env,
+            {name: learner.policy for name, learner in learners.items()},
+            episodes=episodes,
+            modes=eval_modes(mode, learners),
+            seed=seed_of(config.seed if seed is None else seed, "evaluate"),
+            on_progress=None if config.progress == "off" else PeriodicProgress(_print, "evaluation"),
+        )
+    return {
+        "env": config.env.name,
+        "algo": config.algo.name,
+        "episodes": len(found.episodes),
+        "metrics": found.env_metrics(),
+        "teams": found.report(),
+    }
+
+
+def _print(line: str) -> None:
+    print(f"coterie: {line}", file=sys.stderr)

@@ -1,0 +1,366 @@
+"""League: members play every side of one environment against every other member."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.commands.environment import make_environment, select_device
+from coterie.commands.learners import EvalMode, eval_modes, load_learners, make_algorithms
+from coterie.config.resolve import load_resolved, resolve
+from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
+from coterie.core.process import configure_process
+from coterie.core.seeds import seed_of
+from coterie.core.specs import TeamSpec
+from coterie.envs.contract.vector import VectorEnv
+from coterie.math.ratings import elo
+from coterie.policies.base import Mode, Policy
+from coterie.policies.remapped import RemappedPolicy
+from coterie.runs.folder import RunFolder
+from coterie.training.evaluation import ProgressCallback, evaluate
+from coterie.training.selfplay.elo_ladder import win_criterion, win_scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BOTS = ("random", "scripted")
+"""Members that are not runs: `random`, `scripted`, and `scripted:NAME`."""
+
+
+@dataclass(frozen=True)
+class LeagueOptions:
+    """Options of a league.
+
+    Attributes:
+        episodes: Episodes per pair.
+        mode: Action selection.
+        checkpoint: Checkpoint of the runs: best, last or a number of steps.
+        seed: Seed of the episodes, the same for every pair.
+    """
+
+    episodes: int = 100
+    mode: EvalMode = "auto"
+    checkpoint: str = "best"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a league.
+
+    Attributes:
+        name: Name in tables.
+        policies: Policy for each team.
+        modes: Action selection for each team.
+    """
+
+    name: str
+    policies: dict[str, Policy]
+    modes: dict[str, Mode]
+
+
+@dataclass(frozen=True)
+class LeagueResult:
+    """Result of a league of P members. Rows play the first team, columns the second.
+
+    Attributes:
+        env: Name of the environment.
+        members: Names of the members.
+        teams: The two teams.
+        returns: Mean return by team, [P, P] each.
+        error: Standard error of the mean return by team, [P, P] each.
+        score: Share of episodes won by the row, draws counted half, [P, P].
+        games: Episodes per pair.
+        symmetric: True if the two sides are equal.
+        win_criterion: Description of how the winner is determined.
+    """
+
+    env: str
+    members: tuple[str, ...]
+    teams: tuple[str, str]
+    returns: dict[str, Tensor]
+    error: dict[str, Tensor]
+    score: Tensor
+    games: int
+    symmetric: bool
+    win_criterion: str
+
+    def wins(self) -> Tensor:
+        """Returns the games that each member has won against each other one, from either side, [P, P]."""
+        won = self.score * self.games
+        both = won + (self.games - won).T
+        return both.fill_diagonal_(0.0)
+
+    def win_rate(self) -> Tensor:
+        """Returns the share of games that each member has won against each other one, from either side, [P, P]."""
+        return self.wins() / (2 * self.games)
+
+    def ratings(self) -> tuple[Tensor, Tensor] | None:
+        """Returns Elo ratings [P] and standard errors [P] relative to the first member; None if sides differ."""
+        return elo(self.wins()) if self.symmetric else None
+
+    def report(self) -> dict[str, Any]:
+        """Returns the result as plain numbers and strings."""
+
+        def table(values: Tensor) -> dict[str, dict[str, float]]:
+            rows = zip(self.members, values.tolist(), strict=True)
+            return {name: dict(zip(self.members, row, strict=True)) for name, row in rows}
+
+        found: dict[str, Any] = {
+            "env": self.env,
+            "episodes": self.games,
+            "rows": self.teams[0],
+            "columns": self.teams[1],
+            "won_by": self.win_criterion,
+            "return_mean": {team: table(values) for team, values in self.returns.items()},
+            "return_error": {team: table(values) for team, values in self.error.items()},
+            "score": table(self.score),
+        }
+        ratings = self.ratings()
+        if ratings is not None:
+            pairs = zip(self.members, ratings[0].tolist(), ratings[1].tolist(), strict=True)
+            found["elo"] = {name: {"rating": rating, "error": error} for name, rating, error in pairs}
+        return found
+
+
+def league(
+    names: Sequence[str],
+    overrides: Sequence[str] = (),
+    options: LeagueOptions | None = None,
+    progress_of: Callable[[str], ProgressCallback] | None = None,
+) -> LeagueResult:
+    """Plays every pair of members in both directions.
+
+    Args:
+        names: Folders of runs, `random`, `scripted` or `scripted:NAME`, each optionally as `LABEL=...`.
+        overrides: Settings of the environment if there are no runs.
+        options: How to play.
+        progress_of: Returns the progress callback for a pair, given its description.
+
+    Raises:
+        UserError: If there are fewer than two members, or they were trained in different environments.
+    """
+    options = options or LeagueOptions()
+    labeled = _distinguish([_with_label(name) for name in names])
+    if len(labeled) < 2:
+        raise UserError(
+            f"a league needs at least two members, but has {len(labeled)}. Name runs' folders, random or scripted, "
+            "e.g. coterie league RUN RUN random"
+        )
+    config = _common_config(labeled, overrides)
+    configure_process(config.threads)
+    device = select_device(config.device)
+    num_envs = min(options.episodes, config.eval.num_envs)
+    with closing(make_environment(config, "evaluate", num_envs=num_envs, device=device)) as env:
+        teams = {team.name: team for team in env.spec.default_teams()}
+        if len(teams) != 2:
+            raise UserError(f"a league needs two teams, but {config.env.name} has {len(teams)}: {', '.join(teams)}")
+        members = [
+            Member(label, *_load_member(source, config, teams, options=options, device=device))
+            for label, source in labeled
+        ]
+        return _play(members, env, teams, options=options, progress_of=progress_of)
+
+
+def _play(
+    members: Sequence[Member],
+    env: VectorEnv,
+    teams: dict[str, TeamSpec],
+    *,
+    options: LeagueOptions,
+    progress_of: Callable[[str], ProgressCallback] | None,
+) -> LeagueResult:
+    first, second = teams
+    size = len(members)
+    returns = {team: torch.zeros(size, size, dtype=torch.float64) for team in teams}
+    error = {team: torch.zeros(size, size, dtype=torch.float64) for team in teams}
+    score = torch.zeros(size, size, dtype=torch.float64)
+    games = 0
+    for i, row in enumerate(members):
+        for j, column in enumerate(members):
+            found = evaluate(
+                env,
+                {first: row.policies[first], second: column.policies[second]},
+                episodes=options.episodes,
+                modes={first: row.modes[first], second: column.modes[second]},
+                seed=seed_of(options.seed, "league"),  # the same for every pair: only the players differ
+                on_progress=None if progress_of is None else progress_of(f"{row.name} against {column.name}"),
+            ).episodes
+            games = len(found)
+            for name, team in teams.items():
+                total = found.team_return(team)
+                returns[name][i, j] = total.mean()
+                error[name][i, j] = total.std(correction=1) / math.sqrt(games) if games > 1 else math.nan
+            score[i, j] = win_scores(found, teams[first], teams[second]).mean()
+    return LeagueResult(
+        env=env.spec.name,
+        members=tuple(member.name for member in members),
+        teams=(first, second),
+        returns=returns,
+        error=error,
+        score=score,
+        games=games,
+        symmetric=env.spec.symmetric,
+        win_criterion=win_criterion(env.spec),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ members
+
+
+def _with_label(name: str) -> tuple[str, str]:
+    """Returns the label of a member and its source."""
+    label, equals, source = name.partition("=")
+    if equals and re.fullmatch(r"[\w.+-]+", label) and not Path(name).exists():
+        return label, source
+    if _is_bot(name):
+        return name, name
+    config = load_resolved(RunFolder.open(Path(name)).config_path).config
+    return f"{config.algo.name}-{config.seed}", name
+
+
+def _distinguish(labeled: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Labels runs with the same algorithm and seed by their folders."""
+    labels = [label for label, _ in labeled]
+    return [
+        (Path(source).name if labels.count(label) > 1 and not _is_bot(source) else label, source)
+        for label, source in labeled
+    ]
+
+
+def _is_bot(source: str) -> bool:
+    return source.partition(":")[0] in BOTS and not Path(source).exists()
+
+
+def _common_config(labeled: Sequence[tuple[str, str]], overrides: Sequence[str]) -> RunConfig:
+    """Returns the configuration whose environment all members share. UserError if they do not share it."""
+    labels: set[str] = set()
+    for label, _ in labeled:
+        if label in labels:
+            raise UserError(f"two members are named '{label}'. Give them names, e.g. first=RUN second=RUN.")
+        labels.add(label)
+    runs = [source for _, source in labeled if not _is_bot(source)]
+    if not runs:
+        return resolve([*overrides, "progress=off"]).config
+    if overrides:
+        raise UserError(f"the runs define the environment. Remove {' '.join(overrides)}.")
+    configs = [load_resolved(RunFolder.open(Path(run)).config_path).config for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        for key, own, other in _env_differences(configs[0], config):
+            raise UserError(
+                f"{run} was trained with {key}={other}, but {runs[0]} with {own}. A league plays one environment with "
+                "one setting: remove one of them."
+            )
+    return configs[0]
+
+
+def _env_differences(one: RunConfig, other: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Returns the settings of the environment that differ, lessons and randomized parameters included."""
+
+    def settings(config: RunConfig) -> dict[str, Any]:
+        tree = config.tree()
+        own = {f"env.{key}": value for key, value in tree["env"].items()}
+        return {"env": config.env.name, **own} | {name: tree.get(name) for name in ("curriculum", "randomize")}
+
+    first, second = settings(one), settings(other)
+    return [(key, first.get(key), second.get(key)) for key in first | second if first.get(key) != second.get(key)]
+
+
+def _load_member(
+    source: str, config: RunConfig, teams: dict[str, TeamSpec], *, options: LeagueOptions, device: torch.device
+) -> tuple[dict[str, Policy], dict[str, Mode]]:
+    """Returns the policies and action selection of a member by team. UserError if it lacks a team."""
+    if _is_bot(source):
+        kind, _, script = source.partition(":")
+        settings = [f"algo={kind}", f"env={config.env.name}", *([f"algo.script={script}"] if script else [])]
+        bot_config = resolve(settings).config.model_copy(update={"env": config.env})
+        algorithms = make_algorithms(bot_config, teams, device)
+    else:
+        _, algorithms = load_learners(Path(source), options.checkpoint, device)
+    missing = [name for name in teams if name not in algorithms]
+    if missing:
+        raise UserError(
+            f"{source} trained the teams {', '.join(algorithms)}, but the league needs one for '{missing[0]}'. "
+            "Train it with one team per side."
+        )
+    modes = eval_modes(options.mode, algorithms)
+    policies: dict[str, Policy] = {
+        name: RemappedPolicy(team, algorithms[name].policy, modes[name]) for name, team in teams.items()
+    }
+    return policies, modes
+
+
+# ------------------------------------------------------------------------------------------------------------- output
+
+
+def draw(result: LeagueResult) -> Figure:
+    """Draws the cross-play matrix: one panel per team, or one of win rates if the sides are equal."""
+    from matplotlib.figure import Figure
+
+    if result.symmetric:
+        panels = [("win rate of the row, from either side", result.win_rate().fill_diagonal_(math.nan))]
+    else:
+        panels = [(f"mean return of {team}", values) for team, values in result.returns.items()]
+    size = len(result.members)
+    figure = Figure(figsize=((1.1 * size + 2.4) * len(panels), 0.75 * size + 2.0), layout="constrained")
+    low, high = (0.0, 1.0) if result.symmetric else (None, None)
+    for k, (title, values) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), k + 1)
+        image = axes.imshow(values.numpy(), cmap="RdYlGn" if result.symmetric else "viridis", vmin=low, vmax=high)
+        axes.set_xticks(range(size), result.members, rotation=30, ha="right")
+        axes.set_yticks(range(size), result.members)
+        first, second = result.teams
+        axes.set_ylabel("" if result.symmetric else f"plays {first}")
+        axes.set_xlabel("" if result.symmetric else f"plays {second}")
+        axes.set_title(title, fontsize=10)
+        _write_values(axes, values, np.asarray(image.to_rgba(values.numpy())))
+    figure.suptitle(f"{result.env}, {result.games} episodes per pair", fontsize=11)
+    return figure
+
+
+def _write_values(axes: Axes, values: Tensor, colors: np.ndarray) -> None:
+    """Writes the numbers [P, P] into the cells, white on dark colors [P, P, 4]."""
+    for i, row in enumerate(values.tolist()):
+        for j, value in enumerate(row):
+            if math.isfinite(value):
+                red, green, blue, _ = colors[i, j]
+                is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+                color = "white" if is_dark else "black"
+                axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=9, color=color)
+
+
+def tables(result: LeagueResult) -> list[tuple[str, list[str], list[list[Any]]]]:
+    """Returns the result as tables: title, columns, rows."""
+    found: list[tuple[str, list[str], list[list[Any]]]] = []
+    first, second = result.teams
+    columns = ["", *result.members]
+    ratings = result.ratings()
+    if ratings is not None:
+        rows = [
+            [name, *("-" if i == j else f"{value:.2f}" for j, value in enumerate(row))]
+            for i, (name, row) in enumerate(zip(result.members, result.win_rate().tolist(), strict=True))
+        ]
+        found.append((f"win rate of the row, from either side (winner: {result.win_criterion})", columns, rows))
+        order = ratings[0].argsort(descending=True).tolist()
+        rows = [[result.members[i], f"{ratings[0][i]:.0f}", f"± {ratings[1][i]:.0f}"] for i in order]
+        found.append((f"Elo relative to {result.members[0]}", ["member", "rating", "standard error"], rows))
+        return found
+    for team, values in result.returns.items():
+        lines = zip(result.members, values.tolist(), result.error[team].tolist(), strict=True)
+        rows = [
+            [name, *(f"{value:.4g} ± {error:.2g}" for value, error in zip(row, errors, strict=True))]
+            for name, row, errors in lines
+        ]
+        found.append((f"mean return of {team}; rows play {first}, columns {second}", columns, rows))
+    return found

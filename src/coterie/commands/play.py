@@ -1,0 +1,74 @@
+"""Playing episodes: shown in a window, recorded to a video, or saved as a replay of the environment's library."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.commands.image_window import show
+from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_or_make_learners
+from coterie.commands.rendering import Episodes, render_episodes, save_replay
+from coterie.config.resolve import Resolved
+from coterie.core.process import configure_process
+from coterie.core.seeds import seed_of
+from coterie.envs.video import write_video
+from coterie.runs.folder import RunFolder
+from coterie.training.curriculum.lessons import lesson_of_checkpoint
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Options of `play`.
+
+    Attributes:
+        video: File to record to; None to show a window.
+        replay: Folder for a replay written by the environment's library; takes precedence over the video.
+        episodes: Number of episodes.
+        mode: Action selection.
+        checkpoint: best, last or a number of steps.
+        seed: Seed of the episodes; by default derived from the run's.
+        size: Longer side of the images in pixels.
+    """
+
+    video: Path | None = None
+    replay: Path | None = None
+    episodes: int = 1
+    mode: EvalMode = "auto"
+    checkpoint: str = "best"
+    seed: int | None = None
+    size: int = 480
+
+
+def play(run: Path | None, resolved: Resolved | None = None, options: PlayOptions | None = None) -> Path | None:
+    """Plays episodes of a trained run or, without a run, of algorithms that need no training.
+
+    Args:
+        run: Folder of the run.
+        resolved: Configuration to play with if there is no run.
+        options: What to play and how to show it.
+
+    Returns:
+        The file or folder that was written; None if a window was shown.
+    """
+    options = options or PlayOptions()
+    config, learners = load_or_make_learners(run, resolved, options.checkpoint)
+    configure_process(config.threads)
+    episodes = Episodes(
+        policies={name: learner.policy for name, learner in learners.items()},
+        modes=eval_modes(options.mode, learners),
+        count=options.episodes,
+        seed=seed_of(config.seed if options.seed is None else options.seed, "play"),
+    )
+    if options.replay is not None:
+        return save_replay(config, episodes, options.replay)
+    lesson = None
+    if run is not None and config.curriculum.lessons:
+        lesson = lesson_of_checkpoint(find_checkpoint(RunFolder.open(run), options.checkpoint).state)
+    images = render_episodes(config, episodes, size=options.size, lesson=lesson)
+    if options.video is None:
+        show(images, f"{config.algo.name} on {config.env.name}")
+        return None
+    written = write_video(options.video, images)
+    print(f"wrote {written}", file=sys.stderr)
+    return written

@@ -1,0 +1,273 @@
+"""Trained policies on NumPy arrays: observations of one environment in, native actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_learners
+from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError, nearest
+from coterie.core.seeds import generator
+from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.tree import tree_map
+from coterie.core.types import Action, HiddenState, Timestep
+from coterie.envs.external.spaces import Actuator
+from coterie.policies.base import Mode, Policy
+from coterie.runs.folder import RunFolder
+
+Obs = Mapping[str, Any] | ArrayLike
+
+
+class Loaded:
+    """The policies of a run's checkpoint, ready to act.
+
+    `act` and `reset` are those of a player of all teams. `player` creates others, each with its own hidden states.
+
+    Args:
+        run: Folder of the run.
+        checkpoint: best, last or a number of steps.
+        device: Device of the networks.
+
+    Attributes:
+        path: Folder of the run.
+        config: Configuration of the run.
+        steps: Environment steps when the checkpoint was written.
+        policies: Policies by team.
+    """
+
+    def __init__(self, run: str | Path, checkpoint: str = "best", device: str | torch.device = "cpu"):
+        folder = RunFolder.open(run)
+        self.path = folder.path
+        self.config: RunConfig
+        self.config, learners = load_learners(folder.path, checkpoint, torch.device(device))
+        self.steps = find_checkpoint(folder, checkpoint).steps
+        self.policies: dict[str, Policy] = {name: learner.policy for name, learner in learners.items()}
+        self._published = eval_modes("auto", learners)
+        self._player = self.player()
+
+    @property
+    def teams(self) -> dict[str, TeamSpec]:
+        """Teams by name, with their roles, agents and spaces."""
+        return {name: policy.team for name, policy in self.policies.items()}
+
+    def player(self, team: str | None = None, mode: EvalMode = "auto", seed: int = 0) -> Player:
+        """Creates a player.
+
+        Args:
+            team: The team to act for; None for all teams.
+            mode: Action selection: greedy, sample, or auto for that of the algorithm's publication.
+            seed: Seed of sampled actions.
+
+        Raises:
+            UserError: If the run has no such team.
+        """
+        if team is not None and team not in self.policies:
+            raise UserError(f"the run {self.path} has no team '{team}'. {nearest(team, self.policies)}")
+        if mode not in ("auto", "greedy", "sample"):
+            raise UserError(f"mode='{mode}'. {nearest(str(mode), ('auto', 'greedy', 'sample'))}")
+        chosen = {name: policy for name, policy in self.policies.items() if team in (None, name)}
+        modes: dict[str, Mode] = self._published if mode == "auto" else dict.fromkeys(chosen, mode)
+        ignored_roles = [role for name, p in self.policies.items() if name not in chosen for role in p.team.roles]
+        return Player(chosen, modes, seed, ignored_roles)
+
+    def act(self, obs: Obs, action_mask: Obs | None = None) -> Any:
+        """Acts for all teams, see `Player.act`."""
+        return self._player.act(obs, action_mask)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts a new episode, see `Player.reset`."""
+        self._player.reset(seed)
+
+
+class Player:
+    """Acts in one environment, step by step, and keeps the hidden states of recurrent policies.
+
+    Args:
+        policies: Policies by team.
+        modes: Action selection by team.
+        seed: Seed of sampled actions.
+        ignored_roles: Roles of other teams, whose observations are ignored.
+    """
+
+    def __init__(
+        self, policies: Mapping[str, Policy], modes: Mapping[str, Mode], seed: int, ignored_roles: list[RoleSpec]
+    ):
+        self._policies, self._modes = dict(policies), modes
+        self._teams = {name: policy.team for name, policy in policies.items()}
+        self._roles = [role for team in self._teams.values() for role in team.roles]
+        self._owner = {agent: role for role in self._roles for agent in role.agents}
+        self._ignored = {name for role in ignored_roles for name in (role.name, *role.agents)}
+        self._seed = seed
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts a new episode with zero hidden states.
+
+        Args:
+            seed: Seed of sampled actions; None to continue the current random stream.
+        """
+        if seed is not None:
+            self._noise = {
+                name: generator(seed, "player", name, device=_device(p)) for name, p in self._policies.items()
+            }
+        self._hidden_state: dict[str, HiddenState] = {
+            name: policy.initial_hidden_state(1) for name, policy in self._policies.items()
+        }
+        self._alive = {name: torch.zeros(1, team.n, dtype=torch.bool) for name, team in self._teams.items()}
+
+    def act(self, obs: Obs, action_mask: Obs | None = None) -> Any:
+        """Returns actions for observations, in the same form.
+
+        Args:
+            obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
+                agent.
+            action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
+
+        Returns:
+            For every agent an int (Discrete), an int array (MultiDiscrete), a float array within the space's bounds
+            (Box), or a tuple of these; for a role such arrays [n, ...] or a list of tuples.
+
+        Raises:
+            UserError: For unknown names and wrong shapes.
+        """
+        given_obs = self._by_agent(obs, "obs")
+        masks = {} if action_mask is None else self._by_agent(action_mask, "action_mask")
+        for agent, mask in masks.items():
+            parts = np.split(mask, np.cumsum(self._owner[agent].action.choices)[:-1])
+            if not all(part.any() for part in parts):
+                raise UserError(f"action_mask of '{agent}' leaves no choice: {mask.astype(int).tolist()}")
+        taken: dict[str, Any] = {}
+        for name, policy in self._policies.items():
+            team = self._teams[name]
+            timestep = self._timestep(name, team, given_obs, masks)
+            if not bool(timestep.alive.any()):
+                continue
+            timestep = tree_map(lambda x, policy=policy: x.to(_device(policy)), timestep)
+            noise = policy.draw_noise(1, 1, self._noise[name])[0]
+            with torch.inference_mode():
+                action, self._hidden_state[name], _ = policy.act(
+                    timestep, self._hidden_state[name], noise, self._modes[name]
+                )
+            for role in team.roles:
+                native = to_native(action[role.name], role.action_space)
+                taken |= dict(zip(role.agents, native, strict=True))
+        return self._like(obs, taken)
+
+    # ------------------------------------------------------------------------------------------------ input formats
+
+    def _by_agent(self, given: Obs, what: str) -> dict[str, np.ndarray]:
+        """Returns the arrays by agent. UserError for unknown names and wrong shapes."""
+        if not isinstance(given, Mapping):
+            if len(self._owner) != 1:
+                raise UserError(
+                    f"{what}: got one array for {len(self._owner)} agents. Pass a dict by agent "
+                    f"({', '.join(self._owner)}) or by role ({', '.join(role.name for role in self._roles)})"
+                )
+            given = {next(iter(self._owner)): given}
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in given.items():
+            role = self._named(name, value, what)
+            if role is not None:
+                stacked = _checked(value, (role.n, *_shape(role, what)), f"{what} of role '{name}'")
+                arrays |= dict(zip(role.agents, stacked, strict=True))
+            elif name in self._owner:
+                arrays[name] = _checked(value, _shape(self._owner[name], what), f"{what} of '{name}'")
+        return arrays
+
+    def _named(self, name: str, value: Any, what: str) -> RoleSpec | None:
+        """Returns the role named `name`; None for an agent or an ignored role."""
+        role = next((role for role in self._roles if role.name == name), None)
+        if role is not None and (name not in self._owner or np.ndim(value) == 1 + len(_shape(role, what))):
+            return role
+        if name not in self._owner and name not in self._ignored:
+            known = [*self._owner, *(role.name for role in self._roles)]
+            raise UserError(f"{what}: the run has no agent or role '{name}'. {nearest(name, known)}")
+        return None
+
+    def _timestep(
+        self, name: str, team: TeamSpec, given_obs: dict[str, np.ndarray], masks: dict[str, np.ndarray]
+    ) -> Timestep:
+        """Returns the team's timestep. Agents without observation are dead; agents that were dead before are new."""
+        alive = torch.tensor([[agent in given_obs for agent in team.agents]])
+        obs, action_mask = {}, {}
+        for role in team.roles:
+            zeros = np.zeros(_shape(role, "obs"), np.float32)
+            is_image = role.observation_space.dtype == np.uint8  # which networks scale
+            own_obs = [given_obs.get(agent, zeros) for agent in role.agents]
+            obs[role.name] = _stacked(own_obs, torch.uint8 if is_image else torch.float32)
+            if any(agent in masks for agent in role.agents):
+                everything = np.ones(role.action.mask_size, bool)
+                able = [masks[agent] if agent in masks and agent in given_obs else everything for agent in role.agents]
+                action_mask[role.name] = _stacked(able, torch.bool)
+        first = alive & ~self._alive[name]
+        self._alive[name] = alive
+        return Timestep(
+            obs=obs,
+            action_mask=action_mask,
+            state={},
+            alive=alive,
+            first=first,
+            acted=torch.ones(1, dtype=torch.bool),
+        )
+
+    def _like(self, given: Obs, taken: dict[str, Any]) -> Any:
+        """Returns actions by agent in the form of the observations."""
+        if not isinstance(given, Mapping):
+            return next(iter(taken.values()))
+        shaped: dict[str, Any] = {}
+        for name, value in given.items():
+            role = self._named(name, value, "obs")
+            if role is not None:
+                actions = [taken[agent] for agent in role.agents]
+                shaped[name] = actions if isinstance(actions[0], tuple) else np.stack(actions)
+            elif name in self._owner:
+                shaped[name] = taken[name]
+        return shaped
+
+
+def to_native(action: Action, space: spaces.Space) -> list[Any]:
+    """Converts actions of a role [1, n, ..] to its n agents' own space."""
+    discrete, continuous = (None if x is None else x[0].cpu().numpy() for x in (action.discrete, action.continuous))
+    return [_plain(native) for native in Actuator(space)(discrete, continuous)]
+
+
+def _plain(native: Any) -> Any:
+    """Converts choices to plain ints."""
+    if isinstance(native, tuple):
+        return tuple(_plain(part) for part in native)
+    return int(native) if isinstance(native, np.integer) else native
+
+
+def _shape(role: RoleSpec, what: str) -> tuple[int, ...]:
+    """Returns the shape of one agent's observation or mask."""
+    return (role.action.mask_size,) if what == "action_mask" else tuple(role.observation_space.shape or ())
+
+
+def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """Returns the value as an array. UserError if it has another shape or is not finite."""
+    try:
+        array = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from error
+    if array.shape != shape:
+        raise UserError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
+    if not np.isfinite(array).all():
+        raise UserError(f"{what} is NaN or infinite at index {np.argwhere(~np.isfinite(array))[0].tolist()}")
+    return array
+
+
+def _stacked(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+    """Stacks the arrays of a role's agents to one tensor [1, n, ...]."""
+    return torch.from_numpy(np.stack(arrays)).to(dtype).unsqueeze(0)
+
+
+def _device(policy: Policy) -> torch.device:
+    return getattr(policy, "device", torch.device("cpu"))

@@ -1,0 +1,96 @@
+"""Rendering of episodes: as images, or as a replay that the environment's library writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.commands.environment import make_environment
+from coterie.config.schema import RunConfig
+from coterie.core.seeds import generator
+from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.envs.external.replays import with_replays
+from coterie.policies.base import Mode, Policy
+from coterie.training.trajectory import act
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes to play.
+
+    Attributes:
+        policies: Policies by team.
+        modes: Action selection by team.
+        count: Number of episodes.
+        seed: Seed of the environment and of the policies' noise.
+    """
+
+    policies: dict[str, Policy]
+    modes: dict[str, Mode]
+    count: int
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the policies."""
+        return getattr(next(iter(self.policies.values()), None), "device", torch.device("cpu"))
+
+
+def render_episodes(
+    config: RunConfig, episodes: Episodes, *, size: int, lesson: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yields an image of every timestep, the final ones of episodes included.
+
+    Args:
+        config: Configuration of the run.
+        episodes: The episodes to play.
+        size: Longer side of the images in pixels.
+        lesson: Lesson of the curriculum, counted from 0; by default the last one.
+
+    Yields:
+        Images, uint8 [H, W, 3].
+    """
+    env = make_environment(config, "play", num_envs=1, device=episodes.device, lesson=lesson)
+    try:
+        for _ in _play(env, episodes):
+            yield env.render(0, size)
+    finally:
+        env.close()
+
+
+def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
+    """Plays episodes, has the environment's library write a replay to the folder, and prints the files written."""
+    env, save = with_replays(config.env.name, config.env.params, episodes.device)
+    try:
+        for _ in _play(env, episodes):
+            pass
+        written = save(folder)
+    finally:
+        env.close()
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
+    return folder
+
+
+def _play(env: VectorEnv, episodes: Episodes) -> Iterator[None]:
+    """Plays episodes in a single environment and yields at every timestep, final ones included."""
+    policies, remaining = episodes.policies, episodes.count
+    noise_generators = {name: generator(episodes.seed, "noise", name, device=env.device) for name in policies}
+    with torch.inference_mode():
+        timestep = reset_env(env, episodes.seed)
+        hidden_state = {name: policy.initial_hidden_state(1) for name, policy in policies.items()}
+        while remaining:
+            yield
+            noise = {name: policy.draw_noise(1, 1, noise_generators[name])[0] for name, policy in policies.items()}
+            actions, _, hidden_state = act(policies, timestep, hidden_state, noise=noise, modes=episodes.modes)
+            step, timestep = step_env(env, actions)
+            if bool(step.episode_terminated | step.episode_truncated):
+                yield
+                remaining -= 1
+                if remaining:
+                    _, timestep = step_env(env, actions)  # the final timestep ignores the action

@@ -1,0 +1,331 @@
+"""Training and resuming runs. Errors before the first step leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.commands.build import build
+from coterie.config.provenance import to_yaml
+from coterie.config.resolve import Resolved, change, load_resolved
+from coterie.config.schema import RunConfig
+from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
+from coterie.core.files import disk_error, write_text
+from coterie.core.process import configure_process, interruptible
+from coterie.core.seeds import seed_of
+from coterie.policies.base import Mode, Policy, RandomPolicy
+from coterie.runs import loggers, plots, reference_scores
+from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
+from coterie.runs.folder import RunFolder, describe
+from coterie.runs.progress import PeriodicProgress, Progress, progress
+from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
+from coterie.training.curriculum.lessons import lesson_of_log
+from coterie.training.evaluation import ProgressCallback, evaluate
+from coterie.training.trainer import Outputs, RunComponents, Schedule, Trainer
+
+_SIGNAL_EXIT_CODE = 128
+"""Exit code of a process that a signal ended, minus the number of the signal."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Result of a training.
+
+    Attributes:
+        run: Folder of the run.
+        summary: Summary of the run.
+        exit_code: 0; 130 or 143 if the training was interrupted by SIGINT or SIGTERM.
+    """
+
+    run: Path
+    summary: Summary
+    exit_code: int
+
+    def report(self) -> dict[str, Any]:
+        """Returns the result as plain numbers and strings."""
+        teams = {
+            team.team or "team": {"start": team.start, "now": team.now, "best": team.best, "random": team.random}
+            for team in self.summary.teams
+        }
+        return {"run": str(self.run), "steps": self.summary.steps, "wall_s": self.summary.wall_s, "teams": teams}
+
+
+@dataclass(frozen=True)
+class _Session:
+    """One session of a run, from its start or from a checkpoint, to its end or an interruption."""
+
+    config: RunConfig
+    folder: RunFolder
+    components: RunComponents
+    checkpoint: LoadedCheckpoint | None = None
+
+
+def train(resolved: Resolved) -> TrainingResult:
+    """Trains a new run."""
+    config = resolved.config
+    configure_process(config.threads)
+    components = build(config)
+    now = datetime.now().astimezone()
+    with contextlib.closing(components):
+        folder = RunFolder.create(config.out, config.env.name, config.algo.name, config.seed, now)
+        try:
+            write_text(folder.config_path, to_yaml(resolved))
+            spec = components.collector.env.spec
+            folder.write_manifest(
+                describe(
+                    config.seed,
+                    sys.argv,
+                    config.threads,
+                    now,
+                    env=config.env.name,
+                    algo=config.algo.name,
+                    device=str(components.collector.env.device),
+                    exact_resume=spec.exact_resume,
+                    environment=spec.env_info,
+                )
+            )
+            return _run(_Session(config, folder, components))
+        finally:
+            folder.close()
+            folder.remove_if_empty()
+
+
+def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
+    """Continues a run from its last checkpoint, or from the start if it has none.
+
+    Args:
+        run: Folder of the run.
+        overrides: Settings to change.
+    """
+    folder = RunFolder.open(run)
+    resolved = load_resolved(folder.config_path)
+    if overrides:
+        resolved = change(resolved, overrides)
+    configure_process(resolved.config.threads)
+    folder.lock()
+    try:
+        found = Checkpoints(folder.checkpoints_path).latest()
+        if found is not None and found.steps >= resolved.config.steps:
+            raise UserError(
+                f"the run {folder.path} has finished its {resolved.config.steps:,} steps. "
+                f"To train longer: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
+            )
+        with contextlib.closing(build(resolved.config)) as components:
+            if overrides:
+                write_text(folder.config_path, to_yaml(resolved))
+            return _run(_Session(resolved.config, folder, components, found))
+    finally:
+        folder.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ session
+
+
+def _run(session: _Session) -> TrainingResult:
+    """Runs the training loop with logs, progress display and signal handlers, then draws curves and the summary."""
+    config, folder, found = session.config, session.folder, session.checkpoint
+    display = progress(
+        config.progress,
+        title=f"{config.algo.name} on {config.env.name}, seed {config.seed}",
+        start=0 if found is None else found.steps,
+    )
+    metrics_file = loggers.JsonlLogger(folder.metrics_path)
+    logger: loggers.Logger | None = None
+    signals: list[int] = []
+    try:
+        _write_reference_returns(session, display)
+        trainer = _make_trainer(session, metrics_file, display)
+        _show_notes(session, display)
+        if found is not None:
+            trainer.load(found)
+            _show_resume_notes(session, found, display)
+        else:
+            metrics_file.truncate(0)
+        logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
+        trainer.log_to(logger)
+        with interruptible(trainer.request_stop) as signals, display, _disk_errors(folder):
+            trainer.run()
+    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
+        saved = Checkpoints(folder.checkpoints_path).all()
+        hint = f"The last good checkpoint is in {folder.checkpoints_path}" if saved else "There is no checkpoint yet"
+        raise type(error)(f"{str(error).removesuffix('.')}. {hint}.") from error
+    finally:
+        display.close()
+        _close(logger or metrics_file, folder)
+    return _finish(session, trainer, signals)
+
+
+def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display: Progress) -> Trainer:
+    config = session.config
+    outputs = Outputs(
+        metrics_file=metrics_file,
+        logger=loggers.NullLogger(),
+        checkpoints=Checkpoints(session.folder.checkpoints_path),
+        progress=display,
+        metadata={"env": config.env.name, "algo": config.algo.name},
+    )
+    return Trainer(session.components, _schedule(config), outputs)
+
+
+def _schedule(config: RunConfig) -> Schedule:
+    twentieth = max(1, config.steps // 20)
+    return Schedule(
+        steps=config.steps,
+        eval_every=twentieth if config.eval.every is None else config.eval.every,
+        checkpoint_every=twentieth if config.checkpoint.every is None else config.checkpoint.every,
+        log_every=config.log.every,
+        keep_all=config.checkpoint.keep,
+    )
+
+
+def _show_notes(session: _Session, display: Progress) -> None:
+    algorithms = session.components.algorithms
+    for name, algorithm in algorithms.items():
+        for line in algorithm.notes:
+            display.print_line(line if len(algorithms) == 1 else f"team {name}: {line}")
+
+
+def _show_resume_notes(session: _Session, found: LoadedCheckpoint, display: Progress) -> None:
+    """Shows what differs from the state in which the run was interrupted."""
+    config, spec = session.config, session.components.collector.env.spec
+    note = display.print_line if config.progress != "off" else _print
+    if found.warning:
+        note(found.warning)
+    if not spec.exact_resume:
+        note(f"{config.env.name} cannot restore its state: new episodes start, seeded by the run")
+    before = session.folder.read_manifest().get("environment")
+    for line in _env_changes(before, spec.env_info):
+        note(f"{config.env.name}: {line}")
+
+
+def _env_changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:
+    """Returns a line for each property of the environment that has changed; none if they were not recorded."""
+    if before is None:
+        return []
+    names = dict.fromkeys((*before, *now))
+    return [
+        f"{name} was {before.get(name)} and is now {now.get(name)}. Results before and after are not comparable."
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _make_logger(
+    config: RunConfig, folder: RunFolder, metrics_file: loggers.JsonlLogger, purge_step: int
+) -> loggers.Logger:
+    """Returns a logger for the metrics file and the configured services, which drop entries after `purge_step`."""
+    wanted: list[loggers.Logger] = [metrics_file]
+    name = folder.path.name
+    if config.log.tensorboard:
+        purge = purge_step if folder.tensorboard_path.exists() else None
+        wanted.append(loggers.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
+    if config.log.wandb:
+        wanted.append(loggers.WandbLogger(folder.path, project="coterie", name=name, config=config.tree()))
+    if config.log.mlflow:
+        wanted.append(loggers.MlflowLogger(folder.path, experiment=config.env.name, name=name, config=config.tree()))
+    return loggers.Loggers(wanted)
+
+
+def _close(logger: loggers.Logger, folder: RunFolder) -> None:
+    """Closes the loggers. A full disk does not replace an error that is already being raised."""
+    is_failing = sys.exc_info()[0] is not None
+    with contextlib.suppress(UserError) if is_failing else contextlib.nullcontext(), _disk_errors(folder):
+        logger.close()
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: RunFolder) -> Iterator[None]:
+    """Turns disk errors of loggers such as TensorBoard's into a one-line error."""
+    hook = threading.excepthook
+    # A logger's thread that cannot write dies, and the next entry or the end raises the error. It need not print it.
+    threading.excepthook = lambda died: None if issubclass(died.exc_type, OSError) else hook(died)
+    try:
+        yield
+    except OSError as error:
+        raise disk_error("in the run", folder.path, error) from error
+    finally:
+        threading.excepthook = hook
+
+
+def _print(line: str) -> None:
+    print(f"coterie: {line}", file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------------------------- reference returns
+
+
+def _write_reference_returns(session: _Session, display: Progress) -> None:
+    """Writes returns to compare with into the manifest: random policies', and published ones. Once per run."""
+    config, folder = session.config, session.folder
+    manifest = folder.read_manifest()
+    if "random" not in manifest and config.eval.every != 0:
+        waiting = PeriodicProgress(display.print_line, "random policy, for comparison")
+        random = random_returns(config, session.components, waiting)
+        published = reference_scores.published_scores(config, session.components.teams)
+        levels = {"random": random} | ({"published": published} if published else {})
+        folder.write_manifest(manifest | {"random": random, "published": published, "levels": levels})
+
+
+def random_returns(
+    config: RunConfig, components: RunComponents, on_progress: ProgressCallback | None = None
+) -> dict[str, float]:
+    """Returns the mean return of every team if all act at random, over as many episodes as an evaluation."""
+    env = components.evaluator.env
+    policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in components.teams.items()}
+    modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
+    found = evaluate(
+        env,
+        policies,
+        episodes=config.eval.episodes,
+        modes=modes,
+        seed=seed_of(config.seed, "random"),
+        on_progress=on_progress,
+    )
+    return {name: found.return_mean(name) for name in policies}
+
+
+# ------------------------------------------------------------------------------------------------------------ summary
+
+
+def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> TrainingResult:
+    """Draws the curves, prints the summary, and prints the resume command after an interruption."""
+    config, folder, steps = session.config, session.folder, trainer.steps
+    is_done = steps >= config.steps
+    summary = _summarize(config, folder, trainer)
+    if summary.lesson:
+        folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
+    if is_done and summary.teams:  # without returns there are no curves
+        plots.plot([folder.path], folder.path / "curves.png")
+        summary = _summarize(config, folder, trainer)
+    if config.progress != "off":
+        summary.print(Console(stderr=True))
+    else:
+        for line in summary.warnings:
+            _print(line)
+    if signals and not is_done:
+        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
+        print(
+            f"{name}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
+            f"Resume with: coterie resume {shlex.quote(str(folder.path))}",
+            file=sys.stderr,
+        )
+        return TrainingResult(folder.path, summary, _SIGNAL_EXIT_CODE + signals[0])
+    return TrainingResult(folder.path, summary, 0)
+
+
+def _summarize(config: RunConfig, folder: RunFolder, trainer: Trainer) -> Summary:
+    entries, manifest = loggers.read(folder.metrics_path), folder.read_manifest()
+    summary = summarize(folder.path, entries, config.steps, manifest.get("random"), manifest.get("published"))
+    # The last updates may not have been logged yet.
+    warnings = no_gradient_step_warnings(config, trainer.learners, [*entries, trainer.unlogged], trainer.steps)
+    lesson = lesson_of_log(config.curriculum, entries)
+    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings)

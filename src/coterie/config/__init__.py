@@ -1,0 +1,1 @@
+"""Configuration: parsing, layering, validation, presets, and the registry of algorithms and environments."""

@@ -1,0 +1,167 @@
+"""One-line error messages for configurations: the key, its value, the expected value, and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import annotated_types
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+_TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+_EXPECTED_BY_ERROR = (
+    ("int_", "an integer"),
+    ("float_", "a number"),
+    ("finite_number", "a finite number"),
+    ("bool_", "true or false"),
+    ("string_type", "text"),
+    ("path_", "a path"),
+    ("list_type", "a list in brackets"),
+    ("tuple_type", "a list in brackets"),
+    ("dict_type", "a mapping in braces"),
+    ("none_required", "null"),
+    ("model_type", "null, {}, or a value for one of its keys"),
+)
+
+
+def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Returns the leaf fields of a model and its nested models by dotted key, and sections that may be null."""
+    leaves: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        kinds = _alternatives(field.annotation)
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if len(kinds) > 1 or not inner:
+            leaves[f"{prefix}{name}"] = field
+        for section in inner:
+            leaves |= leaf_fields(section, f"{prefix}{name}.")
+    return leaves
+
+
+def holds_mapping(field: FieldInfo) -> bool:
+    """True if the field's value is a dict with arbitrary keys."""
+    return any(typing.get_origin(part) is dict or part is dict for part in _alternatives(field.annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Returns the types that an annotation allows, without `Annotated`."""
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        return tuple(part for branch in typing.get_args(annotation) for part in _alternatives(branch))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    return (annotation,)
+
+
+def nearest_keys(key: str, known: Iterable[str]) -> str:
+    """Returns a suggestion for an unknown key: similar valid keys, including those in other sections."""
+    known = sorted(set(known))
+    if key.startswith("env.wrappers.") and not any(candidate.startswith("env.wrappers") for candidate in known):
+        return "Wrappers are not available for environments that step a batch."
+    last = key.rpartition(".")[2]
+    same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
+    close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+    by_word = {candidate.rpartition(".")[2]: candidate for candidate in known}
+    close_word = [by_word[word] for word in difflib.get_close_matches(last, by_word, n=3, cutoff=0.6)]
+    matcher = difflib.SequenceMatcher(b=key)
+
+    def similarity(candidate: str) -> float:
+        matcher.set_seq1(candidate)
+        return matcher.ratio()
+
+    best = sorted({*same_word, *close, *close_word}, key=similarity, reverse=True)[:3]
+    if best:
+        return "Did you mean " + " or ".join(f"'{candidate}'" for candidate in best) + "?"
+    return "`coterie train --cfg job` lists all keys."
+
+
+def mistakes(error: ValidationError, fields: Mapping[str, FieldInfo], prefix: str = "") -> list[tuple[str, str]]:
+    """Returns (key, message) for every invalid key of a validation error.
+
+    Args:
+        error: The validation error.
+        fields: Leaf fields by dotted key.
+        prefix: Dotted prefix of the validated model's keys.
+    """
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for detail in error.errors():
+        by_key.setdefault(_key_of(detail["loc"], fields, prefix), []).append(typing.cast(dict[str, Any], detail))
+    return [(key, _message(key, details, fields.get(key))) for key, details in by_key.items()]
+
+
+def _key_of(location: tuple[int | str, ...], fields: Mapping[str, FieldInfo], prefix: str) -> str:
+    """Returns the longest dotted key in an error's location, without list items and branches of a union."""
+    for stop in range(len(location), 0, -1):
+        key = prefix + ".".join(str(part) for part in location[:stop])
+        if key in fields:
+            return key
+    return prefix + ".".join(str(part) for part in location) if location else prefix.rstrip(".")
+
+
+def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -> str:
+    first = details[0]
+    if first["type"] == "missing":
+        meaning = f" ({' '.join(field.description.split()).rstrip('.')})" if field and field.description else ""
+        return f"{key}: a value is required{meaning}. Set {key}=VALUE"
+    if first["type"] in {"value_error", "assertion_error"}:
+        given = show(first["input"])
+        place = f"{key}={given}" if field and len(given) <= 80 else key
+        return f"{place}: {_plain_message(first)}"
+    expected = list(dict.fromkeys(_expected(detail, field) for detail in details))
+    line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
+    default = None if field is None or field.is_required() else field.get_default(call_default_factory=False)
+    return line if default is None else f"{line}, e.g. {show(default)}"
+
+
+def _plain_message(detail: Mapping[str, Any]) -> str:
+    return " ".join(str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").split())
+
+
+def _expected(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
+    kind, context = str(detail["type"]), detail.get("ctx", {})
+    if kind == "literal_error":
+        return str(context["expected"]).replace("'", "")
+    if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
+        return _range(detail, field)
+    if kind in {"too_short", "too_long"}:
+        limit = "at least" if kind == "too_short" else "at most"
+        return f"{limit} {context.get('min_length', context.get('max_length'))} items"
+    if kind == "multiple_of":
+        return f"a multiple of {show(context['multiple_of'])}"
+    if kind == "string_pattern_mismatch":
+        return f"text of the form {context['pattern']}"
+    for start, expected in _EXPECTED_BY_ERROR:
+        if kind.startswith(start):
+            return expected
+    return _plain_message(detail)
+
+
+def _range(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
+    """Returns all bounds of the field, or those of the error if the field defines none."""
+    bounds: dict[str, Any] = {}
+    for part in field.metadata if field else ():
+        for sign, kind in (("ge", annotated_types.Ge), ("gt", annotated_types.Gt)):
+            bounds |= {sign: getattr(part, sign)} if isinstance(part, kind) else {}
+        for sign, kind in (("le", annotated_types.Le), ("lt", annotated_types.Lt)):
+            bounds |= {sign: getattr(part, sign)} if isinstance(part, kind) else {}
+    bounds = bounds or {sign: value for sign, value in detail["ctx"].items() if sign in {"ge", "gt", "le", "lt"}}
+    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+    names = [_TYPE_NAMES[part] for part in _alternatives(field.annotation) if part in {int, float}] if field else []
+    limits = " and ".join(f"{words[sign]} {show(value)}" for sign, value in bounds.items())
+    return f"{names[0] if names else 'a number'} {limits}"
+
+
+def show(value: Any) -> str:
+    """Formats a value as on the command line, in at most 80 characters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(show(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {show(item)}" for key, item in value.items()) + "}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."

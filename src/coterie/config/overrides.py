@@ -1,0 +1,207 @@
+"""Parser of `key=value` settings on the command line: Hydra's basic override grammar with sweeps.
+
+override := key "=" value {"," value}          several values define a sweep
+key      := word {"." word}
+value    := "[" values "]" | "{" word ":" value ... "}" | "'" text "'" | '"' text '"' | primitive
+primitive:= null | true | false | integer | number | any other text
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.errors import UserError
+
+_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
+_INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
+_NUMBER = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf|nan", re.IGNORECASE)
+_WORDS: dict[str, Any] = {"null": None, "~": None, "true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One parsed `key=value`.
+
+    Attributes:
+        key: Dotted key.
+        values: Parsed values; several define a sweep.
+        texts: Text of each value.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    texts: tuple[str, ...]
+
+    @property
+    def is_sweep(self) -> bool:
+        return len(self.values) > 1
+
+    @property
+    def text(self) -> str:
+        return f"{self.key}={','.join(self.texts)}"
+
+
+def parse_primitive(text: str) -> Any:
+    """Returns the value of an unquoted word: null, a boolean, a number (`1e6`, `2_000_000`), or the text itself."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def parse(text: str) -> Override:
+    """Parses one `key=value`.
+
+    Raises:
+        UserError: If it is malformed.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals:
+        raise UserError(f"'{text}': expected key=value, e.g. algo.lr=3e-4")
+    if key[:1] in {"+", "~"}:
+        raise UserError(
+            f"'{text}': remove the '{key[0]}', because all keys exist already. Write {key.strip('+~')}=VALUE"
+        )
+    if not _KEY.fullmatch(key):
+        raise UserError(f"'{text}': '{key}' is not a key. A key consists of words joined by dots, e.g. algo.lr=3e-4")
+    if not value.strip():
+        raise UserError(f"'{text}': the value is missing. Write {key}=VALUE, or {key}=null for none")
+    values, texts = _Parser(text, value).sweep()
+    return Override(key, values, texts)
+
+
+def parse_all(texts: list[str]) -> list[Override]:
+    """Parses all settings of a command line.
+
+    Raises:
+        UserError: If a setting is malformed or a key is given twice.
+    """
+    overrides = [parse(text) for text in texts]
+    seen: dict[str, Override] = {}
+    for override in overrides:
+        name = canonical(override.key)
+        if name in seen:
+            both = f"'{seen[name].text}' and '{override.text}'"
+            raise UserError(f"{override.key}: given twice, as {both}. Remove one of them.")
+        seen[name] = override
+    return overrides
+
+
+def canonical(key: str) -> str:
+    """Returns the full key of an abbreviation: `algo.name` for `algo`, `teams.X.algo.run` for `teams.X.run`."""
+    if key in {"algo", "env"}:
+        return f"{key}.name"
+    parts = key.split(".")
+    if len(parts) == 3 and parts[0] == "teams":
+        if parts[2] == "algo":
+            return f"{key}.name"
+        if parts[2] == "run":
+            return f"teams.{parts[1]}.algo.run"
+    return key
+
+
+def combinations(overrides: list[Override]) -> list[list[str]]:
+    """Returns all combinations of the sweeps as lists of `key=value`; the last sweep varies fastest."""
+    choices = [[f"{override.key}={text}" for text in override.texts] for override in overrides]
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+class _Parser:
+    """Recursive-descent parser of one setting's value."""
+
+    def __init__(self, setting: str, text: str):
+        self._setting, self._text, self._position = setting, text, 0
+
+    def sweep(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        values: list[Any] = []
+        texts: list[str] = []
+        while True:
+            start = self._position
+            values.append(self._value(","))
+            texts.append(self._text[start : self._position].strip())
+            if self._position == len(self._text):
+                return tuple(values), tuple(texts)
+            self._expect(",")
+
+    def _error(self, problem: str) -> UserError:
+        return UserError(f"'{self._setting}': {problem}")
+
+    def _peek(self) -> str:
+        while self._position < len(self._text) and self._text[self._position].isspace():
+            self._position += 1
+        return self._text[self._position : self._position + 1]
+
+    def _expect(self, character: str) -> None:
+        if self._peek() != character:
+            raise self._error(f"expected '{character}' after '{self._text[: self._position]}'")
+        self._position += 1
+
+    def _value(self, stops: str) -> Any:
+        character = self._peek()
+        if character == "[":
+            value = self._list()
+        elif character == "{":
+            value = self._mapping()
+        elif character in {"'", '"'} and character:
+            value = self._quoted(character)
+        else:
+            return parse_primitive(self._unquoted(stops))
+        self._peek()  # Skips trailing whitespace.
+        return value
+
+    def _unquoted(self, stops: str) -> str:
+        start = self._position
+        while self._position < len(self._text) and self._text[self._position] not in stops:
+            self._position += 1
+        word = self._text[start : self._position].strip()
+        if not word:
+            raise self._error("a value is missing. Quote the text if it contains a comma")
+        return word
+
+    def _quoted(self, quote: str) -> str:
+        self._position += 1
+        characters: list[str] = []
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            self._position += 1
+            if character == "\\" and self._text[self._position : self._position + 1] in {quote, "\\"}:
+                characters.append(self._text[self._position])
+                self._position += 1
+            elif character == quote:
+                return "".join(characters)
+            else:
+                characters.append(character)
+        raise self._error(f"the quotation mark {quote} is not closed")
+
+    def _list(self) -> list[Any]:
+        self._expect("[")
+        items: list[Any] = []
+        while self._peek() != "]":
+            items.append(self._value(",]"))
+            if self._peek() == ",":
+                self._position += 1
+            elif self._peek() != "]":
+                raise self._error("the list is not closed: expected ']'")
+        self._expect("]")
+        return items
+
+    def _mapping(self) -> dict[str, Any]:
+        self._expect("{")
+        items: dict[str, Any] = {}
+        while self._peek() != "}":
+            key = self._quoted(self._peek()) if self._peek() in {"'", '"'} else self._unquoted(":,}")
+            if self._peek() != ":":
+                raise self._error(f"expected ':' after '{key}'")
+            self._position += 1
+            items[key] = self._value(",}")
+            if self._peek() == ",":
+                self._position += 1
+            elif self._peek() != "}":
+                raise self._error("the mapping is not closed: expected '}'")
+        self._expect("}")
+        return items

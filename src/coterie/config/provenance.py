@@ -1,0 +1,47 @@
+"""Writes a resolved configuration as YAML with the source of each value in a comment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from coterie.config.overrides import parse_primitive
+from coterie.config.resolve import Resolved
+
+_MAX_COMMENT_COLUMN = 64
+"""Column of comments, except after values that are longer."""
+
+
+def to_yaml(resolved: Resolved) -> str:
+    """Returns the YAML that `--cfg job` prints and `config.yaml` contains, which `load_resolved` reads back."""
+    lines = list(_lines(resolved.config.tree(), "", 0))
+    column = min(_MAX_COMMENT_COLUMN, 2 + max(len(text) for text, key in lines if key))
+    return "".join(
+        f"{text:<{column}}  # {resolved.origins[key]}\n" if key in resolved.origins else f"{text}\n"
+        for text, key in lines
+    )
+
+
+def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str]]:
+    """Returns lines of YAML, each with the dotted key of its value, or "" for the heading of a section."""
+    lines: list[tuple[str, str]] = []
+    for key, value in tree.items():
+        start = f"{'  ' * depth}{_scalar(key)}:"
+        if isinstance(value, Mapping) and value:
+            lines.append((start, ""))
+            lines += _lines(value, f"{prefix}{key}.", depth + 1)
+        else:
+            lines.append((f"{start} {_scalar(value)}", f"{prefix}{key}"))
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    """Returns a value as one line of YAML that has the same meaning in YAML 1.1 and 1.2."""
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, str) and parse_primitive(value) != value:
+        return json.dumps(value)  # Text that YAML 1.2 would read as a number, boolean or null.
+    return yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=2**31).strip()[1:-1]

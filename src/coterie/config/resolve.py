@@ -1,0 +1,131 @@
+"""From the user's settings to one typed configuration whose values know where they came from.
+
+parse       sources.py, overrides.py    YAML files, `key=value` words and Python arguments become settings;
+            aliases.py                  names of other libraries become Coterie's
+layer       composition.py              presets below them, teams filled in: one value per key
+validate    validation.py               typed models, or a one-line error
+build       commands/build.py           environments, algorithms and the training loop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.config import aliases, messages, sources
+from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose
+from coterie.config.overrides import parse_all
+from coterie.config.schema import RunConfig
+from coterie.config.sources import Setting
+from coterie.config.validation import validate
+from coterie.core.errors import UserError
+
+CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "workers.")
+"""Keys, and sections of keys, that may change when a run is resumed."""
+
+
+_SECTIONS = frozenset(RunConfig.model_fields)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and the origin of each of its values by dotted key."""
+
+    config: RunConfig
+    origins: dict[str, str]
+
+
+def resolve(overrides: Sequence[str] = (), config_file: Path | None = None) -> Resolved:
+    """Resolves the settings of a command line.
+
+    Raises:
+        UserError: For any mistake, in one line.
+    """
+    return _resolve_layers(_file_layer(config_file), _command_layer(overrides))
+
+
+def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
+    """Resolves Python arguments: nested dicts, dotted keys (`**{"algo.lr": 1e-3}`) and names (`algo="mappo"`)."""
+    plain = {key: str(value) if isinstance(value, Path) else value for key, value in kwargs.items()}
+    return _resolve_layers(_file_layer(config_file), sources.from_tree(plain, "argument"))
+
+
+def based_on(tree: Mapping[str, Any], overrides: Sequence[str]) -> Resolved:
+    """Resolves overrides on top of the settings of another run, the result of its `RunConfig.tree`."""
+    return _resolve_layers(sources.from_tree(dict(tree), "the run"), _command_layer(overrides))
+
+
+def load_resolved(path: Path) -> Resolved:
+    """Loads the configuration that a run saved as `config.yaml`, regardless of today's presets.
+
+    Raises:
+        UserError: If the file is not a saved configuration, or was written by version 0.1.
+    """
+    found = sources.from_file(path, saved=True)
+    names = {setting.key for setting in found}
+    if not {"algo.name", "env.name"} <= names:
+        raise UserError(f"{path}: not a saved configuration, it names no algo and env")
+    if "copies" in names:
+        raise UserError(
+            f"{path}: written by Coterie 0.1, whose settings and checkpoints cannot be read. "
+            "Train the run again, or use Coterie 0.1."
+        )
+    try:
+        return _finish({setting.key: setting for setting in found}, found)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
+    """Changes run-level settings of a run that is resumed. UserError for settings that would make it another run."""
+    (changes,) = aliases.translate([_command_layer(overrides)])
+    old = {setting.key: setting for setting in sources.from_tree(resolved.config.tree(), DEFAULT)}
+    for setting in changes:
+        if not setting.key.startswith(CHANGEABLE) and (
+            setting.key in old or setting.key.partition(".")[0] in _SECTIONS
+        ):
+            allowed = ", ".join(key + "*" if key.endswith(".") else key for key in CHANGEABLE)
+            raise UserError(
+                f"{setting.key}={messages.show(setting.value)}: cannot change when a run is resumed. "
+                f"Only {allowed} can; start a new run instead."
+            )
+    leaves = {key: setting.moved(key, resolved.origins.get(key)) for key, setting in old.items()}
+    leaves |= {setting.key: setting for setting in changes}
+    changed = _finish(leaves, changes)
+    if changed.config.steps < resolved.config.steps:
+        raise UserError(
+            f"steps={changed.config.steps}: less than the {resolved.config.steps} of the run. Give at least as many."
+        )
+    return changed
+
+
+def _resolve_layers(*layers: list[Setting]) -> Resolved:
+    leaves, user = compose(*aliases.translate(layers))
+    return _finish(leaves, user)
+
+
+def _finish(leaves: Leaves, user: Iterable[Setting]) -> Resolved:
+    config = validate(leaves, user)
+    origins = {key: leaves[key].origin if key in leaves else DEFAULT for key, _ in sources.flatten(config.tree())}
+    return Resolved(config, origins)
+
+
+def _file_layer(path: Path | None) -> list[Setting]:
+    return [] if path is None else sources.from_file(path)
+
+
+def _command_layer(overrides: Sequence[str]) -> list[Setting]:
+    parsed = parse_all(list(overrides))
+    for override in parsed:
+        if override.is_sweep:
+            raise UserError(
+                f"{override.text}: several values. Add -m to run each, or write a list: {_as_list(override.text)}"
+            )
+    return sources.from_tree({override.key: override.values[0] for override in parsed}, COMMAND_LINE)
+
+
+def _as_list(text: str) -> str:
+    key, _, values = text.partition("=")
+    return f"{key}=[{values}]"

@@ -1,0 +1,277 @@
+"""Configuration of a run as frozen, typed models: the content of `config.yaml` and `coterie train --cfg job`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+
+from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
+from coterie.config.imitation import ImitationConfig
+from coterie.config.rewards import RewardsConfig
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+MAX_DEFAULT_THREADS = 8
+
+
+def parse_count(value: Any) -> Any:
+    """Returns the integer for a count such as 1e6, 2_000_000, 20M or 500k; any other value unchanged."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([\d_]*\.?\d+(?:[eE]\d+)?)\s*([kKmMgGbB]?)", value.strip())
+        if match:
+            value = float(match[1].replace("_", "")) * _SUFFIXES.get(match[2].lower(), 1)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(parse_count)]
+"""An integer that may be written as 1e6, 2_000_000, 20M or 500k."""
+
+
+def _check_device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError("expected auto, cpu, cuda or cuda:N")
+    return value
+
+
+def _check_address(value: str) -> str:
+    if not re.fullmatch(r"local|auto|(\[[\da-fA-F:]+\]|[\w.-]+):\d+", value):
+        raise ValueError("expected local, auto or host:port")
+    return value
+
+
+def available_cores() -> int:
+    """Returns the number of cores that this process may use: its CPU affinity, limited by the container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if _CGROUP_LIMIT.exists():
+        quota, _, period = _CGROUP_LIMIT.read_text().strip().partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def default_threads() -> int:
+    """Returns the number of available cores, at most 8, because small networks gain nothing from more."""
+    return min(available_cores(), MAX_DEFAULT_THREADS)
+
+
+class Model(BaseModel):
+    """Base class of frozen configurations. Unknown keys are errors, and a field's docstring is its help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class FactoryParams(BaseModel):
+    """Keyword arguments of a user's environment factory, which its signature defines."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+
+class Choice(Model):
+    """A name and its typed parameters, saved as one flat mapping: {name: mappo, lr: 0.0007, ...}."""
+
+    name: str
+    """Name, e.g. `mappo`, `ippo/yardstick`, `particle/simple_spread`, `package.module:factory`."""
+    params: SerializeAsAny[BaseModel]
+    """Configuration of the class with that name."""
+
+    @model_serializer
+    def _serialize(self) -> dict[str, Any]:
+        return {"name": self.name, **self.params.model_dump(mode="json")}
+
+
+class TeamConfig(Model):
+    """A team with settings of its own: its algorithm, some of the algorithm's keys, or its roles."""
+
+    algo: Choice
+    """Algorithm of the team. Keys that are not set are inherited from the top-level `algo` if both have the same name.
+    """
+    rewards: RewardsConfig = RewardsConfig()
+    """Reward signals of the team. A team that learns inherits unset keys from the top-level section."""
+    imitation: ImitationConfig = ImitationConfig()
+    """Behavior cloning of the team. A team that learns inherits unset keys from the top-level section."""
+    roles: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Environment roles that form the team. Default: the roles of the environment's group with the team's name."""
+
+
+class EvalConfig(Model):
+    """Evaluation in separate environments."""
+
+    every: Count | None = Field(default=None, ge=0, le=10**15)
+    """Environment steps between evaluations; 0 disables them. Default: 1/20 of the run."""
+    episodes: Count = Field(default=128, ge=1, le=10**7)
+    """Episodes per evaluation, rounded up to the same number in each environment."""
+    mode: Literal["auto", "greedy", "sample"] = "auto"
+    """Action selection; `auto` follows the algorithm's publication."""
+    num_envs: Count = Field(default=64, ge=1, le=10**6)
+    """Environments for evaluation."""
+
+
+class WorkersConfig(Model):
+    """Processes that step environments of external libraries. Coterie's built-in environments do not use them."""
+
+    count: int = Field(default=0, ge=0, le=1024)
+    """Worker processes for training, and as many again for evaluation; 0 steps all environments in the trainer's
+    process. Results are bit-for-bit equal for any number.
+    """
+    kind: Literal["processes", "ray"] = "processes"
+    """Type of worker: local processes, or Ray actors on this machine or a cluster (requires the extra `coterie[ray]`).
+    """
+    address: Annotated[str, AfterValidator(_check_address)] = "local"
+    """Address of Ray: local starts an instance that ends with the trainer, auto connects to the one running on this
+    machine, and host:port to the one at that address.
+    """
+    overlap: bool = False
+    """Step one half of the environments while the policies act in the other, with `count` workers per half. Results
+    are bit-for-bit equal for any number of workers, but may differ in the last bit from those without overlap.
+    """
+    timeout: float = Field(default=60.0, gt=0, le=86_400)
+    """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced."""
+    restarts: int = Field(default=10, ge=0)
+    """Workers that are replaced before the run ends. Episodes of a failed worker are dropped."""
+
+
+class SelfPlayConfig(Model):
+    """Self-play against past snapshots of the policy."""
+
+    opponents: Literal["off", "latest", "uniform", "recency", "pfsp"] = "off"
+    """Opponents of episodes: off disables self-play; latest is always the current policy; uniform draws any snapshot;
+    recency draws snapshots with a probability proportional to their rank by age, the newest most often; pfsp
+    (prioritized fictitious self-play) draws snapshots that are hard to beat more often.
+    """
+    snapshot_interval: Count | None = Field(default=None, ge=1, le=10**15)
+    """Environment steps between snapshots. Default: 1/20 of the run."""
+    promotion_win_rate: float | None = Field(default=None, gt=0.5, le=1)
+    """Minimum win rate against the pool for a new snapshot, where a draw is half a win; null: no minimum."""
+    window: int = Field(default=10, ge=1, le=1000)
+    """Number of latest snapshots that opponents are drawn from."""
+    latest_ratio: float = Field(default=0.5, ge=0, le=1)
+    """Fraction of episodes against the current policy; the others are against snapshots."""
+    pfsp_exponent: float = Field(default=2.0, ge=0, le=100)
+    """Exponent of pfsp: probabilities are proportional to (1 - win rate)^exponent."""
+    win_rate_episodes: Count = Field(default=200, ge=1, le=10**9)
+    """Episodes in the running mean of the win rate against an opponent, in which recent episodes have more weight."""
+    sides: Literal["auto", "both", "first", "alternate"] = "auto"
+    """Sides that learn: both trains one policy, which plays the first side in every other environment and the second
+    side in the rest; first trains one policy on the first side; alternate trains one policy per side, one after the
+    other (see `alternate`); auto is both if the environment's sides are symmetric, and alternate otherwise.
+    """
+    rating_episodes: Count = Field(default=128, ge=2, le=10**7)
+    """Episodes against the pool that determine a snapshot's rating, rounded up to the same number in each evaluation
+    environment.
+    """
+
+    @property
+    def enabled(self) -> bool:
+        """True if the run uses self-play."""
+        return self.opponents != "off"
+
+
+class AlternateConfig(Model):
+    """Alternating training: in each phase some teams learn while the policies of the others are fixed."""
+
+    every: Count | None = Field(default=None, ge=1, le=10**15)
+    """Environment steps per phase, or the most if `until` is set. null without `until`: all teams learn at the same
+    time, or in self-play alternate in phases of 1/10 of the run.
+    """
+    until: AdvanceConfig | None = None
+    """Condition that ends a phase: a logged metric passes a threshold, e.g. {metric: "eval/{team}/return_mean", above:
+    20}, where {team} is the first team that learns in the phase.
+    """
+    order: tuple[str | tuple[str, ...], ...] = ()
+    """Team or teams that learn in each phase. Default: each team that learns, one after the other."""
+    repeat: bool = True
+    """Start again with the first phase after the last; otherwise the last phase lasts until the end of the run."""
+
+
+class CheckpointConfig(Model):
+    """Checkpoints to resume from."""
+
+    every: Count | None = Field(default=None, ge=0, le=10**15)
+    """Environment steps between checkpoints; 0 saves only the last. Default: 1/20 of the run."""
+    keep: bool = False
+    """Keep all checkpoints, not only `last`, the one before it, and `best`."""
+
+
+class LogConfig(Model):
+    """Metric loggers in addition to `metrics.jsonl`."""
+
+    tensorboard: bool = True
+    """Write TensorBoard event files to the run folder."""
+    wandb: bool = False
+    """Log metrics to Weights & Biases (requires the extra `coterie[wandb]`)."""
+    mlflow: bool = False
+    """Log metrics to MLflow (requires the extra `coterie[mlflow]`)."""
+    every: int = Field(default=1, ge=1, le=10**9)
+    """Updates between log entries."""
+
+
+class RunConfig(Model):
+    """Complete configuration of a run."""
+
+    algo: Choice
+    """Algorithm of every team that has none of its own."""
+    env: Choice
+    """Environment."""
+    teams: dict[str, TeamConfig] = Field(default_factory=dict)
+    """Settings of single teams, by name. Other teams use the top-level `algo`, `rewards` and `imitation`."""
+    rewards: RewardsConfig = RewardsConfig()
+    """Reward signals."""
+    imitation: ImitationConfig = ImitationConfig()
+    """Behavior cloning on demonstrations."""
+    selfplay: SelfPlayConfig = SelfPlayConfig()
+    """Self-play."""
+    alternate: AlternateConfig = AlternateConfig()
+    """Alternating training of teams."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Curriculum of lessons."""
+    randomize: Samplers = Field(default_factory=dict)
+    """Environment parameters by name that are sampled at the start of each episode, separately in each environment.
+    Parameters of lessons take precedence.
+    """
+    steps: Count = Field(default=1_000_000, ge=1, le=10**15)
+    """Total environment steps, summed over all environments. The run ends after the first rollout that reaches them."""
+    num_envs: Count = Field(default=128, ge=1, le=10**7)
+    """Environments that are stepped together."""
+    workers: WorkersConfig = WorkersConfig()
+    """Worker processes."""
+    rollout_length: Count | None = Field(default=None, ge=1, le=10**6)
+    """Rollout length: steps per environment between updates, including reset steps. Default: the algorithm's."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of all random numbers."""
+    device: Annotated[str, AfterValidator(_check_device)] = "auto"
+    """Device of networks and built-in environments: auto (a GPU if available), cpu, cuda or cuda:N."""
+    threads: int = Field(default_factory=default_threads, ge=1, le=1024)
+    """Threads of PyTorch. Results are bit-for-bit equal only for the same number. Default: available cores, at most 8.
+    """
+    out: Path | None = None
+    """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""
+    eval: EvalConfig = EvalConfig()
+    """Evaluation."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    log: LogConfig = LogConfig()
+    """Logging."""
+    progress: Literal["auto", "rich", "lines", "off"] = "auto"
+    """Progress display: rich (a live table), lines, or off; auto is rich in a terminal and lines otherwise."""
+
+    def algo_of(self, team: str) -> Choice:
+        """Returns the algorithm of `team`."""
+        return self.teams[team].algo if team in self.teams else self.algo
+
+    def rewards_of(self, team: str) -> RewardsConfig:
+        """Returns the reward signals of `team`."""
+        return self.teams[team].rewards if team in self.teams else self.rewards
+
+    def imitation_of(self, team: str) -> ImitationConfig:
+        """Returns the behavior-cloning settings of `team`."""
+        return self.teams[team].imitation if team in self.teams else self.imitation
+
+    def tree(self) -> dict[str, Any]:
+        """Returns the configuration as nested dicts, lists and scalars, in the order of the fields."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,73 @@
+"""Errors with one-line messages that name the setting, the problem, and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake in the user's input. The command line prints its message on one line and exits with code 2."""
+
+
+class NonFiniteError(Exception):
+    """A NaN or infinite value: the run stops and keeps the last good checkpoint. Exit code 3."""
+
+
+class WorkersFailedError(Exception):
+    """Environment workers failed too often: the run stops and keeps the last checkpoint. Exit code 3."""
+
+
+class EnvironmentFailedError(Exception):
+    """An external environment raised in `step` or `reset`: the run stops and keeps the last checkpoint. Exit code 3.
+
+    Its cause is the original exception.
+    """
+
+    @classmethod
+    def of(cls, name: str, when: str, error: Exception) -> EnvironmentFailedError:
+        """Returns the error for an exception in `when`, `a step` or `reset`."""
+        return cls(
+            f"{name} failed in {when}: {one_line(error)}. Fix the environment "
+            "(see coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)."
+        )
+
+
+REPORTED_ERRORS = (UserError, NonFiniteError, WorkersFailedError, EnvironmentFailedError)
+"""Errors whose message is one line for the user."""
+
+
+def one_line(error: BaseException) -> str:
+    """Formats an exception as `ZeroDivisionError: there is no ball (stocks.py:21)`.
+
+    The location is the last line of the user's own code in the traceback, or the last line of any code. A UserError is
+    formatted as its message alone.
+    """
+    words = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return words
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((frame for frame in reversed(frames) if _is_users(frame.filename)), frames[-1] if frames else None)
+    where = f" ({os.path.basename(at.filename)}:{at.lineno})" if at else ""
+    return f"{type(error).__name__}: {words}{where}" if words else f"{type(error).__name__}{where}"
+
+
+def _is_users(file: str) -> bool:
+    """True if the file is neither part of Python, nor installed, nor part of Coterie."""
+    if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
+        return False
+    return not file.startswith(
+        (sysconfig.get_path("stdlib") + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+    )
+
+
+def nearest(value: str, choices: Iterable[str], most: int = 3) -> str:
+    """Returns the choices closest to `value` as a sentence, `Did you mean 'a' or 'b'?`, else all choices."""
+    choices = sorted(set(choices))
+    close = difflib.get_close_matches(value, choices, n=most, cutoff=0.5)
+    if close:
+        return "Did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
+    return "Choose from " + ", ".join(choices) + "." if choices else "There is nothing to choose from."

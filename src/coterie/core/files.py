@@ -1,0 +1,59 @@
+"""Atomic file writing, synchronized to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from coterie.core.errors import UserError
+
+
+def disk_error(description: str, path: Path, error: OSError) -> UserError:
+    """Returns the error of a failed write: the file, the reason, and how to fix it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "Free some space, then continue with `coterie resume`."
+    else:
+        fix = "Choose another folder with out=."
+    return UserError(f"cannot write {description} {path}: {error.strerror or error}. {fix}")
+
+
+def sync_folder(path: Path) -> None:
+    """Synchronizes a folder, so that created, renamed and removed names survive a power failure."""
+    if os.name == "nt":  # folders cannot be opened on Windows
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file and synchronizes it to disk.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file atomically: readers and crashes see either the old or the new content.
+
+    Raises:
+        UserError: If the file cannot be written; the old content is kept.
+    """
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        write_bytes(temporary, text.encode())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise disk_error("the file", path, error) from error

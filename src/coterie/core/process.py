@@ -1,0 +1,64 @@
+"""Process settings of a training run: threads, memory allocation, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import torch
+
+_REPEAT_SECONDS = 0.2
+"""Seconds within which repeated signals count as one: `timeout` signals a process, then its group."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # mallopt(3)
+
+
+def configure_process(threads: int) -> None:
+    """Sets the number of PyTorch's threads, and keeps freed memory blocks of a few megabytes in the process.
+
+    By default, glibc returns such blocks to the kernel and faults them in again, tens of thousands of times per update.
+    """
+    torch.set_num_threads(threads)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # other C libraries lack mallopt
+            libc = ctypes.CDLL(None)
+            libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+            libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+            libc.mallopt(_M_TOP_PAD, 1 << 28)
+
+
+@contextlib.contextmanager
+def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Context manager: the first SIGINT or SIGTERM calls `stop`; another one raises KeyboardInterrupt.
+
+    Signals within 0.2 s of the first one are ignored.
+
+    Yields a list to which the signal's number is appended.
+    """
+    received: list[int] = []
+    first = 0.0
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield received
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if not received:
+            first = time.monotonic()
+            received.append(number)
+            stop()
+        elif time.monotonic() - first >= _REPEAT_SECONDS:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

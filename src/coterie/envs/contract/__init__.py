@@ -1,0 +1,1 @@
+"""The environment interface and its checker."""

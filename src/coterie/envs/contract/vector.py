@@ -1,0 +1,130 @@
+"""The vectorized environment interface: environments that are stepped together and reset on the next step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.core.errors import REPORTED_ERRORS, EnvironmentFailedError
+from coterie.core.specs import EnvSpec
+from coterie.core.types import Action, Step, Timestep
+
+
+class VectorEnv(ABC):
+    """`B = num_envs` environments of one kind that are reset and stepped together.
+
+    Observations, masks and actions are dictionaries by role with tensors `[B, n, ...]`, `n` agents of the role. Rewards
+    and flags are dense tensors `[B, N]` over all `N` agents, in the order of `spec.agents`. See `Timestep` and `Step`.
+
+    **Next-step autoreset.** Episodes end and restart independently of each other:
+
+    1. The step that ends an episode sets `episode_terminated` (the task is over) or `episode_truncated` (a limit was
+       reached) and, for every agent that was alive, `terminated` or `truncated`. The timestep that it returns is the
+       *final timestep* of the episode: it holds the true last observation, and `acted` is False.
+    2. The next step ignores the action of this environment, returns zero rewards and metrics and no flags, and
+       returns the first timestep of the next episode, with `first` True for every agent that is alive.
+
+    The successor of every timestep with `acted` True is therefore the timestep that follows it, and
+    `next_value = value[1:]`. This is Gymnasium's `AutoresetMode.NEXT_STEP`.
+
+    **Agents that end before their episode.** An agent that is terminated is not alive in the next timestep. An agent
+    that is truncated on its own is not alive there either, but its true last observation is still shown, so that its
+    value can be bootstrapped. Agents that are not alive have zero observations and all-True masks, get no reward, and
+    their actions are ignored.
+
+    `reset` and `step` return new tensors, which callers may keep without copying.
+
+    Attributes:
+        spec: Roles, spaces, groups, states and metrics of the environment.
+        num_envs: Number of environments `B`.
+        device: Device of all tensors that are returned and expected.
+    """
+
+    spec: EnvSpec
+    num_envs: int
+    device: torch.device
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> Timestep:
+        """Starts a new episode in every environment.
+
+        Args:
+            seed: Seeds all random number generators: everything that follows is a function of it and of the actions.
+                None continues from the current state of the generators.
+
+        Returns:
+            The first timestep of the episodes.
+        """
+
+    @abstractmethod
+    def step(self, action: dict[str, Action]) -> tuple[Step, Timestep]:
+        """Advances every environment by one step.
+
+        Args:
+            action: Actions by role: `discrete` `[B, n, K]` int64, `continuous` `[B, n, C]` float32 in [-1, 1].
+                The environment must not modify them.
+
+        Returns:
+            The result of the step (rewards, end flags, metrics) and the next timestep.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that is needed to continue, nested dictionaries and lists of tensors and plain values.
+
+        With `spec.exact_resume`, an environment that loads the state continues bit-for-bit.
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state that `state_dict` returned; may be called before `reset`."""
+
+    @abstractmethod
+    def render(self, env_index: int = 0, size: int = 480) -> np.ndarray:
+        """Draws the current state of one environment without changing it.
+
+        Args:
+            env_index: Index of the environment, 0 to `num_envs - 1`.
+            size: Pixels of the longer side.
+
+        Returns:
+            RGB image, uint8 `[H, W, 3]`.
+
+        Raises:
+            UserError: If the environment cannot be drawn.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases processes, files and windows. May be called more than once."""
+
+
+def reset_env(env: VectorEnv, seed: int | None = None) -> Timestep:
+    """Calls `env.reset(seed)`.
+
+    Raises:
+        EnvironmentFailedError: For any exception that is not a one-line error of Coterie already.
+    """
+    try:
+        return env.reset(seed)
+    except REPORTED_ERRORS:
+        raise
+    except Exception as error:
+        raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
+
+
+def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]:
+    """Calls `env.step(action)`.
+
+    Raises:
+        EnvironmentFailedError: As in `reset_env`.
+    """
+    try:
+        return env.step(action)
+    except REPORTED_ERRORS:
+        raise
+    except Exception as error:
+        raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error

@@ -1,1 +1,0 @@
-"""Environments of Coterie behind the interfaces of other libraries."""

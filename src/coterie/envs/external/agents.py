@@ -1,0 +1,303 @@
+"""Agents of a PettingZoo environment: roles, slots, observation and action spaces, and masks."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, final
+
+import numpy as np
+from gymnasium import spaces
+from pydantic import Field
+
+from coterie.config.wrappers import ExternalEnvConfig
+from coterie.core.errors import UserError, nearest
+from coterie.core.specs import ActionSpec, RoleSpec
+from coterie.envs.external.aec import with_waiting
+from coterie.envs.external.spaces import Observer
+
+MASK = "action_mask"
+
+
+class AgentsConfig(ExternalEnvConfig):
+    """Settings of every environment with PettingZoo's interface; the parameters of its constructor are settings as
+    well.
+    """
+
+    episode_limit: int | None = Field(None, ge=1)
+    """Maximum number of steps before truncation; by default only the environment ends episodes."""
+    roles: dict[str, str | tuple[str, ...]] | None = None
+    """Roles by name, each with its agents or patterns of agent names: `{hunter: adversary_*, prey: [agent_0]}`. By
+    default, agents whose names differ only in their trailing number form a role.
+    """
+    max_agents: int | dict[str, int] | None = None
+    """Number of slots per role for agents that join and leave, for all roles or by role name; by default one slot for
+    each of `possible_agents`.
+    """
+    agents_can_die: bool | None = None
+    """Agents can terminate before their episode ends, or join later. By default true, except for PettingZoo
+    environments known to have a fixed set of agents.
+    """
+    state: bool | None = None
+    """Pass the environment's `state()` to critics; by default if it has at most 10,000 elements."""
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """A role with its native spaces.
+
+    Attributes:
+        observes: Observation space of the environment.
+        acts: Action space of the environment.
+        turns: True if a wait action is appended to the action space of the role.
+    """
+
+    role: RoleSpec
+    observes: spaces.Space
+    acts: spaces.Space
+    observer: Observer
+    turns: bool
+
+    @property
+    def mask_in_observation(self) -> bool:
+        """True if observations contain the action mask."""
+        return holds_mask(self.observes)
+
+    def extract_observation(self) -> Callable[[Any], Any] | None:
+        """Function that extracts the observation from a native one; None if no extraction is needed."""
+        if not self.mask_in_observation:
+            return None
+        assert isinstance(self.observes, spaces.Dict)
+        name, *others = [name for name in self.observes.spaces if name != MASK]
+        return None if others else lambda seen: seen[name]
+
+
+@final
+@dataclass(frozen=True)
+class AgentLayout:
+    """All roles of an environment.
+
+    Attributes:
+        seats: Slot of each agent in the order of the spec, None if agents join and leave and take any free slot.
+        masked: Roles with action masks.
+        state: Number of state features, 0 for none.
+    """
+
+    parts: tuple[Part, ...]
+    seats: dict[Any, int] | None
+    masked: tuple[str, ...]
+    state: int
+    roles: Mapping[str, tuple[str, ...]] | None
+
+    def starts(self) -> list[int]:
+        """First slot of every role, followed by the total number of slots."""
+        return np.cumsum([0, *(part.role.n for part in self.parts)]).tolist()
+
+    def role_of(self, env: Any, agent: Any) -> int:
+        """Role of an agent without a fixed slot. UserError if there is none."""
+        group, (observes, acts) = _group(agent, self.roles), spaces_of(env, agent)
+        for i, part in enumerate(self.parts):
+            if part.role.group == group and part.observes == observes and part.acts == acts:
+                return i
+        said = f"agent '{agent}' joined, but no role has its name and spaces"
+        raise UserError(f"{said}. Set env.max_agents={{ROLE: N}} for its role.")
+
+
+# ---------------------------------------------------------------------------------------------------------------- roles
+
+
+def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, turns: bool) -> AgentLayout:
+    """Determines the roles of an environment that has just been reset.
+
+    Args:
+        infos: Infos returned by the reset.
+        turns: True if agents act one at a time.
+
+    Raises:
+        UserError: For settings that do not match the environment.
+    """
+    given = None if config.roles is None else {
+        name: (patterns,) if isinstance(patterns, str) else patterns for name, patterns in config.roles.items()
+    }  # fmt: skip
+    known = list(getattr(env, "possible_agents", None) or env.agents)
+    if not known:
+        raise UserError("the environment lists no agents. Define `possible_agents`.")
+    kinds = _kinds(env, known, given)
+    if given:
+        for name in given.keys() - {group for group, _, _ in kinds}:
+            raise UserError(f"env.roles.{name}: matches no agent. {nearest(name, map(str, known))}")
+        kinds = sorted(kinds, key=lambda kind: list(given).index(kind[0]))
+    slots = config.max_agents
+    if isinstance(slots, dict):
+        kinds += [_unseen(env, name, known) for name in slots if name not in {group for group, _, _ in kinds}]
+    parts, seats = [], []
+    groups = [group for group, _, _ in kinds]
+    for i, (group, (observes, acts), agents) in enumerate(kinds):
+        name = group if groups.count(group) == 1 else f"{group}_kind{groups[: i + 1].count(group)}"
+        count = slots if isinstance(slots, int) else (slots or {}).get(name, len(agents))
+        names = [f"{name}_{k}" for k in range(count)] if slots else [str(agent) for agent in agents]
+        parts.append(
+            _part(
+                RoleSpec(name=name, group=group, agents=tuple(names), observation_space=observes, action_space=acts),
+                turns,
+            )
+        )
+        seats += agents
+    shows = {_group(agent, given) for agent, info in infos.items() if info and MASK in info}
+    masked = tuple(
+        part.role.name
+        for part in parts
+        if part.role.action.choices and (turns or part.mask_in_observation or part.role.group in shows)
+    )
+    size = _state_size(env, config.state)
+    fixed_seats = None if slots else {agent: k for k, agent in enumerate(seats)}
+    return AgentLayout(parts=tuple(parts), seats=fixed_seats, masked=masked, state=size, roles=given)
+
+
+def spaces_of(env: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
+    """Observation and action space of an agent. UserError if the environment does not define them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecation warnings of older spellings, which still work
+        try:
+            return env.observation_space(agent), env.action_space(agent)
+        except Exception as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UserError(f"the environment does not provide the spaces of agent '{agent}' ({said})") from error
+
+
+_Kind = tuple[str, tuple[spaces.Space, spaces.Space], list[Any]]
+
+
+def _kinds(env: Any, agents: Iterable[Any], given: Mapping[str, tuple[str, ...]] | None) -> list[_Kind]:
+    """Groups of agents with equal spaces, in the order of their first agents."""
+    kinds: list[_Kind] = []
+    for agent in agents:
+        group, has = _group(agent, given), spaces_of(env, agent)
+        for other, theirs, members in kinds:
+            if other == group and theirs == has:
+                members.append(agent)
+                break
+        else:
+            kinds.append((group, has, [agent]))
+    order = list(dict.fromkeys(group for group, _, _ in kinds))
+    return sorted(kinds, key=lambda kind: order.index(kind[0]))
+
+
+def _unseen(env: Any, name: str, known: list[Any]) -> _Kind:
+    """A role that `env.max_agents` names and that has no agent yet."""
+    try:
+        return name, spaces_of(env, f"{name}_0"), []
+    except UserError as error:
+        roles = {_group(agent, None) for agent in known}
+        raise UserError(f"env.max_agents.{name}: matches no agent. {nearest(name, roles)}") from error
+
+
+_NUMBER = re.compile(r"[\W_]*\d+$")
+
+
+def _group(agent: Any, given: Mapping[str, tuple[str, ...]] | None) -> str:
+    """Role prefix of an agent: `adversary` for `adversary_3`, or the role whose patterns match."""
+    name = str(agent)
+    if given is None:
+        return _NUMBER.sub("", name) or "agent"
+    for role, patterns in given.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return role
+    raise UserError(f"env.roles: no role for agent '{name}'. Add it to a role, or use a pattern such as '*'.")
+
+
+def _part(role: RoleSpec, turns: bool) -> Part:
+    """Builds a role with native spaces. UserError for unsupported spaces."""
+    observes, acts = role.observation_space, role.action_space
+    try:
+        observer = Observer(without_mask(observes))
+        acting = with_waiting(acts) if turns else acts
+        ActionSpec.of(acting)
+    except TypeError as error:
+        raise UserError(f"role {role.name}: {error}") from error
+    adapted = replace(role, observation_space=observer.space, action_space=acting)
+    return Part(adapted, observes, acts, observer=observer, turns=turns)
+
+
+# ----------------------------------------------------------------------------------------------------- masks and states
+
+
+def holds_mask(space: spaces.Space) -> bool:
+    """True if observations of a space contain the action mask next to the observation."""
+    return isinstance(space, spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def without_mask(space: spaces.Space) -> spaces.Space:
+    """The observation space without the mask."""
+    if not holds_mask(space):
+        return space
+    assert isinstance(space, spaces.Dict)
+    rest = {name: part for name, part in space.spaces.items() if name != MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
+
+
+def _state_size(env: Any, requested: bool | None) -> int:
+    """Number of elements of `state()`; 0 if it is not requested or not available."""
+    if requested is False:
+        return 0
+    try:
+        state = np.asarray(env.state())
+        size = state.size if state.dtype.kind in "biuf" else 0
+    except Exception as error:  # environments without a state raise various errors
+        if requested:
+            raise UserError(
+                f"env.state=true: the environment has no state() method ({type(error).__name__}). Remove env.state."
+            ) from error
+        return 0
+    return size if requested or size <= _LARGEST else 0
+
+
+_LARGEST = 10_000
+"""States with more elements are assumed to be screen images, which critics do not read as vectors."""
+
+
+@final
+class Choices:
+    """Converts native masks of one role to bool [sum A] with at least one True per component."""
+
+    def __init__(self, part: Part):
+        self._role, self._turns = part.role.name, part.turns
+        native = ActionSpec.of(part.acts).choices
+        self._size = sum(native)
+        sizes = part.role.action.choices
+        stops = np.cumsum(sizes, dtype=int).tolist()
+        starts = [stop - size for stop, size in zip(stops, sizes, strict=True)]
+        self._waits = [stop - 1 for stop in stops] if part.turns else []
+        self._components = [slice(a, a + n) for a, n in zip(starts, native, strict=True)]
+        self._all = np.ones(part.role.action.mask_size, np.bool_)
+        self._all[self._waits] = False
+        self._places = np.flatnonzero(self._all)
+
+    def write(self, place: np.ndarray, mask: Any) -> None:
+        """Writes a mask in the format of the environment, flat or one sequence per component; None allows all actions.
+
+        In a component without a legal action the first one is allowed. UserError for a wrong length.
+        """
+        if mask is None:
+            place[...] = self._all
+            return
+        flat = np.concatenate([np.ravel(m) for m in mask]) if isinstance(mask, tuple | list) else np.ravel(mask)
+        if flat.size != self._size:
+            raise UserError(f"role {self._role}: an action mask has {flat.size} entries, expected {self._size}")
+        if self._turns:
+            place[...] = False
+            place[self._places] = flat != 0
+        else:
+            np.not_equal(flat, 0, out=place)
+        for component in self._components:
+            if not place[component].any():
+                place[component.start] = True
+
+    def wait(self, place: np.ndarray) -> None:
+        """Allows the wait action only."""
+        place[...] = False
+        place[self._waits] = True

@@ -1,0 +1,1 @@
+"""`coterie check-env`: checks environments of Gymnasium's, PettingZoo's and Coterie's interfaces."""

@@ -1,0 +1,339 @@
+"""Plays an environment with random actions, and checks everything it returns against its interface."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from coterie.core.specs import ActionSpec
+from coterie.envs.contract.report import CheckAborted, FindingCollector
+from coterie.envs.external.agents import MASK, holds_mask, without_mask
+from coterie.envs.external.checking.interfaces import ByAgent, EnvInterface
+from coterie.envs.external.checking.spaces_fit import as_bool, as_float, equal, observation_problems, space_problems
+from coterie.envs.external.spaces import Actuator
+
+_ALL_KEY = "__all__"
+
+
+@dataclass
+class EpisodeHistory:
+    """Results of an environment.
+
+    Attributes:
+        results: Copies of the results of every reset and step.
+        lengths: Lengths of finished episodes, in steps.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+
+class EpisodeCheck:
+    """Steps one environment with random actions that its masks allow.
+
+    Args:
+        interface: The environment.
+        findings: Collects the violations.
+        limit: Steps after which a new episode is started; None if the environment ends all episodes.
+        has_slots: True if agents need not be in `possible_agents`.
+        seed: Seed of the actions.
+    """
+
+    def __init__(
+        self,
+        interface: EnvInterface,
+        findings: FindingCollector,
+        *,
+        limit: int | None,
+        has_slots: bool,
+        seed: int = 0,
+    ):
+        self.interface, self._findings, self._has_slots = interface, findings, has_slots
+        self._limit: float = float("inf") if limit is None else limit
+        self._generator = np.random.default_rng(seed)
+        self._spaces: dict[Any, tuple[Any, Any]] = {}
+        self._masked: set[Any] = set()  # agents whose mask `reset` returned
+        self._returned: list[tuple[Any, Any, int]] = []  # observation, copy, step
+        self._elapsed = self._step_count = 0
+        self._ended: set[Any] = set()  # agents that ended in this episode and have not returned
+        self._not_removed: set[Any] = set()  # agents that ended and are still in `agents`
+        self.history = EpisodeHistory()
+
+    # ------------------------------------------------------------------------------------------------------ stepping
+
+    def reset(self, seed: int | None) -> None:
+        """Starts an episode.
+
+        Raises:
+            CheckAborted: If the environment cannot be stepped afterwards.
+        """
+        result = self.interface.reset(seed)
+        self._elapsed, self._ended, self._not_removed = 0, set(), set()
+        agents = self._current_agents()
+        if not agents:
+            self._add("agents-empty", "`agents` is empty after reset(): an episode needs at least one agent")
+            raise CheckAborted
+        for agent in agents:
+            self.spaces(agent)
+        self._require_entries(result, "observations", agents, "reset()")
+        self._check_observations(result, agents, "reset()")
+        self._last = result
+        self.history.results.append(copy.deepcopy(result["observations"]))
+
+    def steps(self, count: int) -> Iterator[None]:
+        """Takes `count` steps, with resets where episodes end; yields after each step."""
+        for _ in range(count):
+            self._step_count += 1
+            if not self._step():
+                self.history.lengths.append(self._elapsed)
+                self.reset(self._episode_seed())
+            elif self._elapsed >= self._limit:
+                self.reset(self._episode_seed())
+            yield
+
+    def _episode_seed(self) -> int | None:
+        """Seed of an episode after the first, as Coterie's adapters choose it."""
+        return int(self._generator.integers(2**31)) if self.interface.reads_masks else None
+
+    def _step(self) -> bool:
+        """Takes a step; True if the episode continues."""
+        before = self._current_agents()
+        acting = [agent for agent in self.interface.acting_agents() if agent in before]
+        actions = {agent: self._sample_action(agent) for agent in acting}
+        given = copy.deepcopy(actions)
+        result = self.interface.step(actions)
+        self._elapsed += 1
+        if not equal(actions, given):
+            self._add("action-modified", "step() modified the action passed to it")
+        ended = self._check_ends(result, before)
+        self._check_all_key(result, [agent for agent in before if agent not in ended])
+        self._check_rewards(result, before)
+        reads_agents = self.interface.reads_masks
+        after = self._current_agents() if reads_agents else [agent for agent in before if agent not in ended]
+        if reads_agents:
+            self._check_agents(before, after, ended)
+        listed = self.interface.current_agents()
+        self._not_removed = {agent for agent in listed if agent in ended or agent in self._not_removed}
+        remaining = [agent for agent in after if agent not in ended]
+        if remaining:
+            self._require_entries(result, "observations", remaining, "step()")
+            self._check_infos(result, remaining)
+        else:  # values are bootstrapped from the last observation of truncated agents
+            truncated = [agent for agent in before if not as_bool(result["terminations"][agent])]
+            self._require_entries(result, "observations", truncated, "step()")
+        if not self.interface.turn_based:  # there every result covers all agents
+            self._check_surplus(result, {*before, *after})
+        self._ended |= ended
+        self._ended -= set(remaining)
+        observing = [agent for agent in (*remaining, *before) if agent in result["observations"]]
+        self._check_observations(result, list(dict.fromkeys(observing)), "step()")
+        self.check_spaces_again(self.interface, f"at step {self._step_count}", remaining)
+        self._last = result
+        self.history.results.append(copy.deepcopy({name: result[name] for name in ("observations", "rewards")}))
+        return bool(remaining)
+
+    def _sample_action(self, agent: Any) -> Any:
+        """A random native action among those that the mask allows."""
+        action_space = self.spaces(agent)[1]
+        spec = ActionSpec.of(action_space)
+        mask = self._read_mask(agent, self._last, spec)
+        choices, start = [], 0
+        for size in spec.choices:
+            legal = np.flatnonzero(mask[start : start + size]) if mask is not None else np.arange(size)
+            choices.append(int(self._generator.choice(legal)) if legal.size else 0)
+            start += size
+        numbers = self._generator.uniform(-1, 1, (1, spec.continuous)).astype(np.float32)
+        return Actuator(action_space)(np.array([choices], np.int64), numbers)[0]
+
+    # ------------------------------------------------------------------------------------------ spaces, observations
+
+    def spaces(self, agent: Any) -> tuple[Any, Any]:
+        """Returns an agent's observation and action space, which are checked once.
+
+        Raises:
+            CheckAborted: If they are not supported.
+        """
+        if agent not in self._spaces:
+            found = self.interface.spaces(agent)
+            problems = list(space_problems(without_mask(found[0]), found[1]))
+            for rule, message in problems:
+                self._add(rule, self.interface.agent_prefix(agent) + message, with_step=False)
+            if problems:
+                raise CheckAborted
+            self._spaces[agent] = copy.deepcopy(found)
+        return self._spaces[agent]
+
+    def check_spaces_again(self, interface: EnvInterface, when: str, agents: list[Any] | None = None) -> None:
+        """Compares spaces with those seen first.
+
+        Args:
+            interface: The environment, this one or another of the same factory.
+            when: Time of the comparison, for messages.
+            agents: Agents to compare; None for all seen so far.
+
+        Raises:
+            CheckAborted: If spaces change in mid-episode.
+        """
+        for agent in self._spaces if agents is None else agents:
+            found, first = interface.spaces(agent), self.spaces(agent)
+            for name, old, new in zip(("observation_space", "action_space"), first, found, strict=True):
+                if old != new:
+                    message = f"{self.interface.agent_prefix(agent)}{name} is {new} {when}, but was {old} at first"
+                    self._add("space-changes", message, with_step=False)
+                    if agents is not None:
+                        raise CheckAborted
+
+    def check_reuse(self) -> None:
+        """Checks that observations did not change after they had been returned."""
+        for observation, copied, step in self._returned:
+            if not equal(observation, copied):
+                message = f"the observation of step {step} changed during later steps"
+                self._add("observation-reused", message, with_step=False)
+                return
+
+    def _check_observations(self, result: ByAgent, agents: list[Any], call: str) -> None:
+        for agent in agents:
+            observation = result["observations"][agent]
+            self._returned.append((observation, copy.deepcopy(observation), self._step_count))
+            if self.interface.reads_masks:
+                self._check_mask(agent, result, call)
+            space = self.spaces(agent)[0]
+            if self.interface.reads_masks and holds_mask(space):
+                space = without_mask(space)
+                if isinstance(observation, dict):
+                    parts = {key: part for key, part in observation.items() if key != MASK}
+                    observation = parts if isinstance(space, spaces.Dict) else next(iter(parts.values()), None)
+            for rule, message in observation_problems(space, observation):
+                self._add(rule, f"{self.interface.agent_prefix(agent)}{message}, returned by {call}")
+
+    def _read_mask(self, agent: Any, result: ByAgent, spec: ActionSpec) -> np.ndarray | None:
+        """The agent's flattened mask; None if there is none or it cannot be read."""
+        if not self.interface.reads_masks or not spec.choices:
+            return None
+        observation, info = result["observations"].get(agent), result["infos"].get(agent)
+        holder = observation if isinstance(observation, dict) else info
+        mask = holder.get(MASK) if isinstance(holder, dict) else None
+        if mask is None:
+            return None
+        try:
+            return np.concatenate(
+                [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
+            )
+        except ValueError:
+            return None
+
+    def _check_mask(self, agent: Any, result: ByAgent, call: str) -> None:
+        spec = ActionSpec.of(self.spaces(agent)[1])
+        mask, prefix = self._read_mask(agent, result, spec), self.interface.agent_prefix(agent)
+        if mask is None:
+            return
+        if call == "reset()":
+            self._masked.add(agent)
+        elif agent not in self._masked:
+            self._add("mask-late", f"{prefix}step() returned an action mask, but reset() did not")
+        if mask.size != spec.mask_size:
+            self._add("mask-size", f"{prefix}the action mask has {mask.size} entries, expected {spec.mask_size}")
+            raise CheckAborted
+        if not ((mask == 0) | (mask == 1)).all():
+            values = np.unique(mask)[:4].tolist()
+            self._add("mask-values", f"{prefix}the action mask contains {values}, expected 0 and 1")
+            raise CheckAborted
+        if agent not in self.interface.acting_agents():
+            return
+        for i, component in enumerate(np.split(mask, np.cumsum(spec.choices)[:-1])):
+            if not component.any():
+                self._add("mask-no-action", f"{prefix}the action mask allows nothing in component {i}")
+
+    # ------------------------------------------------------------------------------------------ rewards, ends, agents
+
+    def _check_rewards(self, result: ByAgent, before: list[Any]) -> None:
+        self._require_entries(result, "rewards", before, "step()")
+        for agent in before:
+            value, prefix = result["rewards"][agent], self.interface.agent_prefix(agent)
+            reward = as_float(value)
+            if reward is None:
+                shape = f" of shape {list(value.shape)}" if isinstance(value, np.ndarray) else ""
+                message = f"the reward is a {type(value).__name__}{shape} ({value!r:.40}), expected a number"
+                self._add("reward-type", prefix + message)
+            elif not np.isfinite(reward):
+                self._add("non-finite", f"{prefix}the reward is {reward}")
+
+    def _check_ends(self, result: ByAgent, before: list[Any]) -> set[Any]:
+        """The agents that ended in this step."""
+        ended = set()
+        for part, name in (("terminations", "terminated"), ("truncations", "truncated")):
+            self._require_entries(result, part, before, "step()")
+            for agent in before:
+                value = result[part][agent]
+                flag = as_bool(value)
+                if flag is None:
+                    message = f"{name} is a {type(value).__name__} ({value!r:.40}), expected True or False"
+                    self._add("end-flag-type", self.interface.agent_prefix(agent) + message)
+                    raise CheckAborted
+                if flag:
+                    ended.add(agent)
+        return ended
+
+    def _check_all_key(self, result: ByAgent, remaining: list[Any]) -> None:
+        """Checks RLlib's key for all agents. CheckAborted if it contradicts the flags of the agents."""
+        for part in ("terminations", "truncations"):
+            if _ALL_KEY not in result[part]:
+                continue
+            value, message = result[part][_ALL_KEY], f"step() returned {part} of '{_ALL_KEY}'"
+            if remaining and as_bool(value):
+                message += f", which is {value!r:.40}, but agent '{remaining[0]}' continues"
+                self._add("all-key-mismatch", message)
+                raise CheckAborted
+            if not remaining:
+                self._add("all-key-ignored", f"{message}, which is not read", part)
+
+    def _current_agents(self) -> list[Any]:
+        """The agents that the environment lists, without those that ended and were not removed."""
+        listed, possible = self.interface.current_agents(), self.interface.possible_agents()
+        duplicates = {agent for agents in (listed, possible) for agent in agents if agents.count(agent) > 1}
+        if duplicates:
+            message = f"{sorted(map(str, duplicates))} occurs more than once in the list of agents"
+            self._add("agents-duplicate", message)
+            raise CheckAborted
+        unknown = [agent for agent in listed if possible and agent not in possible]
+        if unknown and not self._has_slots:
+            message = f"agent '{unknown[0]}' is in `agents`, but not in `possible_agents` {possible}"
+            self._add("agents-unknown", message)
+            raise CheckAborted
+        return [agent for agent in listed if agent not in self._not_removed]
+
+    def _check_agents(self, before: list[Any], after: list[Any], ended: set[Any]) -> None:
+        removed = [agent for agent in before if agent not in after and agent not in ended]
+        if removed:
+            self._add("agents-removed", f"agent '{removed[0]}' left `agents` without termination or truncation")
+            raise CheckAborted
+        listed = [agent for agent in before if agent in ended and agent in after]
+        if listed and len(after) > len(listed):
+            message = f"agent '{listed[0]}' ended, but is in `agents` after the step, while others continue"
+            self._add("agents-not-removed", message)
+
+    def _require_entries(self, result: ByAgent, part: str, agents: list[Any], call: str) -> None:
+        missing = [agent for agent in agents if agent not in result[part]]
+        if missing:
+            self._add("entry-missing", f"{call} returned no {part} for agent '{missing[0]}'", part)
+            raise CheckAborted
+
+    def _check_infos(self, result: ByAgent, agents: list[Any]) -> None:
+        missing = [agent for agent in agents if agent not in result["infos"]]
+        if missing:
+            self._add("info-missing", f"step() returned no info for agent '{missing[0]}'")
+
+    def _check_surplus(self, result: ByAgent, agents: set[Any]) -> None:
+        for part in ("observations", "rewards"):
+            surplus = [agent for agent in result[part] if agent not in agents]
+            if surplus:
+                reason = "ended before" if surplus[0] in self._ended else "is not in `agents`"
+                self._add("entry-surplus", f"step() returned {part} for agent '{surplus[0]}', which {reason}", part)
+
+    def _add(self, rule: str, message: str, subject: str = "", *, with_step: bool = True) -> None:
+        self._findings.add(rule, f"step {self._step_count}: {message}" if with_step else message, subject)

@@ -1,0 +1,156 @@
+"""Checks of observation and action spaces, and of observations against their space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from coterie.core.specs import ActionSpec
+from coterie.envs.external.spaces import Observer
+
+Problem = tuple[str, str]
+"""A violated rule, and a message."""
+
+_TOLERANCE = 1e-5  # relative and absolute, for rounding
+
+
+def space_problems(observation_space: Any, action_space: Any) -> Iterator[Problem]:
+    """Yields the reasons why the spaces of an agent are not supported."""
+    for what, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if not isinstance(space, spaces.Space):
+            kind = type(space)
+            of = f" of {kind.__module__.partition('.')[0]}" if kind.__module__ != "builtins" else ""
+            yield "space-type", f"{what} is a {kind.__name__}{of}, expected a space of gymnasium"
+            return
+    try:
+        Observer(observation_space)
+    except TypeError as error:
+        yield "space-type", str(error)
+    try:
+        if min(ActionSpec.of(action_space).choices, default=1) < 1:
+            yield "space-type", f"the action space {action_space} contains no actions"
+    except TypeError as error:
+        yield "space-type", str(error)
+
+
+def observation_problems(space: spaces.Space, value: Any, name: str = "the observation") -> Iterator[Problem]:
+    """Yields the differences between an observation and its space."""
+    if isinstance(space, spaces.Dict):
+        yield from _dict_problems(space, value, name)
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+            yield "observation-keys", f"{name} is a {type(value).__name__}{size}, expected {len(space.spaces)} parts"
+            return
+        for i, (part, entry) in enumerate(zip(space.spaces, value, strict=True)):
+            yield from observation_problems(part, entry, f"{name}[{i}]")
+    else:
+        yield from (
+            _box_problems(space, value, name)
+            if isinstance(space, spaces.Box)
+            else _integer_problems(space, value, name)
+        )
+        if isinstance(value, list | tuple):
+            yield "observation-list", f"{name} is a {type(value).__name__}, expected an array"
+
+
+def _dict_problems(space: spaces.Dict, value: Any, name: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield "observation-type", f"{name} is a {type(value).__name__}, expected a dict with {list(space.spaces)}"
+        return
+    missing, surplus = space.spaces.keys() - value.keys(), value.keys() - space.spaces.keys()
+    if missing or surplus:
+        problem = f"lacks {sorted(map(str, missing))}" if missing else f"has undeclared {sorted(map(str, surplus))}"
+        yield "observation-keys", f"{name} {problem}; its space names {list(space.spaces)}"
+    for key, part in space.spaces.items():
+        if key in value:
+            yield from observation_problems(part, value[key], f"{name}['{key}']")
+
+
+def _box_problems(space: spaces.Box, value: Any, name: str) -> Iterator[Problem]:
+    array = _as_array(value)
+    if array is None:
+        yield "observation-type", f"{name} is a {type(value).__name__}, expected an array of {list(space.shape)}"
+        return
+    if array.shape != space.shape:
+        yield "observation-shape", f"{name} has the shape {list(array.shape)}, expected {list(space.shape)}"
+        return
+    if array.dtype.kind == "f" and space.dtype is not None and space.dtype.kind in "iu":
+        problem = f"{name} is {array.dtype}, but its space is {space.dtype}: fractions are lost"
+        yield "observation-dtype", f"{problem} (values from {array.min():.4g} to {array.max():.4g})"
+        return
+    if array.dtype != space.dtype and isinstance(value, np.ndarray):
+        yield "observation-precision", f"{name} is {array.dtype}, but its space is {space.dtype}"
+    finite = np.isfinite(array)
+    if not finite.all():
+        yield "observation-finite", f"{name} contains NaN or infinity"
+        array = array[finite]
+    low, high = (bound if finite.all() else bound[finite] for bound in (space.low, space.high))
+    tolerance = _TOLERANCE * (1 + np.abs(array.astype(np.float64)))
+    out = (array < low - tolerance) | (array > high + tolerance)
+    if out.any():
+        values = array[out]
+        yield (
+            "observation-range",
+            f"{name} has values from {values.min():.4g} to {values.max():.4g}, outside of {space}",
+        )
+
+
+def _integer_problems(space: spaces.Space, value: Any, name: str) -> Iterator[Problem]:
+    """Problems of Discrete, MultiDiscrete and MultiBinary."""
+    array, shape = _as_array(value), space.shape or ()
+    if array is None or array.dtype.kind not in "biu":
+        yield "observation-type", f"{name} is {_short_repr(value)}, expected integers of {space}"
+    elif array.shape != shape:
+        yield "observation-shape", f"{name} has the shape {list(array.shape)}, expected {list(shape)}"
+    elif not _in_bounds(space, array):
+        yield "observation-range", f"{name} is {_short_repr(value)}, outside of {space}"
+
+
+def _in_bounds(space: spaces.Space, array: np.ndarray) -> bool:
+    if isinstance(space, spaces.Discrete):
+        return bool(space.start <= array < space.start + space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return bool(((array >= space.start) & (array < space.start + space.nvec)).all())
+    return bool(((array == 0) | (array == 1)).all())
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """Returns the value as a numeric array, None if it is not numeric."""
+    try:
+        array = np.asarray(value)
+    except Exception:  # the value of a foreign class may raise anything
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _short_repr(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def as_bool(value: Any) -> bool | None:
+    """Returns an end flag as a bool, None if it has another type."""
+    array = _as_array(value)
+    return bool(array) if array is not None and array.ndim == 0 and array.dtype.kind in "biu" else None
+
+
+def as_float(value: Any) -> float | None:
+    """Returns a reward as a float, None if it is not a scalar."""
+    array = _as_array(value)
+    return float(array) if array is not None and array.ndim == 0 else None
+
+
+def equal(one: Any, other: Any) -> bool:
+    """True if two observations or actions are equal. They may be nested; NaN equals NaN."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(equal(a, b) for a, b in zip(one, other, strict=True))
+    a, b = _as_array(one), _as_array(other)
+    if a is None or b is None:
+        return type(one) is type(other)
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

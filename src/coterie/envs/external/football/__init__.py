@@ -1,0 +1,1 @@
+"""Google Research Football: tasks, observations, reward shaping and rendering. Does not import the engine."""

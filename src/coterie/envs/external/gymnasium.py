@@ -1,0 +1,276 @@
+"""Gymnasium environments, `gym/<ID>`: one agent.
+
+Equivalent to Gymnasium's own loop: equal seeds and actions give equal observations and rewards. The time limit and the
+call order check of its wrappers are implemented here once per environment; its passive checker is omitted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymSpec
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from pydantic import BaseModel, Field
+
+from coterie.config.wrappers import ExternalEnvConfig
+from coterie.core.errors import UserError, nearest
+from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.envs.external.base_adapter import Adapter
+from coterie.envs.external.constructor_settings import typed_keys
+from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
+from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
+from coterie.envs.external.spaces import Actuator, Observer
+
+ROLE = "agent"
+
+_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "phys2d": "jax", "tabular": "jax"}
+_NAMESPACES = {"ALE": ("ale_py", "ale-py")}
+"""Modules that register an ID namespace when imported, and the packages that provide them."""
+_SAVED = {
+    "CartPoleEnv": ("state", "steps_beyond_terminated"),
+    "PendulumEnv": ("state", "last_u"),
+    "AcrobotEnv": ("state",),
+    "MountainCarEnv": ("state",),
+    "Continuous_MountainCarEnv": ("state",),
+}
+"""Attributes that hold the complete state of a classic-control environment besides its random generator."""
+
+
+class GymConfig(ExternalEnvConfig):
+    """Settings of every Gymnasium environment; the parameters of its constructor are settings as well."""
+
+    episode_limit: int | None = Field(None, ge=1)
+    """Maximum number of steps before truncation; by default the registered limit of the environment."""
+
+
+_CONFIGS: dict[str, tuple[GymSpec, type[GymConfig]]] = {}
+
+
+class Gymnasium(Adapter):
+    """The environments of one ID in Gymnasium's registry; `package:ID` imports the package first."""
+
+    def __init__(self, env_id: str):
+        self.name, self._id = f"gym/{env_id}", env_id
+        self._registered = registered(env_id)
+        known = _CONFIGS.get(env_id)
+        if known is None or known[0] is not self._registered:  # equal configurations must have the same class
+            known = _CONFIGS[env_id] = (self._registered, _config(self._registered, self.name))
+        self.Config = known[1]
+
+    def layout(self, config: BaseModel) -> Layout:
+        env = self._one(config)
+        with user_errors(self.name, self._registered):
+            Actuator(env.action_space)
+            observer = Observer(env.observation_space)
+            role = RoleSpec(
+                name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=env.action_space
+            )
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=GymInstance(env).exact)
+        env.close()
+        return Layout(spec, {ROLE: observer})
+
+    def instance(self, config: BaseModel) -> Instance:
+        return GymInstance(self._one(config))
+
+    def _one(self, config: BaseModel) -> gymnasium.Env:
+        assert isinstance(config, GymConfig)
+        params = {key: value for key, value in config.model_dump().items() if key not in GymConfig.model_fields}
+        with user_errors(self.name, self._registered), _quiet_models(self._registered):
+            return gymnasium.make(self._id, max_episode_steps=config.episode_limit, disable_env_checker=True, **params)
+
+
+@final
+class GymInstance(Instance):
+    """One Gymnasium environment.
+
+    Attributes:
+        env: As returned by `gymnasium.make`.
+        exact: `state_dict` holds everything needed to continue.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        self._limit: float = math.inf
+        if type(env) is TimeLimit:  # counted here to save a call per step and to be part of the state
+            self._limit = env._max_episode_steps
+            env = env.env
+        if type(env) is OrderEnforcing:
+            env = env.env
+        self.env, self._elapsed, self._closed = env, 0, False
+        self._sensors = Observer(env.observation_space).sensors
+        kind = type(env)
+        known = kind.__module__.startswith("gymnasium.envs.classic_control.")
+        self._saved = _SAVED.get(kind.__name__) if known else None
+        self.exact = self._saved is not None
+
+    def attach(self, buffers: EnvBuffers) -> None:
+        self._buffers, self._reward = buffers, buffers.reward
+        self._writes = [(sensor.write, buffers.obs[ROLE][sensor.name][0]) for sensor in self._sensors]
+        buffers.alive[0] = True
+
+    def reset(self, seed: int | None) -> None:
+        self._elapsed = 0
+        self._show(self.env.reset(seed=seed)[0])
+
+    def step(self, actions: list[Any]) -> None:
+        observation, self._reward[0], terminated, truncated, _ = self.env.step(actions[0])
+        for write, array in self._writes:
+            write(array, observation)
+        self._elapsed += 1
+        if terminated:
+            self._buffers.terminated[0] = self._buffers.episode_end[0] = True
+        elif truncated or self._elapsed >= self._limit:
+            self._buffers.truncated[0] = self._buffers.episode_end[1] = True
+
+    def _show(self, observation: Any) -> None:
+        for write, array in self._writes:
+            write(array, observation)
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self._saved is not None
+        memory = {name: as_tensor(getattr(self.env, name, None)) for name in self._saved}
+        return {"memory": memory, "generator": rng_state(self.env.np_random), "elapsed": self._elapsed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state["memory"].items():
+            setattr(self.env, name, from_tensor(value))
+        set_rng_state(self.env.np_random, state["generator"])
+        self._elapsed = state["elapsed"]
+
+    def render(self) -> np.ndarray | None:
+        inner: Any = self.env.unwrapped
+        if "rgb_array" not in (self.env.metadata.get("render_modes") or ()):
+            return None
+        inner.render_mode = "rgb_array"  # environments read it when they render; nothing is set up before
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # arrays need no window, and there may be no screen
+        if not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+        name = f"gym/{self.env.spec.id}" if self.env.spec else "gym"
+        try:
+            with user_errors(name, self.env.spec):
+                drawn: Any = self.env.render()
+        except Exception as error:
+            if not type(inner).__module__.startswith("gymnasium.envs.mujoco."):
+                raise
+            said = " ".join(str(error).split())
+            hint = "MuJoCo renders with OpenGL. Set MUJOCO_GL=egl, osmesa or glfw."
+            raise UserError(f"{name}: rendering failed ({said}). {hint}") from error
+        return drawn
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+
+# ------------------------------------------------------------------------------------------------- what the library has
+
+
+def registered(env_id: str, family: str = "gym") -> GymSpec:
+    """Entry of Gymnasium's registry. UserError with similar IDs if there is none."""
+    package, colon, name = env_id.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            hint = ". Install the package that provides it, or run from its folder." if error.name == package else ""
+            raise UserError(f"environment '{family}/{env_id}': no module named '{error.name}'{hint}") from error
+    elif name.partition("/")[0] in _NAMESPACES:
+        _import_namespace(name, family)
+    known = gymnasium.registry
+    if name not in known:
+        _require_namespace(name, family)
+        versions = [other for other in known if other.partition("-v")[0] == name.partition("-v")[0]]
+        hint = nearest(f"{family}/{name}", (f"{family}/{other}" for other in versions or known))
+        if hint.startswith("Choose"):
+            hint = "gymnasium.pprint_registry() lists all of them."
+        raise UserError(f"no such environment: '{family}/{env_id}'. {hint} In another package: {family}/PACKAGE:ID.")
+    return known[name]
+
+
+def _import_namespace(name: str, family: str) -> None:
+    """Imports the module that registers the ID's namespace. UserError if it is not installed."""
+    module, package = _NAMESPACES[name.partition("/")[0]]
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"environment '{family}/{name}': {package} is not installed. Install it with: pip install {package}"
+        ) from error
+
+
+def _require_namespace(name: str, family: str) -> None:
+    """UserError if no ID with this namespace is registered."""
+    namespace, slash, _ = name.rpartition("/")
+    known = {other.rpartition("/")[0] for other in gymnasium.registry} - {""} | set(_NAMESPACES)
+    if slash and namespace not in known:
+        raise UserError(
+            f"no such environment: '{family}/{name}'. No imported module registers the namespace "
+            f"'{namespace}' ({', '.join(sorted(known))} are known). Install the package that does and use "
+            f"{family}/PACKAGE:{name}."
+        )
+
+
+def _config(registered: GymSpec, name: str) -> type[GymConfig]:
+    """Typed settings of an environment: the plain parameters of its constructor with their defaults."""
+    with user_errors(name, registered):
+        entry: Any = registered.entry_point
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Box2D's bindings warn while loading, and crash if warnings are errors
+            creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        if creator is None:
+            raise ValueError(f"it is only available as a vector environment: gymvec/{name.partition('/')[2]}")
+    maker = functools.partial(creator, **registered.kwargs)
+    return typed_keys(GymConfig, [maker], ("render_mode",), f"gymnasium's {registered.id}")
+
+
+@contextmanager
+def user_errors(name: str, registered: GymSpec | None) -> Iterator[None]:
+    """Converts errors of Gymnasium and of the environment into a one-line UserError with a fix."""
+    try:
+        yield
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        said = " ".join(str(error).split())
+        if "pip install" not in said:
+            said += f". Install it with: pip install {_package(registered, error)}"
+        raise UserError(f"environment '{name}': {said}") from error
+    except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
+        raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _quiet_models(registered: GymSpec) -> Iterator[None]:
+    """Suppresses MuJoCo's notice, on stderr and in a log file, that a model of Gymnasium uses an older format. Warnings
+    during steps are reported as usual.
+    """
+    mujoco: Any = sys.modules.get("mujoco")
+    own = str(registered.entry_point).startswith("gymnasium.envs.mujoco")
+    if not own or not hasattr(mujoco, "set_mju_user_warning"):
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _package(registered: GymSpec | None, error: Exception) -> str:
+    entry = str(registered.entry_point) if registered is not None else ""
+    found = re.match(r"gymnasium\.envs\.(\w+)", entry)
+    if found:
+        return f'"gymnasium[{_EXTRAS.get(found[1], found[1])}]"'
+    return str(getattr(error, "name", None) or "it")

@@ -1,0 +1,254 @@
+"""One environment with PettingZoo's interface: agents, observations and rewards written to shared arrays."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from typing import Any, final
+
+import numpy as np
+
+from coterie.core.errors import UserError
+from coterie.envs.external.aec import TurnBasedEnv
+from coterie.envs.external.agents import MASK, AgentLayout, Choices
+from coterie.envs.external.hosting.instance import EnvBuffers, Instance
+
+
+@final
+class ParallelInstance(Instance):
+    """A ParallelEnv, or an AECEnv wrapped as `TurnBasedEnv`.
+
+    Every episode gets its own seed, because many environments otherwise seed themselves from the operating system.
+
+    Args:
+        limit: Truncate episodes after this many steps; None: only the environment ends episodes.
+        agents_can_die: Agents can terminate before their episode does.
+    """
+
+    def __init__(self, env: Any, layout: AgentLayout, name: str, *, limit: int | None, agents_can_die: bool):
+        self.env, self._layout, self._name, self._agents_can_die = env, layout, name, agents_can_die
+        self._limit: float = math.inf if limit is None else limit
+        self._turns = isinstance(env, TurnBasedEnv)
+        self._generator: np.random.Generator | None = None
+        self._elapsed, self._closed = 0, False
+        self._seated: dict[Any, int] = {}  # living agents and their slots
+        self._order: list[Any] = []
+        self._truncated: list[_Seat] = []  # last observations of agents truncated individually, shown for one timestep
+
+    def attach(self, buffers: EnvBuffers) -> None:
+        self._buffers = buffers
+        self._global = buffers.state.get("global")
+        self._seats: list[_Seat] = []
+        for part in self._layout.parts:
+            obs, masks = buffers.obs[part.role.name], buffers.action_mask.get(part.role.name)
+            choices, extract = Choices(part), part.extract_observation()
+            for k in range(part.role.n):
+                writes = [(sensor.write, obs[sensor.name][k]) for sensor in part.observer.sensors]
+                mask = None if masks is None else masks[k]
+                seat = _Seat(writes, extract, mask_in_observation=part.mask_in_observation, mask=mask, choices=choices)
+                self._seats.append(seat)
+
+    # --------------------------------------------------------------------------------------------------------- episodes
+
+    def reset(self, seed: int | None) -> None:
+        if seed is not None:
+            self._generator = np.random.default_rng(seed)
+        elif self._generator is not None:
+            seed = int(self._generator.integers(2**31))
+        self._elapsed = 0
+        start = self.env.reset(seed=seed)
+        if not (isinstance(start, tuple) and len(start) == 2):
+            raise self._error(f"reset() returned a {type(start).__name__}, expected the pair (observations, infos)")
+        self._buffers.alive[...] = False
+        for seat in self._seats:
+            seat.empty()
+        self._seated, self._truncated = {}, []
+        for agent in self.env.agents:
+            self._assign_slot(agent)
+        if not self._seated:
+            raise self._error("reset() left `agents` empty. An episode needs at least one agent.")
+        self._order = list(self._seated)
+        self._show(*start, self._seated)
+
+    def step(self, actions: list[Any]) -> None:
+        for seat in self._truncated:
+            seat.empty()
+        self._truncated = []
+        returned = self.env.step({agent: actions[seat] for agent, seat in self._seated.items()})
+        if not (isinstance(returned, tuple) and len(returned) == 5):
+            raise self._error("step() did not return (observations, rewards, terminations, truncations, infos)")
+        observations, rewards, terminations, truncations, infos = returned
+        self._elapsed += 1
+        ended = self._write_rewards(rewards, terminations, truncations)
+        before = seen = self._seated
+        if ended or self.env.agents != self._order:
+            seen = self._update_agents(ended, terminations, truncations, observations)
+        if self._elapsed >= self._limit and not self._buffers.episode_end.any():
+            active = [seat for agent, seat in self._seated.items() if agent in before]
+            self._buffers.truncated[active] = self._buffers.episode_end[1] = True
+            # Agents truncated individually in this step are truncated with the others.
+            self._buffers.alive[self._buffers.truncated] = True
+        self._show(observations, infos, seen)
+
+    def _write_rewards(self, rewards: Any, terminations: Any, truncations: Any) -> list[Any]:
+        """Writes rewards and termination flags of living agents; returns the agents whose episode ended."""
+        buffers, ended = self._buffers, []
+        try:
+            for agent, seat in self._seated.items():
+                buffers.reward[seat] = rewards[agent]
+                if terminations[agent]:
+                    buffers.terminated[seat] = True
+                    ended.append(agent)
+                elif truncations[agent]:
+                    buffers.truncated[seat] = True
+                    ended.append(agent)
+        except KeyError as error:
+            name = next(
+                name
+                for name, given in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations))
+                if error.args[0] not in given
+            )
+            raise self._error(f"step() returned no {name} of agent '{error.args[0]}', which acted") from error
+        return ended
+
+    def _update_agents(
+        self, ended: list[Any], terminations: Any, truncations: Any, observations: Any
+    ) -> dict[Any, int]:
+        """Ends the episode if no agent is left, else frees the slots of terminated agents and seats new ones.
+
+        Returns:
+            The agents to show, by name.
+        """
+        buffers, before, present = self._buffers, self._seated, self.env.agents
+        staying = [agent for agent in before if agent not in ended]
+        for agent in staying:
+            if agent not in present:
+                raise self._error(f"agent '{agent}' left `agents` without a termination or truncation")
+        joined = [
+            agent
+            for agent in present
+            if agent not in before and not (terminations.get(agent) or truncations.get(agent))
+        ]
+        for agent in ended:
+            if buffers.truncated[before[agent]] and agent not in observations:
+                raise self._error(f"step() returned no observation of agent '{agent}', which was truncated")
+        if not staying and not joined:
+            buffers.episode_end[1 if buffers.truncated.any() else 0] = True
+            if not self._agents_can_die and buffers.truncated.any() and buffers.terminated.any():
+                raise self._error("some agents terminated while others were truncated. Set env.agents_can_die=true.")
+            return {agent: seat for agent, seat in before.items() if agent in observations}
+        if not self._agents_can_die and (ended or joined):
+            raise self._error(
+                f"agent '{(ended or joined)[0]}' terminated early or joined late. Set env.agents_can_die=true."
+            )
+        self._seated = dict(before)
+        for agent in joined:  # a terminated agent's slot stays empty for at least one timestep
+            self._assign_slot(agent)
+        truncated: dict[Any, int] = {}
+        for agent in ended:
+            seat = self._seated.pop(agent)
+            buffers.alive[seat] = False
+            if buffers.truncated[seat]:  # its value is bootstrapped from its last observation
+                truncated[agent] = seat
+                self._truncated.append(self._seats[seat])
+            else:
+                self._seats[seat].empty()
+        self._seated = {agent: self._seated[agent] for agent in present if agent in self._seated}
+        self._order = list(self._seated)
+        return self._seated | truncated
+
+    def _assign_slot(self, agent: Any) -> None:
+        """Assigns a slot to a new agent. UserError if there is none."""
+        if self._layout.seats is not None:
+            seat = self._layout.seats.get(agent)
+            if seat is None:
+                raise self._error(f"agent '{agent}' joined but is not in `possible_agents`. Set env.max_agents=N.")
+        else:
+            part, starts = self._layout.role_of(self.env, agent), self._layout.starts()
+            taken = set(self._seated.values())
+            seat = next((k for k in range(starts[part], starts[part + 1]) if k not in taken), None)
+            if seat is None:
+                role = self._layout.parts[part].role
+                raise self._error(
+                    f"agent '{agent}' joined, but all {role.n} slots of role {role.name} are taken. "
+                    f"Set env.max_agents.{role.name}={2 * role.n}."
+                )
+        self._seated[agent] = seat
+        self._buffers.alive[seat] = True
+
+    # ---------------------------------------------------------------------------------------------------------- showing
+
+    def _show(self, observations: Any, infos: Any, seated: dict[Any, int]) -> None:
+        mover = self.env.mover if self._turns else None
+        for agent, number in seated.items():
+            try:
+                observation = observations[agent]
+            except KeyError as error:
+                raise self._error(
+                    f"the environment returned no observation of agent '{agent}', which is alive"
+                ) from error
+            seat = self._seats[number]
+            shown = observation if seat.extract is None else seat.extract(observation)
+            for write, array in seat.writes:
+                write(array, shown)
+            if seat.mask is not None:
+                if self._turns and agent != mover:
+                    seat.choices.wait(seat.mask)
+                else:
+                    mask = observation[MASK] if seat.mask_in_observation else (infos.get(agent) or {}).get(MASK)
+                    seat.choices.write(seat.mask, mask)
+            elif infos and MASK in (infos.get(agent) or ()):
+                raise self._error(f"info shows '{MASK}' of agent '{agent}' only later. Return it from reset() on.")
+        if self._global is not None:
+            state = np.ravel(self.env.state())
+            if state.size == self._global.size:
+                self._global[...] = state
+            elif (
+                not self._buffers.episode_end.any()
+            ):  # some clear their agents when the episode ends: the last state is kept
+                raise self._error(f"state() returned {state.size} elements, initially {self._global.size}")
+
+    def _error(self, problem: str) -> UserError:
+        return UserError(f"environment '{self._name}': {problem}")
+
+    def render(self) -> np.ndarray | None:
+        env: Any = getattr(self.env, "unwrapped", self.env)
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # arrays need no window, and there may be no screen
+        if getattr(env, "render_mode", None) != "rgb_array":
+            if "rgb_array" not in (getattr(env, "metadata", {}).get("render_modes") or ()):
+                return None
+            env.render_mode = "rgb_array"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            drawn: Any = self.env.render()
+        return drawn
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise self._error("its state cannot be restored. Start new episodes with reset(seed).")
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+
+@final
+class _Seat:
+    """Slot of one agent in the shared arrays."""
+
+    def __init__(
+        self, writes: list[Any], extract: Any, *, mask_in_observation: bool, mask: np.ndarray | None, choices: Choices
+    ):
+        self.writes, self.extract, self.mask, self.choices = writes, extract, mask, choices
+        self.mask_in_observation = mask_in_observation
+
+    def empty(self) -> None:
+        """Clears the slot: zero observation, all actions available."""
+        for _, array in self.writes:
+            array[...] = 0
+        if self.mask is not None:
+            self.mask[...] = True

@@ -1,0 +1,131 @@
+"""User-defined environments without a dependency on Coterie: `package.module:factory` creates one environment per call.
+
+Supported return types: a ParallelEnv or AECEnv of PettingZoo, a MultiAgentEnv of PyMARL, a gymnasium.Env, or any object
+with the methods of one of these. A factory with a parameter `num_envs` creates a whole batch and is not handled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import TimeLimit
+from pydantic import BaseModel
+
+from coterie.config import registry
+from coterie.core.errors import UserError
+from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.envs.external.agents import AgentsConfig
+from coterie.envs.external.base_adapter import Adapter
+from coterie.envs.external.constructor_settings import typed_keys
+from coterie.envs.external.gym_like import as_gym
+from coterie.envs.external.gymnasium import ROLE, GymInstance
+from coterie.envs.external.hosting.instance import Instance, Layout
+from coterie.envs.external.multi_agent_env import MultiAgentInstance, TeamLayout, is_multiagent, probe_layout
+from coterie.envs.external.pettingzoo import ZooLayout, is_zoo
+from coterie.envs.external.spaces import Actuator, Observer
+
+_CONFIGS: dict[str, tuple[Callable[..., Any], type[AgentsConfig]]] = {}
+
+_EXPECTED = (
+    "expected PettingZoo's ParallelEnv or AECEnv, PyMARL's MultiAgentEnv or a gymnasium.Env; "
+    "a factory of a coterie.envs.contract.vector.VectorEnv takes num_envs, seed and device"
+)
+
+
+class UserFactory(Adapter):
+    """Environments created by a factory, whose parameters are settings. UserError if there is no such factory."""
+
+    def __init__(self, name: str):
+        self.name, self._factory = name, registry.factory(name)
+        known = _CONFIGS.get(name)
+        if known is None or known[0] is not self._factory:  # equal configurations must have the same class
+            config: Any = typed_keys(AgentsConfig, [self._factory], (), name)
+            known = _CONFIGS[name] = (self._factory, config)
+        self.Config = known[1]
+        self._zoo_layout: ZooLayout | None = None
+        self._team_layout: tuple[AgentsConfig, TeamLayout] | None = None
+
+    def layout(self, config: BaseModel) -> Layout:
+        assert isinstance(config, AgentsConfig)
+        if self._zoo_layout is not None and self._zoo_layout.config == config:
+            return self._zoo_layout.layout
+        if self._team_layout is not None and self._team_layout[0] == config:
+            return self._team_layout[1].layout()
+        env = self._one(config)
+        if is_multiagent(env):
+            return self._team(env, config).layout()
+        if isinstance(env, gymnasium.Env):
+            return self._single(env, config)
+        self._zoo_layout = ZooLayout(self.name, env, config, agents_can_die=True, limited=False)
+        return self._zoo_layout.layout
+
+    def instance(self, config: BaseModel) -> Instance:
+        assert isinstance(config, AgentsConfig)
+        self.layout(config)
+        if self._team_layout is not None and self._team_layout[0] == config:
+            return MultiAgentInstance(lambda seed: self._one(config, seed), self._team_layout[1], config.episode_limit)
+        env = self._one(config)
+        if isinstance(env, gymnasium.Env):
+            return GymInstance(env)
+        assert self._zoo_layout is not None
+        return self._zoo_layout.instance(env)
+
+    def _single(self, env: gymnasium.Env, config: AgentsConfig) -> Layout:
+        for key in ("roles", "max_agents", "agents_can_die", "state"):
+            if getattr(config, key):
+                raise UserError(f"env.{key}: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
+        try:
+            Actuator(env.action_space)
+            observer = Observer(env.observation_space)
+            role = RoleSpec(
+                name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=env.action_space
+            )
+        except TypeError as error:
+            raise UserError(f"environment '{self.name}': {error}") from error
+        limit = config.episode_limit or (None if env.spec is None else env.spec.max_episode_steps)
+        spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=False)
+        env.close()
+        return Layout(spec, {ROLE: observer})
+
+    def _team(self, env: Any, config: AgentsConfig) -> TeamLayout:
+        """Properties of an environment with PyMARL's interface, which is stepped once and closed."""
+        for key in ("roles", "max_agents"):
+            if getattr(config, key) is not None:
+                raise UserError(
+                    f"env.{key}: environment '{self.name}' is a MultiAgentEnv with one team. Remove the setting."
+                )
+        try:
+            layout = probe_layout(
+                env,
+                self.name,
+                state=config.state,
+                agents_can_die=config.agents_can_die,
+                limit=config.episode_limit,
+            )
+        finally:
+            env.close()
+        self._team_layout = (config, layout)
+        return layout
+
+    def _one(self, config: BaseModel, seed: int | None = None) -> Any:
+        params = {key: value for key, value in config.model_dump().items() if key not in AgentsConfig.model_fields}
+        own = type(config).model_fields.get("seed")
+        if seed is not None and own is not None and params["seed"] == own.default:
+            params["seed"] = seed
+        try:
+            env = as_gym(self._factory(**params))
+        except TypeError as error:
+            # Only errors of the call itself become one line; errors from inside the factory keep their traceback.
+            if error.__traceback__ and error.__traceback__.tb_next is None:
+                raise UserError(f"environment '{self.name}': {error}. It is called with the env.* settings.") from error
+            raise
+        if is_multiagent(env):
+            return env
+        if isinstance(env, gymnasium.Env):
+            limit = getattr(config, "episode_limit", None)
+            return env if limit is None else TimeLimit(env, limit)
+        if not is_zoo(env):
+            raise UserError(f"environment '{self.name}' returned a {type(env).__name__}: {_EXPECTED}")
+        return env

@@ -1,0 +1,339 @@
+"""Environments stepped by worker processes, which write into memory shared with the trainer.
+
+A worker that exits, raises, produces NaN or does not reply in time is killed and replaced. The episodes of its
+environments are dropped (`SharedArrays.lost`), and new ones start.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import select
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
+from typing import Any, final
+
+import numpy as np
+
+from coterie.config.samplers import Sampler
+from coterie.config.schema import WorkersConfig
+from coterie.core.errors import UserError, WorkersFailedError
+from coterie.core.seeds import seed_of
+from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.randomized import EnvFactory
+from coterie.envs.external.hosting.shared_arrays import SharedArrays
+from coterie.envs.external.hosting.vector_adapter import EnvBackend
+from coterie.envs.external.workers.codec import pack, unpack
+from coterie.envs.external.workers.worker import Worker, WorkerFailure
+from coterie.envs.external.workers.worker_loop import (
+    FAILED,
+    LOAD,
+    RENDER,
+    RESET,
+    SET_SAMPLERS,
+    STATE,
+    STEP,
+    WorkerSpec,
+    run_worker,
+)
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT = 300.0
+"""Seconds for a worker to import its library and make its environments."""
+
+PRELOADED = ["coterie.envs.external.workers.fork_server"]
+"""Modules that the fork server imports once. The first user of a fork server in a process decides."""
+
+
+@final
+class ProcessWorker(Worker):
+    """One process and the pipes to it."""
+
+    def __init__(self, context: BaseContext, spec: WorkerSpec, memory: Any):
+        self.spec = spec
+        self._commands, worker_commands = context.Pipe()
+        worker_lifeline, self._lifeline = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
+            target=run_worker,
+            args=(spec, memory, worker_commands, worker_lifeline),
+            name=f"coterie environments {spec.start}+",
+            daemon=True,
+        )
+        self._process.start()
+        worker_commands.close()  # so that the connection closes with the process
+        worker_lifeline.close()
+        # A backend that is never closed must not block the interpreter's exit: multiprocessing only sends SIGTERM.
+        Finalize(self, _kill, (self._process, self._commands, self._lifeline), exitpriority=0)
+        self._wait_readable = _poller(self._commands)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def has_reply(self, seconds: float) -> bool:
+        """True if a reply arrives within `seconds`."""
+        return self._wait_readable(seconds)
+
+    def send(self, command: bytes) -> None:
+        try:
+            self._commands.send_bytes(command)
+        except OSError as error:
+            raise WorkerFailure(self._exit_reason()) from error
+
+    def receive(self, deadline: float, timeout: float) -> bytes:
+        try:
+            if not self._wait_readable(max(0.0, deadline - time.monotonic())):
+                raise WorkerFailure(f"it did not reply within {timeout:g} s")
+            reply = self._commands.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise WorkerFailure(self._exit_reason()) from error
+        if reply[:1] == FAILED:
+            raise WorkerFailure(reply[1:].decode())
+        return reply[1:]
+
+    def _exit_reason(self) -> str:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return f"its process was ended by signal {-code}"
+        return f"its process ended with code {code}"
+
+    def close(self, grace: float = 0.0) -> None:
+        for connection in (self._commands, self._lifeline):
+            with suppress(OSError):
+                connection.close()
+        if grace:
+            self._process.join(grace)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _kill(process: BaseProcess, *connections: Connection) -> None:
+    for connection in connections:
+        with suppress(OSError):
+            connection.close()
+    process.kill()
+
+
+@dataclass
+class _PendingCommand:
+    """A command that all workers were sent.
+
+    Attributes:
+        deadline: Monotonic time until which they must reply.
+        failed: By worker, why it could not be sent the command.
+    """
+
+    deadline: float
+    failed: dict[int, WorkerFailure]
+
+
+@final
+class ProcessBackend(EnvBackend):
+    """Divides the environments evenly among workers.
+
+    Args:
+        name: Name of the environment.
+        params: Its settings `env.*`.
+        num_envs: Number of environments.
+        config: Number of workers, seconds per step, and failures to tolerate before WorkersFailedError.
+        first_index: Index of the first environment within the whole vectorized environment.
+        start_worker: Starts a worker that writes to the shared arrays; by default a process on this machine.
+
+    Raises:
+        UserError: If the environment cannot be made in a worker.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        num_envs: int,
+        config: WorkersConfig,
+        *,
+        first_index: int = 0,
+        start_worker: Callable[[WorkerSpec, SharedArrays], Worker] | None = None,
+    ):
+        self._timeout, self._max_restarts, self.failures = config.timeout, config.restarts, 0
+        self._context = _context()
+        layout, _ = instance_factory(name, params)
+        self._name, self.factory = layout.spec.name, EnvFactory(name, dict(params))
+        self._samplers: dict[str, Any] | None = None  # as they were sent to the workers
+        # Anonymous memory: it is freed with the last process that maps it, however these end.
+        size = SharedArrays.size(layout, num_envs)
+        self._memory = self._context.RawArray("b", size)  # pyright: ignore[reportAttributeAccessIssue]
+        self.shared = SharedArrays(layout, num_envs, memoryview(self._memory))
+        self._start_worker = (
+            (lambda spec: start_worker(spec, self.shared))
+            if start_worker
+            else (lambda spec: ProcessWorker(self._context, spec, self._memory))
+        )
+        self._seed = 0  # of the last seeded reset, from which seeds after a failure are derived
+        specs = _worker_specs(name, params, num_envs, workers=config.count, first_index=first_index)
+        self._pending: _PendingCommand | None = None
+        self.workers: list[Worker] = []
+        try:
+            self.workers = [self._start_worker(spec) for spec in specs]
+            deadline = time.monotonic() + _START_TIMEOUT
+            for worker in self.workers:
+                worker.receive(deadline, _START_TIMEOUT)
+        except WorkerFailure as failure:
+            self.close()
+            raise UserError(f"environment '{name}' cannot be made in a worker process: {failure}") from failure
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Process IDs of the workers, in the order of their environments."""
+        return [worker.pid for worker in self.workers]
+
+    def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
+        plain = {name: sampler.model_dump(mode="json") for name, sampler in samplers.items()}
+        self._samplers = (self._samplers or {}) | plain
+        for worker in self.workers:
+            self._request(worker, SET_SAMPLERS + pack(plain))
+
+    def reset(self, seed: int | None) -> None:
+        self._finish_pending()
+        self._seed = self._seed if seed is None else seed
+        self._broadcast(RESET + pack(seed))
+        self._finish_pending()
+
+    def send(self) -> None:
+        self.shared.lost[...] = False
+        self._broadcast(STEP)
+
+    def receive(self) -> None:
+        self._finish_pending()
+
+    def _broadcast(self, command: bytes) -> None:
+        """Sends a command to all workers. `_finish_pending` must follow before any other command."""
+        failed = {k: why for k, worker in enumerate(self.workers) if (why := _failure_of(worker.send, command))}
+        self._pending = _PendingCommand(time.monotonic() + self._timeout, failed)
+
+    def _finish_pending(self) -> None:
+        """Waits for the replies to a broadcast command, if there is one, and replaces workers that failed."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        failed = pending.failed
+        for k, worker in enumerate(self.workers):
+            if k not in failed and (why := _failure_of(worker.receive, pending.deadline, self._timeout)):
+                failed[k] = why
+        for k, failure in failed.items():
+            self._replace(k, failure)
+
+    def _replace(self, k: int, failure: WorkerFailure) -> None:
+        """Replaces the k-th worker, and starts new episodes in its environments."""
+        spec = self.workers[k].spec
+        last = spec.first_index + spec.count - 1
+        which = f"environments {spec.first_index} to {last}" if spec.count > 1 else f"environment {last}"
+        which = f"{which} of {self._name}"
+        while True:
+            self.workers[k].close()
+            self.failures += 1
+            if self.failures > self._max_restarts:
+                raise WorkersFailedError(
+                    f"workers failed {self.failures} times, most recently with {which}: {failure}. Fix the environment "
+                    f"(see coterie check-env), or raise workers.restarts={self._max_restarts}."
+                )
+            log.warning("replaced a worker with %s, whose episodes are dropped: %s", which, failure)
+            for array in self.shared.arrays.values():  # a NaN left here would be blamed on the new worker
+                array[spec.own] = 0
+            self.workers[k] = self._start_worker(spec)
+            next_failure = _failure_of(self._start_episodes, self.workers[k])
+            if next_failure is None:
+                break
+            failure = next_failure
+        self.shared.lost[spec.own] = True
+
+    def _start_episodes(self, worker: Worker) -> None:
+        """Waits for a replacement, and starts new episodes in its environments."""
+        worker.receive(time.monotonic() + _START_TIMEOUT, _START_TIMEOUT)
+        if self._samplers is not None:
+            worker.send(SET_SAMPLERS + pack(self._samplers))
+            worker.receive(time.monotonic() + self._timeout, self._timeout)
+        worker.send(RESET + pack(seed_of(self._seed, "restart", self.failures)))
+        worker.receive(time.monotonic() + self._timeout, self._timeout)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [state for worker in self.workers for state in unpack(self._request(worker, STATE))]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for worker in self.workers:
+            self._request(worker, LOAD + pack(states[worker.spec.own]))
+
+    def render(self, env_index: int) -> np.ndarray | None:
+        worker = next(w for w in self.workers if w.spec.own.start <= env_index < w.spec.own.stop)
+        return unpack(self._request(worker, RENDER + str(env_index - worker.spec.start).encode()))
+
+    def _request(self, worker: Worker, command: bytes) -> bytes:
+        """Returns one worker's reply to a command. UserError if it fails."""
+        self._finish_pending()
+        try:
+            worker.send(command)
+            return worker.receive(time.monotonic() + self._timeout, self._timeout)
+        except WorkerFailure as failure:
+            raise UserError(f"{self._name}: {failure}") from None
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close(grace=2.0)
+        self.workers = []
+
+
+def _worker_specs(
+    name: str, params: Mapping[str, Any], num_envs: int, *, workers: int, first_index: int
+) -> list[WorkerSpec]:
+    """Divides the environments evenly among the workers, in order."""
+    shares = np.array_split(np.arange(num_envs), min(workers, num_envs))
+    return [
+        WorkerSpec(
+            name=name,
+            params=dict(params),
+            num_envs=num_envs,
+            start=int(share[0]),
+            count=len(share),
+            first_index=first_index + int(share[0]),
+        )
+        for share in shares
+    ]
+
+
+def _poller(connection: Connection) -> Callable[[float], bool]:
+    """A function that waits at most the given seconds and returns True if there is data to read."""
+    if not hasattr(select, "poll"):  # Windows
+        return connection.poll
+    poll = select.poll()  # reused: `connection.poll` makes one per call, which takes longer than the wait itself
+    poll.register(connection.fileno(), select.POLLIN)
+    return lambda seconds: bool(poll.poll(math.ceil(seconds * 1000)))
+
+
+def _failure_of(function: Callable[..., Any], *args: Any) -> WorkerFailure | None:
+    """Calls a function, and returns the WorkerFailure that it raises, if any."""
+    try:
+        function(*args)
+    except WorkerFailure as failure:
+        return failure
+    return None
+
+
+def _context() -> BaseContext:
+    """A context whose processes start clean: a fork would copy PyTorch's thread pools in an inconsistent state."""
+    methods = multiprocessing.get_all_start_methods()
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context

@@ -1,0 +1,190 @@
+"""The main loop of a worker: executes the commands of the trainer on its share of the environments."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from coterie.config.samplers import parse_sampler
+from coterie.core.errors import one_line
+from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.in_process import SerialEnvs
+from coterie.envs.external.hosting.randomized import EnvFactory
+from coterie.envs.external.hosting.shared_arrays import SharedArrays
+from coterie.envs.external.workers.codec import pack, unpack
+
+STEP, RESET, STATE, LOAD, RENDER, SET_SAMPLERS = b"s", b"r", b"g", b"l", b"p", b"v"
+"""First byte of a command."""
+DONE, FAILED = b".", b"!"
+"""First byte of a reply."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The environments that a worker steps.
+
+    Attributes:
+        name: Name of the environment.
+        params: Its settings `env.*`.
+        num_envs: Number of environments in the shared arrays.
+        start: Index of the worker's first environment within the shared arrays.
+        count: Number of the worker's environments.
+        first_index: Index of its first environment within the whole vectorized environment.
+    """
+
+    name: str
+    params: dict[str, Any]
+    num_envs: int
+    start: int
+    count: int
+    first_index: int
+
+    @property
+    def own(self) -> slice:
+        """The worker's part of the shared arrays."""
+        return slice(self.start, self.start + self.count)
+
+
+def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Connection) -> None:
+    """Executes commands until the trainer closes the connection.
+
+    Args:
+        spec: The environments to step.
+        memory: Memory of the shared arrays, a ctypes array.
+        commands: Receives commands and sends replies, each DONE or FAILED and the result.
+        lifeline: A pipe whose other end only the trainer has. When it closes, this process exits.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
+    ignore_sigterm()
+    _exit_with_trainer(lifeline)
+    try:
+        worker = WorkerService(spec, memory)
+        commands.send_bytes(DONE)
+    except Exception as error:
+        commands.send_bytes(FAILED + error_bytes(error))
+        return
+    with suppress(EOFError, OSError):  # the trainer closed the connection
+        while True:
+            command = commands.recv_bytes()
+            try:
+                reply = worker.handlers[command[:1]](command[1:])
+            except Exception as error:
+                reply = FAILED + error_bytes(error)
+            commands.send_bytes(reply)
+    with suppress(Exception):
+        worker.envs.close()
+
+
+class WorkerService:
+    """The environments of a worker, and a handler for every command.
+
+    Attributes:
+        shared: The shared arrays.
+        envs: The worker's environments.
+        handlers: By first byte of a command, the function from its arguments to the reply.
+    """
+
+    def __init__(self, spec: WorkerSpec, memory: Any):
+        import torch
+
+        torch.set_num_threads(1)
+        layout, make = instance_factory(spec.name, spec.params)
+        self.shared = SharedArrays(layout, spec.num_envs, memoryview(memory))
+        self.envs = SerialEnvs(make, self.shared, start=spec.start, count=spec.count, first_index=spec.first_index)
+        self._factory = EnvFactory(spec.name, spec.params)
+        self._float_arrays = _float_arrays(self.shared, spec.own)
+        self.handlers: dict[bytes, Callable[[bytes], bytes]] = {
+            STEP: self._step,
+            RESET: self._reset,
+            STATE: lambda _: DONE + pack(self.envs.state_dict()),
+            LOAD: self._load,
+            RENDER: self._render,
+            SET_SAMPLERS: self._set_samplers,
+        }
+
+    def _step(self, _: bytes) -> bytes:
+        self.envs.step()
+        return self._checked()
+
+    def _reset(self, seed: bytes) -> bytes:
+        self.envs.reset(unpack(seed))
+        return self._checked()
+
+    def _load(self, state: bytes) -> bytes:
+        self.envs.load_state_dict(unpack(state))
+        return DONE
+
+    def _set_samplers(self, samplers: bytes) -> bytes:
+        parsed = {name: parse_sampler(value) for name, value in unpack(samplers).items()}
+        self.envs.set_samplers(self._factory, parsed)
+        return DONE
+
+    def _render(self, index: bytes) -> bytes:
+        image = self.envs.instances[int(index)].render()
+        return DONE + pack(None if image is None else np.ascontiguousarray(image))
+
+    def _checked(self) -> bytes:
+        """DONE, or FAILED with the name of an array that contains NaN or infinity."""
+        for what, array in self._float_arrays:
+            if not np.isfinite(array).all():
+                index = int(np.argwhere(~np.isfinite(array))[0][0])
+                return FAILED + f"{what} is NaN or infinite (environment {index} of this worker)".encode()
+        return DONE
+
+
+def _float_arrays(shared: SharedArrays, own: slice) -> list[tuple[str, np.ndarray]]:
+    """The floating-point arrays that environments write, with descriptions."""
+    found = [("a reward", shared.reward[own]), ("a group reward", shared.group_reward[own])]
+    found += [(f"state '{name}'", x[own]) for name, x in shared.state.items()]
+    for role, arrays in shared.obs.items():
+        found += [(f"an observation of role '{role}'", x[own]) for x in arrays.values() if x.dtype.kind == "f"]
+    return [(what, array) for what, array in found if array.size]
+
+
+def error_bytes(error: Exception) -> bytes:
+    """Returns the one-line description of an error for a reply."""
+    return one_line(error).encode()
+
+
+def ignore_sigterm() -> None:
+    """Leaves SIGTERM, which `timeout` and schedulers send to the whole process group, to the trainer.
+
+    Child processes keep the default action; a signal set to SIG_IGN would be ignored there as well.
+    """
+    signal.signal(signal.SIGTERM, _ignore)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_restore_sigterm)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _restore_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_with_trainer(lifeline: Connection) -> None:
+    """Ends this process together with the trainer, even while an environment hangs."""
+    if sys.platform == "linux":  # works even in native code that never returns to the interpreter
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -1,0 +1,1 @@
+"""Wrappers of environment instances: observations, actions, rewards (`env.wrappers.*`)."""

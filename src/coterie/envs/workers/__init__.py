@@ -1,1 +1,0 @@
-"""Processes that step copies of outside environments."""

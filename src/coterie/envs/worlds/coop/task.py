@@ -1,0 +1,162 @@
+"""Base class of the cooperative worlds: spec, settings, moves and masks on the grid, and observations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.core.types import Action
+from coterie.envs.worlds.coop.grid import MOVES, NAMES, Grid, grid
+from coterie.envs.worlds.coop.render import Scene, draw
+from coterie.envs.worlds.world import Observation, State, World
+
+ROLE = "agent"
+
+
+class CoopConfig(BaseModel):
+    """Settings shared by all cooperative worlds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    episode_limit: int | None = Field(50, ge=1)
+    """Maximum number of steps before truncation; None: no limit."""
+    terminate_at_limit: bool = False
+    """Treat the step limit as termination instead of truncation."""
+
+
+class CoopWorld(World):
+    """A grid room with one role of `agents` members; subclasses define the transition and the items that are visible.
+
+    An observation is the agent's own position (2), its own marks, the shared numbers, for every item its offset (2) and
+    whether it is present, and for every teammate its offset (2), whether it is alive, and its marks. Absent entries are
+    zero. Positions are in -1 .. 1, offsets are half their difference.
+
+    Attributes:
+        things: Number of visible items besides the agents.
+        marks: Numbers attached to each agent and visible to all.
+        shared: Numbers visible to all agents.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: CoopConfig,
+        with_state: bool,
+        *,
+        size: tuple[int, int],
+        agents: int,
+        things: int,
+        marks: int,
+        shared: int,
+        metrics: tuple[str, ...],
+        agents_can_die: bool,
+    ):
+        self._size, self._n, self._with_state = size, agents, with_state
+        self.terminate_at_limit = config.terminate_at_limit
+        mates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
+        self._mates = torch.tensor(mates, dtype=torch.int64)  # even if there are none
+        width = 2 + marks + shared + 3 * things + (agents - 1) * (3 + marks)
+        role = RoleSpec(
+            ROLE,
+            "team",
+            tuple(f"agent_{i}" for i in range(agents)),
+            spaces.Box(-1, 1, (width,), np.float32),
+            spaces.Discrete(len(MOVES)),
+            (NAMES,),
+        )
+        self.spec = EnvSpec(
+            name,
+            (role,),
+            {"global": agents * (3 + marks) + shared + 3 * things} if with_state else {},
+            agents_can_die=agents_can_die,
+            has_group_reward=True,
+            metrics=metrics,
+            episode_limit=config.episode_limit,
+        )
+
+    @abstractmethod
+    def scene(self, state: State) -> Scene:
+        """Scene of the single environment in `state`."""
+
+    def render(self, state: State, size: int) -> np.ndarray:
+        return draw(self.scene(state), size)
+
+    def grid(self, like: Tensor) -> Grid:
+        """Tables of the room on the device of `like`."""
+        return grid(*self._size, like.device)
+
+    def show(
+        self,
+        agents: Tensor,
+        things: Tensor,
+        there: Tensor,
+        *,
+        alive: Tensor | None = None,
+        marks: Tensor | None = None,
+        shared: Tensor | None = None,
+        sight: int | None = None,
+    ) -> Observation:
+        """Observations and state for agents at the squares `agents` [B, N], in the format of the class docstring.
+
+        Args:
+            things: [B, M], squares of the items.
+            there: [B, M] bool, True for items that are present.
+            alive: [B, N] bool, None for all.
+            marks: [B, N, k].
+            shared: [B, s].
+            sight: View range in squares along each axis, None for unlimited. It does not limit the state.
+        """
+        room, num_envs, n = self.grid(agents), len(agents), self._n
+        place, spot, seen = room.place[agents], room.place[things], there.unsqueeze(-1).float()
+        lives = torch.ones_like(place[..., :1]) if alive is None else alive.unsqueeze(-1).float()
+        borne = [] if marks is None else [marks]
+        known = [] if shared is None else [shared]
+        self_seen = [place, *borne, *(x.unsqueeze(1).expand(-1, n, -1) for x in known)]
+        far = None if sight is None else 2 * (sight + 0.5) / (torch.tensor(self._size, device=agents.device) - 1)
+        to_things = _seen_from(place, torch.cat((spot, seen), -1), far).flatten(2)
+        mates = _seen_from(place, torch.cat((place, lives, *borne), -1), far).flatten(1, 2)
+        mates = mates[:, self._mates.to(agents.device)]
+        obs = torch.cat((*self_seen, to_things, mates.view(num_envs, n, -1)), -1)
+        mask = room.open[agents]
+        if alive is not None:
+            obs, mask = obs * lives, mask | ~alive.unsqueeze(-1)
+        states = {}
+        if self._with_state:
+            parts = (*known, torch.cat((place * lives, lives, *borne), -1), torch.cat((spot * seen, seen), -1))
+            states["global"] = torch.cat([part.flatten(1) for part in parts], -1)
+        return Observation({ROLE: obs}, {ROLE: mask}, states, alive)
+
+    def moves(self, action: dict[str, Action]) -> Tensor:
+        """Moves [B, N] chosen by the agents."""
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        return chosen.squeeze(-1)
+
+
+def _seen_from(place: Tensor, others: Tensor, far: Tensor | None) -> Tensor:
+    """[B, N, M, f]: `others` [B, M, f] relative to each `place` [B, N, 2]: the first two numbers as halved offsets.
+
+    The third number is 1 if the entry is present. All numbers are zero for absent entries and for those farther away
+    than `far` [2] along an axis.
+    """
+    apart = others[:, None, :, :2] - place.unsqueeze(2)
+    seen = others[:, None, :, 2:3].expand(-1, place.shape[1], -1, -1)
+    if far is not None:
+        seen = seen * (apart.abs() < far).all(-1, keepdim=True)
+    return torch.cat((0.5 * apart, others[:, None, :, 2:].expand(-1, place.shape[1], -1, -1)), -1) * seen
+
+
+def scaled(noise: Tensor, count: int) -> Tensor:
+    """Maps uniform noise in [0, 1) to int64 in 0 .. count - 1."""
+    return (noise * count).long().clamp_(max=count - 1)
+
+
+def first_of(flags: Tensor) -> Tensor:
+    """[B] int64: index of the first True along the last axis of [B, N], -1 if there is none."""
+    return torch.where(flags.any(-1), flags.byte().argmax(-1), -1)

@@ -1,0 +1,204 @@
+"""The world: a team of agents fights a scripted enemy, after SMAC (Samvelyan et al. 2019).
+
+Differences from SMAC: the battle is simulated by Coterie (see `combat`); the step limit truncates; points that the
+enemy regains by shields and healers are subtracted from the reward, so that a won battle earns 20 and no reward can be
+farmed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.core.types import Action
+from coterie.envs.contract.parameters import Parameter
+from coterie.envs.worlds.skirmish import Roster
+from coterie.envs.worlds.skirmish.combat import Combat, Layout, Orders
+from coterie.envs.worlds.skirmish.enemy import Enemy, Focus
+from coterie.envs.worlds.skirmish.formation import ENEMY_START, TEAM_START, begun, fighters, formation
+from coterie.envs.worlds.skirmish.observations import Sight
+from coterie.envs.worlds.skirmish.render import Scene, draw
+from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, HEAL, NOOP, Force, Shelf, tables
+from coterie.envs.worlds.skirmish.terrain import Wall
+from coterie.envs.worlds.world import Observation, Outcome, State, World
+
+ROLE = "ally"
+KILL, WIN, BEST = 10.0, 200.0, 20.0
+"""Points per killed enemy and per won battle, and the total to which all points are scaled."""
+
+
+class SkirmishConfig(BaseModel):
+    """Settings shared by all battles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    reward: Literal["shaped", "sparse"] = "shaped"
+    """Team reward. shaped: damage dealt, plus 10 per killed enemy and 200 for winning, scaled so that a won battle
+    earns 20;
+    sparse: 1 for a won battle and -1 for a lost one.
+    """
+    enemy_focus: Focus = "nearest"
+    """Target choice of enemies: the nearest, or the weakest within reach."""
+    enemy_damage: float = Field(1.0, ge=0, le=100)
+    """Factor on the damage dealt by enemies."""
+    episode_limit: int | None = Field(60, ge=1)
+    """Maximum number of steps before truncation; None: no limit."""
+    terminate_at_limit: bool = False
+    """Treat the step limit as termination instead of truncation."""
+
+
+@final
+class Skirmish(World):
+    """A battle on one map. It ends when one side has no unit left that can attack.
+
+    Metrics, at the last step: `won` (the enemy is dead and the team is not), `enemies_dead`, `allies_dead`.
+    """
+
+    def __init__(self, name: str, roster: Roster, config: SkirmishConfig, with_state: bool = False):
+        self.config, self.force = config, Force(roster)
+        self.layout = Layout(self.force)
+        self._name, self._with_state = name, with_state
+        self._wall = Wall() if roster.walled else None
+        self._combat = Combat(self.force, self.layout, self._wall)
+        self._enemy = Enemy(self.force, config.enemy_focus, TEAM_START, self._wall)
+        self._sight = Sight(self.force, self.layout)
+        self._shelf = Shelf(lambda like: tables(self.force, like))
+        self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
+        self.reset_noise_size = 2 * self.force.size
+        self.parameters = {
+            "enemy_damage": Parameter(config.enemy_damage, 0, 100, "factor on the damage dealt by enemies"),
+            "enemy_health": Parameter(1, 0.01, 1, "fraction of health and shields with which the enemy starts"),
+            "distance": Parameter(
+                ENEMY_START[0] - TEAM_START[0], 4, 20, "initial distance between the centers of the two sides"
+            ),
+        }
+        self.apply_parameters = self._apply_parameters
+        self.terminate_at_limit = config.terminate_at_limit
+        role = RoleSpec(
+            ROLE,
+            "allies",
+            tuple(f"ally_{i}" for i in range(self.force.n)),
+            spaces.Box(-1, 1, (self._sight.size,), np.float32),
+            spaces.Discrete(self.force.choices),
+            (self.force.action_names,),
+        )
+        self.spec = EnvSpec(
+            name,
+            (role,),
+            {"global": self._sight.state_size} if with_state else {},
+            agents_can_die=True,
+            has_group_reward=True,
+            metrics=("won", "enemies_dead", "allies_dead"),
+            episode_limit=config.episode_limit,
+        )
+        self._begin = formation(self.force, self.layout)
+
+    # ------------------------------------------------------------------------------------------ the contract
+
+    def reset(self, noise: Tensor) -> State:
+        return {
+            "units": begun(self._begin, noise).permute(2, 0, 1),
+            "enemy_damage": noise.new_full((len(noise),), self.config.enemy_damage),
+        }
+
+    def _apply_parameters(self, state: State) -> State:
+        n, units = self.force.n, state["units"].clone()
+        if "distance" in state:
+            nearer = (ENEMY_START[0] - TEAM_START[0] - state["distance"]).unsqueeze(1) / 2
+            units[:, 0, :n] += nearer
+            units[:, 0, n:] -= nearer
+        if "enemy_health" in state:
+            units[:, self.layout.points, n:] *= state["enemy_health"].view(-1, 1, 1)
+        return {**state, "units": units}
+
+    def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
+        # A view of [F, U, B] memory except after loading; the same layout gives the same bits.
+        before = state["units"].permute(1, 2, 0).contiguous()
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        n, kept = self.force.n, self._shelf.beside(before)
+        orders = self._orders(before, chosen.squeeze(-1).T, state["enemy_damage"])
+        units = self._combat.fight(before, orders, kept)
+        lived, lives = before[2] > 0, units[2] > 0
+        fell = lived & ~lives
+        fights = lives if not self.force.healers else lives & kept.armed
+        stands, resists = fights[:n].any(0), fights[n:].any(0)
+        ended, won = ~(stands & resists), stands & ~resists
+        reward = self._reward(before, units, fell[n:], ended, won, state.get("enemy_health"))
+        return {**state, "units": units.permute(2, 0, 1)}, Outcome(
+            reward=before.new_zeros(before.shape[2], n),
+            group_reward=reward.unsqueeze(1),
+            terminated=ended,
+            agent_terminated=fell[:n].T,
+            metrics=lambda: {
+                "won": won.float(),
+                "enemies_dead": (~lives[n:]).sum(0).float(),
+                "allies_dead": (~lives[:n]).sum(0).float(),
+            },
+        )
+
+    def observe(self, state: State) -> Observation:
+        units = state["units"].permute(1, 2, 0).contiguous()
+        kept = self._shelf.beside(units)
+        obs, mask = self._sight.view(units, kept)
+        known = {"global": self._sight.state(units, kept)} if self._with_state else {}
+        return Observation({ROLE: obs}, {ROLE: mask}, known, (units[2, : self.force.n] > 0).T)
+
+    def render(self, state: State, size: int) -> np.ndarray:
+        return draw(self.scene(state), size)
+
+    # ------------------------------------------------------------------------------------------- workings
+
+    def _orders(self, units: Tensor, chosen: Tensor, enemy_damage: Tensor) -> Orders:
+        """Orders of all units: the allies' actions [n, B] and the enemies' own targets."""
+        force, kept, num_envs = self.force, self._shelf.beside(units), units.shape[2]
+        n, m, pos = force.n, force.m, units[:2]
+        goes = self._enemy.choose(pos, units[self.layout.points], kept)
+        goes, enemy_point = self._enemy.detour(goes, pos)
+        ours, theirs = (chosen + kept.ally_base).reshape(-1), (goes + kept.enemy_base).view(-1)
+        enemy_sheet = kept.enemy_sheet.index_select(1, theirs).view(-1, m, num_envs)
+        enemy_sheet[HEAL + 1 :] *= enemy_damage
+        ally_sheet = kept.ally_sheet.index_select(1, ours).view(-1, n, num_envs)
+        ally_point = kept.ally_shift.index_select(1, ours).view(2, n, num_envs) + pos[:, :n]
+        aim = torch.cat((kept.ally_aim.index_select(0, ours), kept.enemy_aim.index_select(0, theirs)))
+        lane = torch.arange(num_envs, device=units.device)
+        # Dead units have no orders.
+        code = torch.cat((chosen.masked_fill(units[2, :n] <= 0, NOOP), goes)).to(units.dtype)
+        return Orders(
+            sheet=torch.cat((ally_sheet, enemy_sheet), 1),
+            target=torch.add(lane, aim.view(-1, num_envs), alpha=num_envs).view(-1),
+            point=torch.cat((ally_point, enemy_point), 1),
+            code=code,
+        )
+
+    def _reward(
+        self, before: Tensor, units: Tensor, fell: Tensor, ended: Tensor, won: Tensor, begun: Tensor | None
+    ) -> Tensor:
+        """Team reward [B] of the step; begun: [B], fraction of its points with which the enemy started."""
+        if self.config.reward == "sparse":
+            return won.to(units.dtype) - (ended & ~won & (units[2, self.force.n :] > 0).any(0)).to(units.dtype)
+        points = self.layout.points
+        taken = (before[points, self.force.n :] - units[points, self.force.n :]).sum((0, 1))
+        scale = self._scale if begun is None else BEST / (self.force.total * begun + KILL * self.force.m + WIN)
+        return (taken + KILL * fell.sum(0) + WIN * won) * scale
+
+    def scene(self, state: State) -> Scene:
+        """Scene of the single environment in `state`."""
+        force = self.force
+        shown = fighters(force, self.layout, state["units"][0], self._target)
+        alive = [f.health > 0 for f in shown]
+        score = {"allies": float(sum(alive[: force.n])), "enemies": float(sum(alive[force.n :]))}
+        wall = None if self._wall is None else (self._wall.x, self._wall.gap)
+        return Scene(self._name, shown, wall, score)
+
+    def _target(self, i: int, code: int) -> int | None:
+        """Target of unit i under order `code`, None if it has none."""
+        if i < self.force.n:
+            return self.force.target_of(i, code - FIRST_TARGET) if code >= FIRST_TARGET else None
+        return code if 0 <= code < self.force.size else None

@@ -1,0 +1,76 @@
+"""The scripted enemy: it walks to the team's starting point and pursues units that it notices."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.envs.worlds.skirmish.observations import SIGHT
+from coterie.envs.worlds.skirmish.rosters import Force, Tables
+from coterie.envs.worlds.skirmish.terrain import Wall
+
+Focus = Literal["nearest", "weakest"]
+_FIRST = 1e6  # ranks units within reach before all others
+_WHOLE = 1e4  # ranks teammates that need no healing after all others
+_NOBODY = 1e5
+
+
+class Enemy:
+    """Chooses the target of every enemy once per step."""
+
+    def __init__(self, force: Force, focus: Focus, home: tuple[float, float], wall: Wall | None):
+        self._force, self._focus, self._home, self._wall = force, focus, home, wall
+        n = force.n
+        self._healers = [i for i in force.healers if i >= n]
+        self._mates = [i for i in range(n, force.size) if not force.units[i].air]
+
+    def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
+        """[m, B] int64: target of each enemy, `size` for none.
+
+        The nearest unit that it can hit, if within sight; with `weakest`, the unit within reach with the fewest points,
+        else the nearest. Healers choose the nearest injured teammate, else the nearest teammate.
+
+        Args:
+            pos: [2, U, B].
+            points: [1 or 2, U, B].
+        """
+        n, size = self._force.n, self._force.size
+        apart = pos[:, n:].unsqueeze(2) - pos[:, :n].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square())
+        if tables.unfit is not None:
+            square = square + tables.unfit
+        if self._focus == "weakest":
+            left = points.sum(0)[:n] - _FIRST
+            square = torch.where(square <= tables.reach2, left, square)
+        least, chosen = square.min(1)
+        chosen = chosen.masked_fill_(least >= SIGHT**2, size)
+        if self._healers:
+            chosen = self._with_healer_targets(chosen, pos, points[0], tables)
+        return chosen
+
+    def _with_healer_targets(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
+        """`chosen` with the targets of healers filled in."""
+        n, size, mates = self._force.n, self._force.size, self._mates
+        apart = pos[:, self._healers].unsqueeze(2) - pos[:, mates].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square()) + (health[mates] >= tables.full[0, mates]) * _WHOLE
+        least, mate = square.min(1)
+        best = torch.tensor(mates, device=mate.device)[mate].masked_fill(least >= _NOBODY, size)
+        return chosen.index_copy(0, torch.tensor(self._healers, device=mate.device) - n, best)
+
+    def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets [m, B] and destinations [2, m, B] of enemies whose path is blocked by the wall.
+
+        A unit with the wall between itself and its destination drops its target and walks to the gap.
+        """
+        n, num_envs = self._force.n, pos.shape[2]
+        point = pos.new_empty(2, self._force.m, num_envs)
+        point[0], point[1] = self._home
+        if self._wall is None:
+            return chosen, point
+        size = self._force.size
+        target_x = pos[0].gather(0, chosen.clamp(max=size - 1))
+        goal_x = torch.where(chosen < size, target_x, point[0])
+        behind, way = self._wall.way(pos[:, n:], goal_x)
+        return chosen.masked_fill(behind, size), torch.where(behind, way, point)

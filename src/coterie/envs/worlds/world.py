@@ -1,0 +1,335 @@
+"""Built-in worlds as pure functions of state, action and noise, and the environment that runs a batch of one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.config.samplers import Sampler
+from coterie.core.seeds import generator
+from coterie.core.specs import EnvSpec
+from coterie.core.types import Action, Step, Timestep
+from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
+
+State = dict[str, Tensor]
+"""The state of a batch of environments: tensors [B, ...] by name."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Observations, masks and states of all agents in a state of the world.
+
+    Attributes:
+        obs: by role [B, n, ...].
+        action_mask: by role [B, n, sum A] bool, True for legal actions. No entry if all actions of a role are legal.
+        state: by name [B, S], `global` or a group's.
+        alive: [B, N] bool, None if all agents are alive.
+    """
+
+    obs: dict[str, Tensor]
+    action_mask: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, Tensor] = field(default_factory=dict)
+    alive: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a step. None stands for zeros or False.
+
+    Attributes:
+        reward: [B, N], the agents' own rewards.
+        group_reward: [B, G], rewards of groups.
+        terminated: [B] bool, the task ended.
+        agent_terminated: [B, N] bool, the agent died while the episode continues.
+        metrics: [B] by name, or a function that computes them. It is called only when an episode ends.
+    """
+
+    reward: Tensor
+    group_reward: Tensor | None = None
+    terminated: Tensor | None = None
+    agent_terminated: Tensor | None = None
+    metrics: dict[str, Tensor] | Callable[[], dict[str, Tensor]] = field(default_factory=dict)
+
+
+class World(ABC):
+    """A task as pure functions of state, action and noise. Instances hold constants only.
+
+    Attributes:
+        spec: description of the environment.
+        reset_noise_size: number of uniform numbers in [0, 1) that `reset` needs per environment.
+        step_noise_size: number of uniform numbers in [0, 1) that `step` needs per environment.
+        terminate_at_limit: episodes terminate at the step limit instead of being truncated.
+        parameters: parameters that may vary between environments and episodes, by name. A parameter that varies is an
+            entry [B] of the state, which the world reads if it is present.
+        apply_parameters: function that adapts an initial state to the varying parameters in it, or None if reading the
+            entries is enough.
+    """
+
+    spec: EnvSpec
+    reset_noise_size: int
+    step_noise_size: int = 0
+    terminate_at_limit: bool = False
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    apply_parameters: Callable[[State], State] | None = None
+
+    @abstractmethod
+    def reset(self, noise: Tensor) -> State:
+        """Returns initial states.
+
+        Args:
+            noise: uniform numbers in [0, 1), [B, reset_noise_size].
+        """
+
+    @abstractmethod
+    def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
+        """Advances all environments by one step.
+
+        Args:
+            state: the state, which is not modified.
+            action: actions by role.
+            noise: uniform numbers in [0, 1), [B, step_noise_size], or None if the size is 0.
+
+        Returns:
+            The next state and the outcome of the step.
+        """
+
+    @abstractmethod
+    def observe(self, state: State) -> Observation:
+        """Returns what agents observe in `state`."""
+
+    @abstractmethod
+    def render(self, state: State, size: int) -> np.ndarray:
+        """Draws the state of a single environment.
+
+        Args:
+            state: tensors [1, ...] on the CPU.
+            size: width in pixels.
+
+        Returns:
+            uint8 [H, W, 3].
+        """
+
+
+class WorldEnv(RandomizableEnv):
+    """A batch of environments of one world: draws the noise, applies the step limit, and resets on the next step.
+
+    Args:
+        world: the world.
+        num_envs: number of environments.
+        seed: seed of the noise and of varying parameters.
+        device: device of the state.
+    """
+
+    def __init__(self, world: World, num_envs: int, seed: int, device: torch.device | str = "cpu"):
+        self.spec, self.num_envs, self.device = world.spec, num_envs, torch.device(device)
+        self.world = world
+        self._generator, self._parameter_generator = self._make_generators(seed)
+        self._samplers: dict[str, Sampler] = {}
+        self._on_host = self.device.type == "cpu"
+        self._limit = math.inf if world.spec.episode_limit is None else world.spec.episode_limit
+        self._n = self.spec.n
+        n, groups = self._n, len(self.spec.groups)
+        # Constants, some of which are compared by identity to skip work that has no effect.
+        self._all_agents = torch.ones(num_envs, n, dtype=torch.bool, device=self.device)
+        self._no_agents = torch.zeros(num_envs, n, dtype=torch.bool, device=self.device)
+        self._no_envs = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._all_envs = ~self._no_envs
+        self._no_reward = torch.zeros(num_envs, n, device=self.device)
+        self._no_group_reward = torch.zeros(num_envs, groups, device=self.device)
+        self._no_metrics = {name: torch.zeros(num_envs, device=self.device) for name in self.spec.metrics}
+        self._state: State = {}
+        self._clock = 0
+        self._episode_start = torch.zeros(
+            num_envs, dtype=torch.int64, device=self.device
+        )  # clock at the first timestep
+        self._earliest_start = 0  # lower bound of all entries of `_episode_start`
+        self._final = self._no_envs  # environments whose current timestep is a final one
+        self._may_reset = not self._on_host  # False if `_final` is known to be False everywhere
+        self._alive = self._all_agents
+
+    def _make_generators(self, seed: int) -> tuple[torch.Generator, torch.Generator]:
+        """Returns the generators of the world's noise and of its parameters."""
+        name, device = self.spec.name, self.device
+        return generator(seed, "env", name, device=device), generator(seed, "parameters", name, device=device)
+
+    def _draw_noise(self, size: int) -> Tensor:
+        return torch.rand(self.num_envs, size, generator=self._generator, device=self.device)
+
+    def reset(self, seed: int | None = None) -> Timestep:
+        if seed is not None:
+            self._generator, self._parameter_generator = self._make_generators(seed)
+        self._state = self._initial_state()
+        self._clock, self._episode_start, self._earliest_start = 0, torch.zeros_like(self._episode_start), 0
+        self._final, self._may_reset = self._no_envs, not self._on_host
+        return self._timestep(first=self._all_envs)
+
+    def step(self, action: dict[str, Action]) -> tuple[Step, Timestep]:
+        self._clock += 1
+        if self._final is self._all_envs:  # all environments reset: the result of the world's step would be discarded
+            self._state, self._earliest_start = self._initial_state(), self._clock
+            self._episode_start = torch.full_like(self._episode_start, self._clock)
+            step = self._make_step(Outcome(self._no_reward, metrics=self._no_metrics), None)
+            return step, self._timestep(first=self._all_envs)
+        resetting = self._final if self._may_reset else None
+        noise = self._draw_noise(self.world.step_noise_size) if self.world.step_noise_size else None
+        state, outcome = self.world.step(self._state, action, noise)
+        if resetting is not None:
+            initial = self._initial_state()
+            state = {name: _where(resetting, initial[name], value) for name, value in state.items()}
+            self._episode_start = self._episode_start.masked_fill(resetting, self._clock)
+            if self._on_host:
+                self._earliest_start = int(self._episode_start.min())
+        self._state = state
+        step = self._make_step(outcome, resetting)
+        return step, self._timestep(first=self._no_envs if resetting is None else resetting)
+
+    def parameters(self) -> dict[str, Parameter]:
+        return dict(self.world.parameters)
+
+    def check_parameters(self, samplers: Mapping[str, Sampler]) -> None:
+        samplers_within_ranges(self.spec.name, samplers, self.world.parameters)
+
+    def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
+        known = self.world.parameters
+        samplers = samplers_within_ranges(self.spec.name, samplers, known)
+        self._samplers = dict(sorted((self._samplers | samplers).items()))
+        for name in self._samplers:
+            if self._state and name not in self._state:  # current episodes keep the default
+                self._state[name] = torch.full((self.num_envs,), known[name].value, device=self.device)
+
+    def _initial_state(self) -> State:
+        """Draws initial states of all environments, including their parameters."""
+        state = self.world.reset(self._draw_noise(self.world.reset_noise_size))
+        if not self._samplers:
+            return state
+        noise = torch.rand(len(self._samplers), self.num_envs, generator=self._parameter_generator, device=self.device)
+        for uniform, (name, sampler) in zip(noise, self._samplers.items(), strict=True):
+            value = sampler.draw(uniform)
+            value = value.round() if self.world.parameters[name].integer else value
+            state[name] = value.to(state[name].dtype) if name in state else value
+        return state if self.world.apply_parameters is None else self.world.apply_parameters(state)
+
+    def _make_step(self, outcome: Outcome, resetting: Tensor | None) -> Step:
+        """Applies the step limit to an outcome and clears it for resetting environments [B], None for none."""
+        terminated, truncated = self._apply_limit(outcome)
+        reward, group_reward = outcome.reward, outcome.group_reward
+        if resetting is not None:
+            reward = reward.masked_fill(resetting[:, None], 0)
+            terminated, truncated = terminated & ~resetting, truncated & ~resetting
+            if group_reward is not None:
+                group_reward = group_reward.masked_fill(resetting[:, None], 0)
+        self._set_final(terminated, truncated)
+        agent_terminated, agent_truncated = self._per_agent(terminated), self._per_agent(truncated)
+        if self.spec.agents_can_die:
+            if outcome.agent_terminated is not None:
+                died = outcome.agent_terminated
+                agent_terminated = agent_terminated | (died if resetting is None else died & ~resetting[:, None])
+            agent_terminated = agent_terminated & self._alive
+            agent_truncated = agent_truncated & self._alive & ~agent_terminated
+        return Step(
+            reward=reward,
+            group_reward=self._no_group_reward if group_reward is None else group_reward,
+            terminated=agent_terminated,
+            truncated=agent_truncated,
+            episode_terminated=terminated,
+            episode_truncated=truncated,
+            metrics=self._metrics(outcome, resetting),
+        )
+
+    def _apply_limit(self, outcome: Outcome) -> tuple[Tensor, Tensor]:
+        """Returns which episodes are terminated and which are truncated, [B] each."""
+        terminated = self._no_envs if outcome.terminated is None else outcome.terminated
+        # Skip the comparison while no episode can have reached the limit.
+        if self._clock - self._earliest_start < self._limit:
+            return terminated, self._no_envs
+        truncated = self._episode_start <= self._clock - self._limit
+        if self.world.terminate_at_limit:
+            return terminated | truncated, self._no_envs
+        return terminated, truncated if outcome.terminated is None else truncated & ~terminated
+
+    def _per_agent(self, envs: Tensor) -> Tensor:
+        """Expands [B] to [B, N]."""
+        return self._no_agents if envs is self._no_envs else envs[:, None].expand(self.num_envs, self._n)
+
+    def _set_final(self, terminated: Tensor, truncated: Tensor) -> None:
+        """Stores which environments are at a final timestep.
+
+        On the CPU this reads whether there are any. On an accelerator the read would block, so resets are always
+        computed.
+        """
+        if terminated is self._no_envs and truncated is self._no_envs:
+            self._final, self._may_reset = self._no_envs, not self._on_host
+            return
+        self._final, self._may_reset = terminated | truncated, True
+        if self._on_host:
+            count = int(self._final.sum())
+            self._may_reset = count > 0
+            if count in (0, self.num_envs):
+                self._final = self._all_envs if count else self._no_envs
+
+    def _metrics(self, outcome: Outcome, resetting: Tensor | None) -> dict[str, Tensor]:
+        if callable(outcome.metrics):
+            if self._final is self._no_envs:
+                return self._no_metrics
+            return {name: value.where(self._final, 0) for name, value in outcome.metrics().items()}
+        if resetting is None:
+            return outcome.metrics
+        return {name: value.masked_fill(resetting, 0) for name, value in outcome.metrics.items()}
+
+    def _timestep(self, first: Tensor) -> Timestep:
+        """Returns the current timestep. `first` marks environments whose episode starts with it, [B] bool."""
+        observation = self.world.observe(self._state)
+        alive = self._all_agents if observation.alive is None else observation.alive
+        agent_first = self._per_agent(first)
+        if self.spec.agents_can_die:
+            agent_first = alive & (agent_first | ~self._alive)
+        self._alive = alive
+        acted = self._all_envs if self._final is self._no_envs else ~self._final
+        return Timestep(
+            obs=observation.obs,
+            action_mask=observation.action_mask,
+            state=observation.state,
+            alive=alive,
+            first=agent_first,
+            acted=acted,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "state": dict(self._state),
+            "age": self._clock - self._episode_start,
+            "final": self._final,
+            "alive": self._alive,
+            "generator": self._generator.get_state(),
+            **({"parameter_generator": self._parameter_generator.get_state()} if self._samplers else {}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = {name: value.to(self.device) for name, value in state["state"].items()}
+        self._clock, self._episode_start = 0, -state["age"].to(self.device)
+        self._earliest_start = int(self._episode_start.min())
+        self._set_final(state["final"].to(self.device), self._no_envs)
+        self._alive = state["alive"].to(self.device)
+        self._generator.set_state(state["generator"].cpu())
+        if "parameter_generator" in state:
+            self._parameter_generator.set_state(state["parameter_generator"].cpu())
+
+    def render(self, env_index: int = 0, size: int = 480) -> np.ndarray:
+        state = {name: value[env_index : env_index + 1].cpu() for name, value in self._state.items()}
+        return self.world.render(state, size)
+
+    def close(self) -> None:
+        pass
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Returns `yes` where `mask` [B] is True, else `no`; both [B, ...]."""
+    return torch.where(mask.view(-1, *[1] * (no.ndim - 1)), yes, no)

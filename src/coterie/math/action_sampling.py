@@ -1,0 +1,61 @@
+"""Sampling from the action distributions of `coterie.math.distributions`, as functions of noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.core.specs import ActionSpec
+from coterie.core.types import Action
+from coterie.math.distributions import component_log_probs, gaussian_log_prob
+
+
+def draw_noise(spec: ActionSpec, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Returns noise for `sample_action` [*shape, sum A + C]: Gumbel for choices, normal for numbers."""
+    size = spec.mask_size
+    parts = []
+    if size:
+        parts.append(torch.empty(*shape, size, device=device).exponential_(generator=generator).log_().neg_())
+    if spec.continuous:
+        parts.append(torch.randn(*shape, spec.continuous, generator=generator, device=device))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def sample_action(
+    spec: ActionSpec, params: Tensor, *, log_std: Tensor | None, mask: Tensor | None, noise: Tensor | None
+) -> tuple[Action, Tensor]:
+    """Returns an action and its log-probability [..].
+
+    Args:
+        spec: Action space of each agent.
+        params: [.., sum A + C].
+        log_std: [.., C] or [C]; None without numbers.
+        mask: [.., sum A] bool; None: all choices are available.
+        noise: From `draw_noise`; None: the most likely action.
+
+    Source: the Gumbel-max trick (Maddison et al. 2014).
+    """
+    size = spec.mask_size
+    log_prob: Tensor | None = None
+    chosen, start = [], 0
+    for log_p in component_log_probs(spec, params, mask):
+        width = log_p.shape[-1]
+        if noise is None:
+            choice = log_p.argmax(-1, keepdim=True)
+        else:
+            part = noise if width == noise.shape[-1] else noise[..., start : start + width]
+            choice = (log_p + part).argmax(-1, keepdim=True)
+        component_log_prob = log_p.gather(-1, choice).squeeze(-1)
+        log_prob = component_log_prob if log_prob is None else log_prob + component_log_prob
+        chosen.append(choice)
+        start += width
+    discrete = None if not chosen else chosen[0] if len(chosen) == 1 else torch.cat(chosen, -1)
+    continuous = None
+    if spec.continuous:
+        assert log_std is not None
+        mean = params[..., size:]
+        continuous = mean if noise is None else mean + noise[..., size:] * log_std.exp()
+        density = gaussian_log_prob(continuous, mean, log_std)
+        log_prob = density if log_prob is None else log_prob + density
+    assert log_prob is not None
+    return Action(discrete, continuous), log_prob

@@ -1,0 +1,60 @@
+"""Normalization of observations by running statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.tree import Tree
+from coterie.math.statistics import Moments, initial_moments, mean_and_std, update_moments
+from coterie.nets.team import Block
+
+
+class ObservationNormalizer:
+    """Normalizes vector observations by their running mean and standard deviation and clips them to [-clip, clip].
+
+    Blocks have statistics of their own; images are left unchanged.
+
+    Attributes:
+        buffers: Module with the buffers `mean_<block>` and `std_<block>` that normalization reads.
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], device: torch.device, clip: float = 10.0):
+        self._blocks = tuple(block for block in blocks if block.has_vector_obs)
+        self._device, self._clip = device, clip
+        self._moments: dict[str, Moments] = {b.name: initial_moments(b.obs_size, device) for b in self._blocks}
+        self.buffers = nn.Module()
+        self._update_buffers()
+
+    def _update_buffers(self) -> None:
+        for name, moments in self._moments.items():
+            mean, std = mean_and_std(moments)
+            self.buffers.register_buffer(f"mean_{name}", mean)
+            self.buffers.register_buffer(f"std_{name}", std)
+
+    def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
+        """Returns normalized observations by role [.., n, D]."""
+        normalized = dict(obs)
+        for block in self._blocks:
+            mean, std = (self.buffers.get_buffer(f"{part}_{block.name}") for part in ("mean", "std"))
+            for role in block.roles:
+                normalized[role.name] = ((obs[role.name] - mean) / std).clamp(-self._clip, self._clip)
+        return normalized
+
+    def update(self, obs: dict[str, Tree], valid: Tensor) -> None:
+        """Adds observations by role [.., n, D] to the statistics where `valid` [.., N] is True."""
+        for block in self._blocks:
+            block_valid = valid[..., block.start : block.stop]
+            self._moments[block.name] = update_moments(self._moments[block.name], block.join_obs(obs), block_valid)
+        self._update_buffers()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._moments
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._moments = {
+            name: {key: value.to(self._device) for key, value in moments.items()} for name, moments in state.items()
+        }
+        self._update_buffers()

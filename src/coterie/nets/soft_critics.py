@@ -1,0 +1,227 @@
+"""Critics of SAC and MASAC: Q of every choice of an agent, given continuous actions and the other agents' actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState
+from coterie.nets.config import NetworkConfig
+from coterie.nets.encoders import build_encoder
+from coterie.nets.joint_actions import JointAction
+from coterie.nets.layers import encode_actions
+from coterie.nets.recurrent import zero_hidden_state
+from coterie.nets.team import (
+    Block,
+    CentralEncoder,
+    CentralInputs,
+    build_agent_network,
+    join_choices,
+    parameter_sets,
+    slice_agents,
+    team_blocks,
+)
+
+
+class SoftCritic(nn.Module):
+    """Q of every choice of every agent: [.., N, A], padded with zeros; agents without choices have one entry.
+
+    The input is the agent's own observation, optionally its one-hot id, the joint observation or environment state, and
+    `action_sizes` numbers by block that encode actions. A recurrent layer reads observations only, so that the hidden
+    state does not depend on which actions are evaluated.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        action_sizes: dict[str, int],
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        inputs: CentralInputs,
+    ):
+        super().__init__()
+        self.blocks = team_blocks(team, config.share_params)
+        self.recurrent, self.obs_agent_id = config.rnn != "none", config.obs_agent_id
+        self.central_encoder = CentralEncoder(team, inputs, generator)
+        self.obs_encoders, self.histories, self.heads = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        feed_forward = replace(config, rnn="none")
+        for block in self.blocks:
+            sets = parameter_sets(block, config.share_params)
+            encoder = build_encoder(block.roles[0].observation_space, sets, generator)
+            features = encoder.features + self.central_encoder.features + (block.n if self.obs_agent_id else 0)
+            self.obs_encoders[block.name] = encoder
+            if self.recurrent:
+                history = build_agent_network(features, config.rnn_size, config, generator, sets=sets)
+                self.histories[block.name] = history
+                features = config.rnn_size
+            self.heads[block.name] = build_agent_network(
+                features + action_sizes[block.name],
+                max(1, block.action_spec.mask_size),
+                feed_forward,
+                generator,
+                sets=sets,
+            )
+
+    def forward(
+        self,
+        obs: dict[str, Tree],
+        state: Tensor | None,
+        actions: dict[str, Tensor],
+        first: Tensor | None,
+        hidden_state: HiddenState,
+    ) -> Tensor:
+        """Returns Q [.., N, A].
+
+        Args:
+            obs: By role [.., n, ..].
+            state: [.., S], None if the critic does not read it.
+            actions: Encoded actions by block [.., n, P]; no entry for blocks that read none.
+            first: [T, M, N] bool, needed by recurrent critics.
+            hidden_state: Hidden state before the first timestep, by name [M, N, H]; {} for feed-forward critics.
+        """
+        central = self.central_encoder(obs, state) if self.central_encoder.features else None
+        values = {}
+        for block in self.blocks:
+            x = self._encode(block, obs, central, first, hidden_state)
+            if block.name in actions:
+                x = torch.cat([x, actions[block.name]], -1)
+            values[block.name] = self.heads[block.name](x, None, {})[0]
+        return join_choices(values, self.blocks, 0.0)
+
+    def _encode(
+        self,
+        block: Block,
+        obs: dict[str, Tree],
+        central: Tensor | None,
+        first: Tensor | None,
+        hidden_state: HiddenState,
+    ) -> Tensor:
+        """Features of everything but actions [.., n, D]."""
+        parts = [self.obs_encoders[block.name](block.join_obs(obs))]
+        lead = parts[0].shape[:-1]
+        if central is not None:
+            parts.append(central.unsqueeze(-2).expand(*lead, -1))
+        if self.obs_agent_id:
+            parts.append(torch.eye(block.n, device=parts[0].device).expand(*lead, block.n))
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if not self.recurrent:
+            return x
+        block_first, block_state = slice_agents(block, first, hidden_state)
+        return self.histories[block.name](x, block_first, block_state)[0]
+
+
+class TwinCritic(nn.Module):
+    """Two critics that differ only in their initial weights: [2, .., N, A]. The smaller Q is used.
+
+    An agent's own choices are outputs, its own continuous actions are inputs. A centralized critic also reads the
+    other agents' actions.
+
+    Source: Fujimoto et al. 2018, section 4.2 (two critics); Foerster et al. 2018, section 4 (an output for each choice,
+    given the others' actions).
+
+    Args:
+        team: The team.
+        config: Architecture.
+        generator: Source of the initial weights.
+        device: Where the networks are stored.
+        inputs: Central inputs of a centralized critic; None for a decentralized one.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        device: torch.device,
+        *,
+        inputs: CentralInputs | None,
+    ):
+        super().__init__()
+        self.blocks = team_blocks(team, config.share_params)
+        self._config, self._num_agents, self._device = config, team.n, device
+        self._joint = None if inputs is None else JointAction(team, device)
+        if self._joint is not None:
+            self._own_choices, self._own_numbers = _own_parts(team, self._joint)
+            action_sizes = {block.name: self._joint.size for block in self.blocks}
+        else:
+            action_sizes = {block.name: block.action_spec.continuous for block in self.blocks}
+        inputs = inputs or CentralInputs(joint_obs=False)
+        self.first_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs)
+        self.second_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs)
+        self.to(device)
+
+    def forward(
+        self,
+        obs: dict[str, Tree],
+        state: Tensor | None,
+        action: dict[str, Action],
+        own_action: dict[str, Action] | None,
+        first: Tensor | None,
+        alive: Tensor | None = None,
+    ) -> Tensor:
+        """Returns Q [2, .., N, A].
+
+        The gradient of entry i reaches only agent i's numbers in `own_action`. Recurrent critics read sequences
+        [T, M, ..] from a zero hidden state.
+
+        Args:
+            obs: By role [.., n, ..].
+            state: [.., S], None if the critics do not read it.
+            action: Actions of all agents, by role.
+            own_action: Actions that replace each agent's own continuous actions; None: those of `action`.
+            first: [T, M, N] bool, needed by recurrent critics.
+            alive: [.., N] bool, the actions of other agents are masked; None: all are alive.
+        """
+        actions = self._encode_actions(action, action if own_action is None else own_action, alive)
+        hidden_state: HiddenState = {}
+        if first is not None:
+            shape = (first.shape[1], self._num_agents, self._config.rnn_size)
+            hidden_state = zero_hidden_state(self._config.rnn, shape, self._device)
+        critics = (self.first_critic, self.second_critic)
+        return torch.stack([critic(obs, state, actions, first, hidden_state) for critic in critics])
+
+    def taken(self, action: dict[str, Action]) -> Tensor:
+        """Returns the choices of `action` as ones among zeros [.., N, A]; Q of the action is the sum of Q over them."""
+        one_hot = {}
+        for block in self.blocks:
+            spec, joined = block.action_spec, block.join_actions(action)
+            if spec.choices:
+                one_hot[block.name] = encode_actions(replace(spec, continuous=0), Action(joined.discrete))
+            else:
+                assert joined.continuous is not None
+                one_hot[block.name] = torch.ones_like(joined.continuous[..., :1])
+        return join_choices(one_hot, self.blocks, 0.0)
+
+    def _encode_actions(
+        self, action: dict[str, Action], own_action: dict[str, Action], alive: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Actions as every agent's critic reads them, by block: its own choices are zero."""
+        if self._joint is None:
+            numbers = {block.name: block.join_actions(own_action).continuous for block in self.blocks}
+            return {name: x for name, x in numbers.items() if x is not None}
+        joint = self._joint.join(self._joint.encode(action))
+        joint = (joint if alive is None else self._joint.mask_absent(joint, alive)).unsqueeze(-2)
+        if own_action is not action:
+            own = self._joint.join(self._joint.encode(own_action)).unsqueeze(-2)
+            joint = torch.where(self._own_numbers, own, joint)
+        visible = joint.masked_fill(self._own_choices, 0)
+        return {block.name: visible[..., block.start : block.stop, :] for block in self.blocks}
+
+
+def _own_parts(team: TeamSpec, joint: JointAction) -> tuple[Tensor, Tensor]:
+    """[N, J] bool: entries of the joint action that are an agent's own choices, and its own continuous actions."""
+    is_choice = torch.tensor(
+        [
+            entry < role.action.mask_size
+            for role in team.roles
+            for _ in role.agents
+            for entry in range(role.action.mask_size + role.action.continuous)
+        ],
+        device=joint.is_own.device,
+    )
+    return joint.is_own & is_choice, joint.is_own & ~is_choice

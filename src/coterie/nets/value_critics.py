@@ -1,0 +1,71 @@
+"""State-value critics: decentralized (IPPO) and centralized (MAPPO)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import HiddenState
+from coterie.nets.config import NetworkConfig
+from coterie.nets.team import (
+    CentralEncoder,
+    CentralInputs,
+    TeamNetwork,
+    build_agent_network,
+    join_blocks,
+    team_blocks,
+)
+
+
+class DecentralizedCritic(nn.Module):
+    """Values V(o_i) of each agent's own observation: [.., N, K] for K reward signals."""
+
+    def __init__(self, team: TeamSpec, num_signals: int, config: NetworkConfig, generator: torch.Generator):
+        super().__init__()
+        outputs = {block.name: num_signals for block in team_blocks(team, config.share_params)}
+        self.network = TeamNetwork(team, outputs, config, generator)
+
+    def forward(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, HiddenState]:
+        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is not used."""
+        values, hidden_state = self.network(obs, first, hidden_state)
+        return join_blocks(values, self.network.blocks, -2), hidden_state
+
+
+class CentralizedCritic(nn.Module):
+    """Values V_i(s) of the joint observation, the environment state, or both: [.., N, K] for K reward signals.
+
+    The input is the same for all agents, so the network runs once per environment and has an output per agent. With a
+    recurrent layer, `first` is [T, M, 1] and the hidden state [M, 1, H].
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        num_signals: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        inputs: CentralInputs,
+    ):
+        super().__init__()
+        self.encoder = CentralEncoder(team, inputs, generator)
+        self.network = build_agent_network(self.encoder.features, team.n * num_signals, config, generator)
+        self.num_agents = team.n
+
+    def forward(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, HiddenState]:
+        """Returns values and the next hidden state.
+
+        Args:
+            obs: By role [.., n, ..].
+            state: [.., S], None if the critic does not read it.
+            first: [T, M, 1] bool, needed by recurrent critics.
+            hidden_state: By name [M, 1, H]; {} for feed-forward critics.
+        """
+        values, hidden_state = self.network(self.encoder(obs, state).unsqueeze(-2), first, hidden_state)
+        return values.squeeze(-2).unflatten(-1, (self.num_agents, -1)), hidden_state

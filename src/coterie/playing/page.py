@@ -1,0 +1,67 @@
+"""Serving pages until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from coterie.core.errors import UserError
+from coterie.playing.server import Files, Server
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a page.
+
+    Attributes:
+        host: Loopback by default.
+        port: 0 selects a free port.
+        open_browser: Open the page in a browser.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    open_browser: bool = False
+
+
+def require_server() -> None:
+    """UserError if the web server library is missing."""
+    try:
+        import websockets.asyncio.server  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "playing in a browser needs websockets 15 or newer. Install it with: pip install 'coterie[play]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def serving(address: Address, page: str, files: Files, welcome: Callable[[], list[bytes]]) -> Iterator[Server]:
+    """Context with a running server; prints its address."""
+    with Server(address.host, address.port, page=page, files=files, welcome=welcome) as server:
+        print(f"Open {server.url} in a browser. Press Ctrl-C to stop.", file=sys.stderr, flush=True)
+        if address.open_browser:
+            webbrowser.open(server.url)
+        yield server
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Context that ends silently on Ctrl-C and SIGTERM."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # only the main thread can set handlers
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,71 @@
+"""`coterie play --human` and `--record`: a game in the browser, and recorded games of policies."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import time
+from pathlib import Path
+
+from coterie.playing.episode_recording import Recorder, encode
+from coterie.playing.game import Game
+from coterie.playing.page import Address, require_server, serving, until_interrupted
+from coterie.playing.server import Server
+from coterie.playing.session import Session, encode_message
+
+
+def play_by_hand(game: Game, title: str, fps: float, record: Path | None, address: Address) -> None:
+    """Serves a game until Ctrl-C and records it to `record` if given."""
+    require_server()
+    with contextlib.ExitStack() as stack:
+        servers: list[Server] = []  # the server needs the session, and the session needs the server
+
+        def send(kind: str, message: bytes) -> None:
+            for server in servers:
+                server.send(kind, message)
+
+        session = Session(game, title, fps, send)
+        if record is not None:
+            recorder = Recorder(record, session.header)
+            stack.callback(recorder.close)  # also if the environment fails: keep the episodes played so far
+            session.record(recorder)
+        server = stack.enter_context(serving(address, "play.html", lambda path: None, lambda: session.welcome))
+        servers.append(server)
+        with until_interrupted():
+            _run(session, server)
+    if record is not None:
+        print(f"wrote {record}", file=sys.stderr)
+
+
+def _run(session: Session, server: Server) -> None:
+    """Handles requests of pages and advances time in between."""
+    next_step: float | None = None  # time in seconds
+    while True:
+        pause, now = session.pending, time.monotonic()
+        next_step = None if pause is None else min(next_step or now + pause, now + pause)
+        try:
+            request = server.inbox.get(timeout=1.0 if next_step is None else max(0.0, min(next_step - now, 1.0)))
+        except queue.Empty:
+            if next_step is not None and pause is not None and time.monotonic() >= next_step:
+                session.tick()
+                next_step = max(next_step, now - pause) + pause
+            continue
+        try:
+            session.handle(request)
+        except ValueError as error:
+            server.send(
+                "note", encode_message({"kind": "note", "text": f"invalid request: {str(error).splitlines()[0]}"})
+            )
+
+
+def record_episodes(game: Game, title: str, episodes: int, path: Path) -> Path:
+    """Records a number of episodes to a file and returns its path."""
+    moment = game.begin()
+    with Recorder(path, game.header(title, moment.frame)) as recorder:
+        while True:
+            recorder.add(moment.timestep, encode(moment.frame))
+            episodes -= game.over
+            if not episodes:
+                return path
+            moment, _ = game.step()

@@ -1,0 +1,1 @@
+"""Policies map observations to actions."""

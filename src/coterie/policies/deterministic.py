@@ -1,0 +1,193 @@
+"""Deterministic policies: continuous actions in [-1, 1] directly from the network, choices sampled from its logits."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coterie.core.specs import ActionSpec, TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState, Timestep
+from coterie.math import exploration
+from coterie.math.behavior_cloning import actions_match, deterministic_loss
+from coterie.nets.config import NetworkConfig
+from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.relaxed_actions import draw_block_noise
+from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
+from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
+from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
+
+NoiseKind = Literal["gaussian", "ornstein_uhlenbeck"]
+
+_OU_STATE = "ou_noise"
+"""Name of the state of the Ornstein-Uhlenbeck noise [B, N, C of the widest role] in the hidden state."""
+
+
+class DeterministicPolicy(InspectablePolicy, CloningPolicy):
+    """Continuous actions are tanh of the network's outputs; choices are sampled from the softmax of its logits.
+
+    Mode `greedy` takes the most likely choices, `sample` samples them, and `explore` also adds noise to the continuous
+    actions, or samples everything uniformly while `uniform` is set. The learner sets `noise_std` and `uniform` between
+    rollouts.
+
+    Args:
+        team: The team.
+        config: Architecture and inputs.
+        generator: Source of the initial weights.
+        device: Where the networks are stored.
+        noise: Exploration noise.
+        theta: Mean reversion of the Ornstein-Uhlenbeck noise, whose state is part of the hidden state.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        device: torch.device,
+        *,
+        noise: NoiseKind = "gaussian",
+        theta: float = 0.15,
+    ):
+        self.team, self.device = team, device
+        self.blocks = team_blocks(team, config.share_params)
+        outputs = {b.name: b.action_spec.mask_size + b.action_spec.continuous for b in self.blocks}
+        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01).to(device)
+        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
+        self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        width = max(role.action.continuous for role in team.roles)
+        self._ou_size = width if noise == "ornstein_uhlenbeck" else 0
+        self._theta = theta
+        self.noise_std = 0.0
+        self.uniform = False
+
+    # ------------------------------------------------------------------------------------------------------- acting
+
+    def initial_hidden_state(self, num_envs: int) -> HiddenState:
+        hidden_state = self.net.initial_hidden_state(num_envs, self.device)
+        if self._ou_size:
+            hidden_state[_OU_STATE] = torch.zeros(num_envs, self.team.n, self._ou_size, device=self.device)
+        return hidden_state
+
+    def network_state(self, hidden_state: HiddenState) -> HiddenState:
+        """Returns the part of the policy's hidden state that belongs to its network."""
+        return {name: value for name, value in hidden_state.items() if name != _OU_STATE}
+
+    def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
+        by_block = {
+            name: x.unbind(0)
+            for name, x in draw_block_noise(self.blocks, (steps, num_envs), generator, self.device).items()
+        }
+        return [{name: noise[t] for name, noise in by_block.items()} for t in range(steps)]
+
+    def act(
+        self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
+        obs = self.normalize(timestep.obs)
+        outputs, next_state = self.net(obs, timestep.first, self.network_state(hidden_state))
+        explores, ou_state, ou_parts = mode == "explore", hidden_state.get(_OU_STATE), []
+        actions = {}
+        for block in self.blocks:
+            spec, params = block.action_spec, outputs[block.name]
+            block_noise = None if mode == "greedy" else noise[block.name]
+            discrete = continuous = None
+            if spec.choices:
+                logits = params[..., : spec.mask_size]
+                logits = torch.zeros_like(logits) if explores and self.uniform else logits
+                discrete = _sample_choices(spec, logits, block.join_masks(timestep.action_mask), block_noise)
+            if spec.continuous:
+                continuous = torch.tanh(params[..., spec.mask_size :])
+            if explores and (spec.continuous or ou_state is not None):
+                normal = added = noise[block.name][..., spec.mask_size :]
+                if ou_state is not None:
+                    ou_parts.append(self._next_ou_state(block, ou_state, timestep.first, normal))
+                    added = ou_parts[-1][..., : spec.continuous]
+                if continuous is not None:
+                    continuous = self._explore(continuous, normal, added)
+            actions.update(block.split_by_role(Action(discrete, continuous)))
+        if ou_state is not None:
+            next_state = next_state | {_OU_STATE: torch.cat(ou_parts, -2) if ou_parts else ou_state}
+        return actions, next_state, {}
+
+    def _explore(self, continuous: Tensor, normal: Tensor, added: Tensor) -> Tensor:
+        """Uniform actions from normal noise while `uniform` is set, else actions with `noise_std` times `added`."""
+        if self.uniform:
+            return exploration.normal_to_uniform(normal)
+        return exploration.add_noise(continuous, added * self.noise_std)
+
+    def _next_ou_state(self, block: Block, ou_state: Tensor, first: Tensor, normal: Tensor) -> Tensor:
+        """The block's next state of the Ornstein-Uhlenbeck noise [B, n, C of the widest role]."""
+        agents = slice(block.start, block.stop)
+        state = ou_state[:, agents].masked_fill(first[:, agents].unsqueeze(-1), 0)
+        noise = functional.pad(normal, (0, self._ou_size - normal.shape[-1]))
+        return exploration.ornstein_uhlenbeck(state, noise, self._theta)
+
+    def action_distribution(
+        self, timestep: Timestep, hidden_state: HiddenState, mode: Mode
+    ) -> dict[str, ActionDistribution]:
+        obs = self.normalize(timestep.obs)
+        outputs, _ = self.net(obs, timestep.first, self.network_state(hidden_state))
+        distributions: dict[str, ActionDistribution] = {}
+        for block in self.blocks:
+            spec, params, probability, mean = block.action_spec, outputs[block.name], None, None
+            if mode == "explore" and self.uniform:
+                params = torch.zeros_like(params)
+            if spec.choices:
+                mask = block.join_masks(timestep.action_mask)
+                probability = exploration.choice_probs(params[..., : spec.mask_size], spec.choices, mask)
+            if spec.continuous:
+                mean = torch.tanh(params[..., spec.mask_size :])
+            distributions |= block.split_by_role(ActionDistribution(probability, mean=mean))
+        return distributions
+
+    # ----------------------------------------------------------------------------------------------------- learning
+
+    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
+        """Returns observations as the networks read them."""
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
+
+    def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
+        hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
+        first = batch.first if hidden_state else None
+        outputs, _ = self.net(self.normalize(batch.obs), first, hidden_state)
+        losses, matches = {}, {}
+        for block in self.blocks:
+            spec, mask = block.action_spec, block.join_masks(batch.action_mask)
+            demonstrated, params = block.join_actions(batch.action), outputs[block.name]
+            losses[block.name] = deterministic_loss(spec, params, mask, demonstrated)
+            with torch.no_grad():
+                logits, numbers = params[..., : spec.mask_size], params[..., spec.mask_size :]
+                greedy = Action(
+                    _sample_choices(spec, logits, mask, None) if spec.choices else None,
+                    torch.tanh(numbers) if spec.continuous else None,
+                )
+                matches[block.name] = actions_match(greedy, demonstrated)
+        return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "module": self.net.state_dict(),
+            "moments": {} if self.obs_normalizer is None else self.obs_normalizer.state_dict(),
+            "noise_std": self.noise_std,
+            "uniform": self.uniform,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["module"])
+        if self.obs_normalizer is not None:
+            self.obs_normalizer.load_state_dict(state["moments"])
+        self.noise_std, self.uniform = state["noise_std"], state["uniform"]
+
+
+def _sample_choices(spec: ActionSpec, logits: Tensor, mask: Tensor | None, noise: Tensor | None) -> Tensor:
+    """Choices of every component [.., K], the most likely ones without noise."""
+    chosen, start = [], 0
+    for choices in spec.choices:
+        part = slice(start, start + choices)
+        available, part_noise = (None if x is None else x[..., part] for x in (mask, noise))
+        chosen.append(exploration.sample_choice(logits[..., part], available, part_noise))
+        start += choices
+    return torch.stack(chosen, -1)

@@ -1,0 +1,132 @@
+"""COMA's policy: stochastic choices mixed with uniform ones, optionally with last actions as input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState, Timestep
+from coterie.math.distributions import choice_log_probs, mix_with_uniform
+from coterie.nets.config import NetworkConfig
+from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
+from coterie.nets.layers import action_size
+from coterie.nets.team import Block, join_choices
+from coterie.policies.base import Mode
+from coterie.policies.behavior_cloning import DemonstrationBatch
+from coterie.policies.stochastic import StochasticPolicy
+
+_LAST = "last"
+"""Name of the agents' last actions [B, N, P] in the hidden state."""
+
+
+class EpsilonSoftPolicy(StochasticPolicy):
+    """A stochastic policy whose choices are uniform with probability `epsilon` in mode `explore`.
+
+    Args:
+        team: The team.
+        config: Architecture and inputs; with `obs_last_action` the network reads each agent's last action.
+        generator: Source of the initial weights.
+        device: Where the networks are stored.
+        stores_last_action: The hidden state holds last actions even if the network does not read them.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        device: torch.device,
+        *,
+        stores_last_action: bool = False,
+    ):
+        super().__init__(team, config, generator, device)
+        self.epsilon = 0.0
+        self.reads_last_action = config.obs_last_action
+        self.stores_last_action = stores_last_action or config.obs_last_action
+        self._joint = JointAction(team, device)
+
+    def initial_hidden_state(self, num_envs: int) -> HiddenState:
+        hidden_state = super().initial_hidden_state(num_envs)
+        if self.stores_last_action:
+            width = max(action_size(role.action) for role in self.team.roles)
+            hidden_state[_LAST] = torch.zeros(num_envs, self.team.n, width, device=self.device)
+        return hidden_state
+
+    def act(
+        self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
+        actions, hidden_state, extras = super().act(timestep, hidden_state, noise, mode)
+        if self.stores_last_action:
+            last = pad_by_agent(self._joint.encode(actions))
+            if self.team.agents_can_die:
+                last = torch.where((timestep.alive & timestep.acted.unsqueeze(-1)).unsqueeze(-1), last, 0.0)
+            hidden_state = hidden_state | {_LAST: last}
+        return actions, hidden_state, extras
+
+    def log_probs(
+        self,
+        obs: dict[str, Tree],
+        action_mask: dict[str, Tensor],
+        first: Tensor | None,
+        hidden_state: HiddenState,
+        last: dict[str, Tensor] | None,
+    ) -> Tensor:
+        """Returns log-probabilities of every discrete choice [.., N, A], mixed with uniform choices by `epsilon`.
+
+        Entries of masked choices and padding are the lowest finite number.
+
+        Args:
+            obs, action_mask, first, hidden_state: As in `evaluate`.
+            last: Last actions by role [.., n, P], if the network reads them.
+        """
+        outputs, _ = self.net(obs, first, _network_state(hidden_state), self._extra(last))
+        by_block = {}
+        for block in self.blocks:
+            mask = block.join_masks(action_mask)
+            # Mixed log-probabilities are normalized already, so log_softmax does not change them.
+            params = mix_with_uniform(block.action_spec, outputs[block.name], mask, self.epsilon)
+            by_block[block.name] = choice_log_probs(block.action_spec, params, mask)
+        return join_choices(by_block, self.blocks, torch.finfo(torch.float32).min)
+
+    def unroll(
+        self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState, last: dict[str, Tensor] | None = None
+    ) -> HiddenState:
+        """Returns the network's hidden state after sequences of normalized observations; `last` as in `log_probs`."""
+        return self.net(obs, first, _network_state(hidden_state), self._extra(last))[1]
+
+    def _forward(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
+        last = None
+        if self.reads_last_action:
+            last = unpad_by_role(self.team, hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0))
+        obs = self.normalize(timestep.obs)
+        return self.net(obs, timestep.first, _network_state(hidden_state), self._extra(last))
+
+    def _acting_params(
+        self, block: Block, output: Tensor, mask: Tensor | None, mode: Mode
+    ) -> tuple[Tensor, Tensor | None]:
+        params, log_std = self._params(block, output)
+        if mode == "explore":
+            params = mix_with_uniform(block.action_spec, params, mask, self.epsilon)
+        return params, log_std
+
+    def _demonstration_outputs(self, batch: DemonstrationBatch) -> dict[str, Tensor]:
+        last = None
+        if self.reads_last_action:
+            last = last_actions(self._joint.encode(batch.action), batch.first, self._joint.encode(batch.last_action))
+        hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
+        first = batch.first if hidden_state else None
+        return self.net(self.normalize(batch.obs), first, hidden_state, self._extra(last))[0]
+
+    def _extra(self, last: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        """Last actions by block; None if the network does not read them."""
+        if not self.reads_last_action:
+            return None
+        assert last is not None
+        return {block.name: torch.cat([last[role.name] for role in block.roles], -2) for block in self.blocks}
+
+
+def _network_state(hidden_state: HiddenState) -> HiddenState:
+    """The part of the policy's hidden state that belongs to its network."""
+    return {name: value for name, value in hidden_state.items() if name != _LAST}

@@ -1,0 +1,1 @@
+"""Files of a run: folder, checkpoints, logs, plots and summaries."""

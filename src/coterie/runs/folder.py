@@ -1,0 +1,356 @@
+"""The folder of a run: its files, its lock and the manifest of its process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError, nearest
+from coterie.core.files import disk_error, write_text
+
+try:
+    import fcntl
+except ImportError:  # on Windows, runs are not protected against two writers
+    fcntl = None
+
+_REQUIRED = ("config.yaml", "manifest.json")
+_START_FILES = (
+    *(*_REQUIRED, "lock", "metrics.jsonl", "checkpoints", "tensorboard", "videos"),
+    *("wandb", "wandb-id", "mlruns", "mlflow-id"),
+)
+"""Files and folders that starting a run may create before the first result."""
+
+_LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+"""Errors of `flock` on cluster file systems without locks. The run continues unlocked there."""
+
+
+class RunFolder:
+    """Folder of one run.
+
+    The process that writes to a run holds its lock. The operating system releases it when the process ends.
+
+    Args:
+        path: Folder of the run.
+        checkpoint: Folder of one checkpoint, if the opened path named one.
+    """
+
+    def __init__(self, path: Path, checkpoint: Path | None = None):
+        self.path, self.checkpoint = Path(path), checkpoint
+        self._lock: int | None = None
+        self._created: list[Path] = []  # folders that `create` made, deepest first
+
+    config_path = property(lambda self: self.path / "config.yaml")
+    manifest_path = property(lambda self: self.path / "manifest.json")
+    metrics_path = property(lambda self: self.path / "metrics.jsonl")
+    checkpoints_path = property(lambda self: self.path / "checkpoints")
+    tensorboard_path = property(lambda self: self.path / "tensorboard")
+    videos_path = property(lambda self: self.path / "videos")
+
+    @classmethod
+    def create(cls, path: str | Path | None, env: str, algo: str, seed: int, now: datetime) -> RunFolder:
+        """Creates and locks a new folder.
+
+        Args:
+            path: Folder, or None for `runs/<env>/<algo>/<date>-seed<k>`, with a suffix if that exists.
+            env: Name of the environment.
+            algo: Name of the algorithm.
+            seed: Seed of the run.
+            now: Time of the start.
+
+        Raises:
+            UserError: If `path` is not empty or cannot be created.
+        """
+        if path is not None:
+            run = cls(Path(path))
+            if run.path.is_dir() and any(run.path.iterdir()):
+                is_run = not _missing(run.path)
+                resume = f", or continue the run with `coterie resume {run.path}`" if is_run else ""
+                raise UserError(
+                    f"out={run.path}: already contains {'a run' if is_run else 'files'}. Choose another folder{resume}."
+                )
+            run.make(exist_ok=True)
+        else:
+            run = _first_free(cls, Path("runs") / env / algo / f"{now:%Y%m%d-%H%M%S}-seed{seed}")
+        try:
+            run.lock()
+        except BaseException:
+            run.remove_if_empty()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Opens the run at `path`, which may also be its `checkpoints` folder or one checkpoint. Does not lock it.
+
+        Raises:
+            UserError: If `path` is not a run. The message lists what is missing, or the runs below `path`.
+        """
+        path = Path(path)
+        if not path.exists():
+            siblings = [str(other) for other in _folders(path.parent)]
+            hint = nearest(str(path), siblings) if 0 < len(siblings) <= 20 else "Expected the folder of a run."
+            raise UserError(f"{path}: no such run. {hint}")
+        run, resolved = None, path.resolve()
+        if not _missing(path):
+            run = cls(path)
+        elif resolved.name == "checkpoints" and not _missing(resolved.parent):
+            run = cls(path.parent if path.name == "checkpoints" else resolved.parent)
+        elif resolved.parent.name == "checkpoints" and resolved.name.isdigit() and not _missing(resolved.parent.parent):
+            run = cls(resolved.parent.parent, checkpoint=path)
+        if run is not None:
+            run.require_supported_version()
+            return run
+        below = runs_below(path)
+        if below:
+            listed = ", ".join(str(run) for run in below[:3]) + (", ..." if len(below) > 3 else "")
+            raise UserError(f"{path}: contains several runs. Name one of them: {listed}")
+        missing = " and ".join(_missing(path))
+        raise UserError(f"{path}: not a run, it has no {missing}. Expected the folder that `coterie train` printed.")
+
+    def lock(self) -> None:
+        """Locks the run for this process until `close`. Raises UserError if another process writes to it."""
+        if self._lock is not None or fcntl is None:
+            return
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise disk_error("the run", self.path, error) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(os.pread(handle, 1000, 0))
+            os.close(handle)
+            raise UserError(
+                f"run {self.path}: in use by {holder}. Wait for it to finish, or stop it, and try again."
+            ) from None
+        except OSError as error:
+            if error.errno not in _LOCKS_UNSUPPORTED:
+                os.close(handle)
+                raise disk_error("the lock of the run", self.path, error) from error
+        self._lock = handle
+        _locked.add(self)
+        holder = json.dumps({"pid": os.getpid(), "host": platform.node()}).encode()
+        with contextlib.suppress(OSError):  # it is only used in an error message
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, holder, 0)
+
+    def close(self) -> None:
+        """Releases the lock. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Writes `manifest.json`; see `describe`."""
+        write_text(self.manifest_path, json.dumps(manifest, indent=2) + "\n")
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Returns the manifest. Raises UserError if it cannot be read."""
+        try:
+            return json.loads(self.manifest_path.read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.manifest_path}: cannot be read ({error}). Restore it from a backup.") from error
+
+    def require_supported_version(self) -> None:
+        """Raises UserError if the run was written by version 0.1, whose settings and checkpoints cannot be read."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # reported when the manifest is needed
+            version = str(json.loads(self.manifest_path.read_text()).get("versions", {}).get("coterie"))
+            if version.startswith("0.1."):
+                raise UserError(
+                    f"{self.path}: written by Coterie {version}, whose settings and checkpoints cannot be read. "
+                    f"Train the run again, or use Coterie {version}."
+                )
+
+    def remove_if_empty(self) -> bool:
+        """Removes a run without metrics and checkpoints, and the parent folders created for it. Used after a failed
+        start.
+
+        Other files are not removed, nor is the folder that contains them.
+
+        Returns:
+            True if the folder was removed.
+        """
+        if not self.path.is_dir():
+            return False
+        metrics = self.metrics_path
+        if (metrics.exists() and metrics.stat().st_size) or any(
+            f.name.isdigit() for f in _folders(self.checkpoints_path)
+        ):
+            return False
+        for name in _START_FILES:
+            file = self.path / name
+            shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)
+        self.close()
+        _remove_empty(self._created)
+        return not self.path.exists()
+
+    def make(self, exist_ok: bool) -> None:
+        """Creates the folder and stores which of its parents were missing."""
+        created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            if not self.path.parent.is_dir():
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _remove_empty(created)
+            raise disk_error("the run folder", self.path, error) from error
+        try:
+            self.path.mkdir(exist_ok=exist_ok)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+            raise UserError(f"out={self.path}: is a file. Choose another folder.") from None
+        except OSError as error:
+            _remove_empty(created)
+            raise disk_error("the run folder", self.path, error) from error
+        self._created = created
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes the empty ones of `folders`, which are ordered deepest first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # not empty, or already removed
+            folder.rmdir()
+
+
+_locked: weakref.WeakSet[RunFolder] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """Closes locks in a forked worker, which would otherwise keep runs locked after its parent was killed."""
+    for run in list(_locked):
+        run.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _holder(content: bytes) -> str:
+    """Describes the process that wrote the lock file."""
+    try:
+        holder = json.loads(content)
+        return f"process {holder['pid']} on {holder['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _first_free(cls: type[RunFolder], path: Path) -> RunFolder:
+    """Creates the first free folder of `path`, `path-2`, `path-3`, ... Safe with several processes."""
+    for count in range(1, 10_000):
+        run = cls(path if count == 1 else path.with_name(f"{path.name}-{count}"))
+        try:
+            run.make(exist_ok=False)
+        except FileExistsError:
+            continue
+        return run
+    raise UserError(f"{path}: 10,000 folders with this name exist. Choose another with out=.")
+
+
+def _missing(path: Path) -> list[str]:
+    """Returns the required files of a run that `path` does not contain."""
+    return [name for name in _REQUIRED if not (path / name).is_file()]
+
+
+def _folders(path: Path) -> list[Path]:
+    """Returns the folders in `path` that are not hidden, sorted. Empty if `path` is not a folder."""
+    try:
+        return sorted(other for other in path.iterdir() if other.is_dir() and not other.name.startswith("."))
+    except OSError:
+        return []
+
+
+def runs_below(path: Path, depth: int = 5, limit: int = 100) -> list[Path]:
+    """Returns at most `limit` runs in the folders below `path`, up to `depth` levels deep, sorted by path."""
+    found: list[Path] = []
+    for folder in _folders(path):
+        if len(found) >= limit:
+            break
+        if not _missing(folder):
+            found.append(folder)
+        elif depth > 1:
+            found += runs_below(folder, depth - 1, limit - len(found))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- the manifest
+
+
+def describe(seed: int, command: Sequence[str], threads: int | None, now: datetime, **more: Any) -> dict[str, Any]:
+    """Returns the manifest of this process: versions, git revision, seed, hardware and command line.
+
+    Args:
+        seed: Seed of the run.
+        command: Words of the command line.
+        threads: Number of PyTorch threads.
+        now: Time of the start, with a time zone.
+        **more: Further entries, such as `env`, `algo` and `levels` (returns that `coterie plot` draws as dashed lines).
+    """
+    packages = ("coterie", "torch", "numpy", "gymnasium", "safetensors")
+    return {
+        "started": now.astimezone(timezone.utc).isoformat(timespec="seconds"),
+        "command": list(command),
+        "seed": seed,
+        "threads": threads,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "git": {"revision": _git("rev-parse", "HEAD"), "modified": bool(_git("status", "--porcelain", "-uno"))},
+        "platform": platform.platform(),
+        "hardware": {"cpu": _cpu(), "cores": _cores(), "memory_bytes": _memory(), "gpus": _gpus()},
+        **more,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Returns git's output for the current folder, or None outside a repository, without git or after a timeout."""
+    try:
+        result = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=3, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+def _cpu() -> str:
+    """Returns the processor's model."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Returns the number of cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory() -> int | None:
+    """Returns the bytes of main memory, or None if the system does not report them."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _gpus() -> list[str]:
+    """Returns the names of the GPUs, if PyTorch is loaded and finds any."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -1,0 +1,330 @@
+"""Loggers of metrics: `metrics.jsonl`, the source of truth, TensorBoard, Weights & Biases and MLflow."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import time
+import uuid
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.files import disk_error, write_text
+
+Row = Mapping[str, float | int]
+"""Names and values of the metrics at one time of a run. Every row contains `steps`."""
+
+
+class Logger(ABC):
+    """Writes the rows of metrics of one run, in the order of their steps."""
+
+    @abstractmethod
+    def write(self, row: Row) -> None:
+        """Writes one row. Raises UserError if that fails, for example because the disk is full."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Makes written rows visible to other processes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flushes and releases all resources. May be called twice."""
+
+
+class NullLogger(Logger):
+    """Discards all rows."""
+
+    def write(self, row: Row) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Loggers(Logger):
+    """Several loggers as one."""
+
+    def __init__(self, loggers: Sequence[Logger]):
+        self.loggers = tuple(loggers)
+
+    def write(self, row: Row) -> None:
+        for logger in self.loggers:
+            logger.write(row)
+
+    def flush(self) -> None:
+        for logger in self.loggers:
+            logger.flush()
+
+    def close(self) -> None:
+        for logger in self.loggers:
+            logger.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- jsonl
+
+
+class JsonlLogger(Logger):
+    """Appends each row as a line of strict JSON. Non-finite numbers become null.
+
+    Every row is passed to the operating system immediately, so that other processes can follow the file and a killed
+    process loses none. An incomplete last line is removed when the file is opened.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        try:
+            self._file = open(self.path, "r+b" if self.path.exists() else "w+b", buffering=0)  # noqa: SIM115
+            self.truncate(self._file.seek(0, os.SEEK_END))
+        except OSError as error:
+            raise disk_error("the file", self.path, error) from error
+
+    def write(self, row: Row) -> None:
+        line = json.dumps({name: _json_number(value) for name, value in row.items()}, allow_nan=False) + "\n"
+        rest, start = line.encode(), self._file.tell()
+        try:
+            # A full disk accepts part of the line and raises only when the rest is written.
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self.truncate(start)
+            raise disk_error("the file", self.path, error) from error
+
+    def flush(self) -> None:
+        pass
+
+    def position(self) -> int:
+        """Flushes the file to disk and returns its length in bytes, which a checkpoint stores."""
+        try:
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+        except OSError as error:
+            raise disk_error("the file", self.path, error) from error
+
+    def truncate(self, position: int) -> None:
+        """Truncates the file at `position`, or after the last complete line before it. Used when a run resumes."""
+        position = min(position, self._file.seek(0, os.SEEK_END))
+        while position > 0:
+            start = max(0, position - 65536)
+            self._file.seek(start)
+            line_end = self._file.read(position - start).rfind(b"\n")
+            if line_end >= 0:
+                position = start + line_end + 1
+                break
+            position = start
+        self._file.truncate(position)
+        self._file.seek(position)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _json_number(value: Any) -> float | int | None:
+    """Converts a Python, NumPy or PyTorch number to JSON. None if it is not finite."""
+    if isinstance(value, (bool, int)):
+        return int(value)
+    if not isinstance(value, float):
+        value = value.item()
+    return value if isinstance(value, int) or math.isfinite(value) else None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a `metrics.jsonl`, or an empty list if the file does not exist.
+
+    An incomplete last line is ignored. null is read as NaN.
+
+    Raises:
+        UserError: If another line is not a JSON object.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Expected a metrics.jsonl.") from error
+    rows = [_parse_row(line) for line in lines]
+    for number, row in enumerate(rows[:-1], start=1):
+        if row is None:
+            raise UserError(f"{path}: line {number} is not a JSON object. Remove the line.")
+    return [row for row in rows if row is not None]
+
+
+def _parse_row(line: bytes) -> dict[str, Any] | None:
+    """Parses one line. None if it is not a JSON object."""
+    try:
+        return {name: math.nan if value is None else value for name, value in json.loads(line).items()}
+    except (ValueError, AttributeError):
+        return None
+
+
+# --------------------------------------------------------------------------------------------------------- other views
+
+
+class TensorBoardLogger(Logger):
+    """Writes scalars for TensorBoard, against environment steps.
+
+    Args:
+        folder: Folder of the event files.
+        purge_step: Steps of the checkpoint from which a run resumes. TensorBoard hides later points, which were written
+            before the run was resumed.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None = None):
+        writer = _library(
+            "torch.utils.tensorboard", setting="log.tensorboard", name="TensorBoard", install="pip install tensorboard"
+        ).SummaryWriter
+        try:
+            # TensorBoard also hides the point at purge_step itself, so pass the next step.
+            self._writer = writer(str(folder), purge_step=None if purge_step is None else purge_step + 1)
+        except OSError as error:
+            raise disk_error("the folder", folder, error) from error
+
+    def write(self, row: Row) -> None:
+        steps = int(row["steps"])
+        for name, value in row.items():
+            if name != "steps":
+                self._writer.add_scalar(name, float(value), steps)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbLogger(Logger):
+    """Sends rows to Weights & Biases (`pip install 'coterie[wandb]'`).
+
+    Args:
+        folder: Folder of the run. The file `wandb-id` in it lets a resumed run continue the same W&B run.
+        project: W&B project.
+        name: Name of the run.
+        config: Configuration of the run.
+        mode: `online`, `offline` (stored locally until `wandb sync`, needs neither network nor account), `disabled`, or
+            None for the environment variable WANDB_MODE.
+    """
+
+    def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any], mode: str | None = None):
+        wandb = _library("wandb", setting="log.wandb", name="Weights & Biases", install="pip install 'coterie[wandb]'")
+        id_file = folder / "wandb-id"
+        if not id_file.exists():
+            write_text(id_file, uuid.uuid4().hex[:12] + "\n")
+        self._run = wandb.init(
+            project=project,
+            name=name,
+            config=dict(config),
+            dir=str(folder),
+            id=id_file.read_text().strip(),
+            resume="allow",
+            mode=mode,
+            settings=wandb.Settings(console="off"),  # the progress display uses the terminal
+        )
+        # Plotted against steps: the service's own counter cannot go back when a run resumes.
+        self._run.define_metric("*", step_metric="steps")
+        self._open = True
+
+    def write(self, row: Row) -> None:
+        self._run.log(dict(row))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._open:
+            self._run.finish()
+            self._open = False
+
+
+class MlflowLogger(Logger):
+    """Sends rows to MLflow (`pip install 'coterie[mlflow]'`).
+
+    Args:
+        folder: Folder of the run. The file `mlflow-id` in it lets a resumed run continue the same MLflow run.
+        experiment: MLflow experiment.
+        name: Name of the run.
+        config: Configuration of the run.
+        uri: Tracking server or store. None for the environment variable MLFLOW_TRACKING_URI if set, otherwise the
+            folder
+            `mlruns` of the run, which needs no network.
+    """
+
+    def __init__(self, folder: Path, *, experiment: str, name: str, config: Mapping[str, Any], uri: str | None = None):
+        mlflow = _library("mlflow", setting="log.mlflow", name="MLflow", install="pip install 'coterie[mlflow]'")
+        self._entities = _library(
+            "mlflow.entities", setting="log.mlflow", name="MLflow", install="pip install 'coterie[mlflow]'"
+        )
+        self._error = mlflow.exceptions.MlflowException
+        if not (uri or os.environ.get("MLFLOW_TRACKING_URI")):
+            uri = (folder / "mlruns").resolve().as_uri()
+            os.environ.setdefault(
+                "MLFLOW_ALLOW_FILE_STORE", "true"
+            )  # required since MLflow 3; a database needs more libraries
+        try:
+            self._client = mlflow.MlflowClient(tracking_uri=uri)
+            self._id = self._start(folder / "mlflow-id", experiment, name, config)
+        except self._error as error:
+            first = str(error).splitlines()[0]
+            raise UserError(
+                f"MLflow rejected the run: {first}. Check its tracking URI {uri or '(MLFLOW_TRACKING_URI)'}."
+            ) from error
+        self._open = True
+
+    def _start(self, id_file: Path, experiment: str, name: str, config: Mapping[str, Any]) -> str:
+        """Returns the ID of the run named in the file `id_file`, or of a new one with the run's configuration."""
+        if id_file.exists():
+            run_id = id_file.read_text().strip()
+            self._client.update_run(run_id, status="RUNNING")
+            return run_id
+        existing = self._client.get_experiment_by_name(experiment)
+        experiment_id = self._client.create_experiment(experiment) if existing is None else existing.experiment_id
+        run_id = self._client.create_run(experiment_id, run_name=name).info.run_id
+        for key, value in _flatten(config).items():
+            self._client.log_param(run_id, key, value)
+        write_text(id_file, run_id + "\n")
+        return run_id
+
+    def write(self, row: Row) -> None:
+        steps, now = int(row["steps"]), int(time.time() * 1000)
+        metrics = [self._entities.Metric(key, float(value), now, steps) for key, value in row.items() if key != "steps"]
+        if not self._open:
+            return
+        try:
+            for start in range(0, len(metrics), 1000):  # a server accepts at most 1,000 metrics per call
+                self._client.log_batch(self._id, metrics=metrics[start : start + 1000])
+        except self._error as error:
+            # Training continues without the server: metrics.jsonl contains every row.
+            self._open = False
+            warnings.warn(f"MLflow: logging stopped ({error}). metrics.jsonl contains all metrics.", stacklevel=2)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._open:
+            self._client.set_terminated(self._id)
+            self._open = False
+
+
+def _library(module: str, *, setting: str, name: str, install: str) -> ModuleType:
+    """Imports a library. Raises UserError with the install command if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"{setting}: {name} is not installed ({error}). Install it: {install}") from error
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested settings: {"algo": {"lr": 1}} becomes {"algo.lr": 1}."""
+    flattened: dict[str, Any] = {}
+    for key, value in config.items():
+        flattened |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flattened

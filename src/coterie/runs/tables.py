@@ -1,0 +1,58 @@
+"""Tables and reports on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """Prints a table. Cells may be text, numbers, booleans, None, lists or mappings."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    # Files and pipes may have long lines. A terminal folds cells to its width.
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    Console(width=200 if wide else None).print(table)
+
+
+def cell(value: Any) -> str:
+    """Formats a value: yes and no, `-` for None, four significant digits for floats, thousands separators."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {cell(item)}" for key, item in value.items())
+    return str(value)
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Prints a report: plain values as lines, dicts as tables."""
+    width = max([12, *map(len, report)])
+    for key, value in report.items():
+        if not isinstance(value, Mapping):
+            print(f"{key:<{width}} {cell(value)}")
+    for key, value in report.items():
+        if not isinstance(value, Mapping) or not value:
+            continue
+        if all(isinstance(inner, Mapping) for inner in value.values()):
+            columns = list(dict.fromkeys(column for inner in value.values() for column in inner))
+            print_table([key, *columns], [[name, *(inner.get(c) for c in columns)] for name, inner in value.items()])
+        else:
+            print_table([key, ""], list(value.items()))

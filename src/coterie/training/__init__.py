@@ -1,0 +1,1 @@
+"""Collection, evaluation and the training loop."""

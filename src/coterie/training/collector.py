@@ -1,0 +1,240 @@
+"""Collection: steps environments with the teams' policies, without gradients and without critics."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import NonFiniteError
+from coterie.core.seeds import generator, seed_of
+from coterie.core.tree import Tree, tree_leaves, tree_map
+from coterie.core.types import Rollout, Step, Timestep
+from coterie.envs.contract.vector import VectorEnv, reset_env
+from coterie.policies.base import Mode, Policy
+from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
+from coterie.training.inference import inference_context
+from coterie.training.rollout_builder import (
+    contiguous,
+    lost_steps,
+    mask_rewards,
+    opponent_labels,
+    stack_time,
+    team_rollout,
+    truncate_before_lost,
+    unset_lost,
+    zero_invisible_obs,
+)
+from coterie.training.trajectory import collect
+
+
+class Collector:
+    """Steps an environment with one policy per team and returns each team's rollout.
+
+    Also tracks the episodes that end during collection.
+
+    Args:
+        env: Environments to collect from.
+        policies: Policies by team.
+        seed: Seed of the policies' noise.
+    """
+
+    def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int):
+        self.env, self.policies = env, dict(policies)
+        self._seed = seed
+        self._collected = 0  # timesteps per environment since the start of the run
+        self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
+        self._timestep: Timestep | None = None
+        self._hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
+        self.episodes = EpisodeTracker(env.spec, env.num_envs, env.device)
+        self.finished: list[FinishedEpisodes] = []
+        """Episodes that ended since the last call of `pop_finished`."""
+        self.last_finished: FinishedEpisodes | None = None
+        """Episodes that ended within the last rollout; None before the first."""
+        self.dropped = 0
+        """Episodes dropped because a worker failed."""
+        self._truncated_agents: Tensor | None = None  # [B, N]: truncated alone by the last step; None before it
+
+    def advance(self, steps: int) -> tuple[dict[str, Rollout], Tensor]:
+        """Collects `steps` timesteps in every environment.
+
+        Returns:
+            The rollout of each team, and the number of environment steps taken (timesteps that were acted on), [].
+        """
+        if self._timestep is None:
+            self._timestep = reset_env(self.env)
+        num_envs = self.env.num_envs
+        initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
+        noise = {name: p.draw_noise(steps, num_envs, self._noise[name]) for name, p in self.policies.items()}
+        modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
+        with inference_context(self.env, self.policies.values()):
+            trajectory = collect(self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes)
+        self._timestep = tree_map(contiguous, trajectory.timesteps[-1])
+        self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
+        self._collected += steps
+        observed: Timestep = stack_time(trajectory.timesteps)
+        lost = lost_steps(trajectory.steps)
+        if lost is not None:
+            observed = replace(observed, acted=unset_lost(observed.acted, lost))
+        acted = observed.acted[:-1]
+        outcome = self._stack_steps(trajectory.steps, observed.alive[:-1], acted)
+        visible = self._visible(observed, outcome)
+        self._check_finite(observed, outcome, visible)
+        self.last_finished = self.episodes.add(
+            reward=outcome.reward,
+            group_reward=outcome.group_reward,
+            acted=acted,
+            episode_end=outcome.episode_terminated | outcome.episode_truncated,
+            metrics=[step.metrics for step in trajectory.steps],
+            lost=lost,
+            labels=opponent_labels(trajectory.extras),
+        )
+        if len(self.last_finished):
+            self.finished.append(self.last_finished)
+        if lost is not None:
+            self.dropped += int(lost.sum())
+            outcome = truncate_before_lost(outcome, lost, observed.alive[:-1])
+        actions, extras = stack_time(trajectory.actions), stack_time(trajectory.extras)
+        rollouts = {
+            name: team_rollout(
+                policy.team,
+                replace(observed, obs=zero_invisible_obs(observed.obs, visible, policy.team)),
+                outcome,
+                actions=actions,
+                extras=extras[name],
+                hidden_state=initial_hidden_state[name],
+            )
+            for name, policy in self.policies.items()
+        }
+        return rollouts, acted.sum()
+
+    def set_policies(self, policies: dict[str, Policy]) -> None:
+        """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
+        for name, policy in policies.items():
+            self.policies[name], self._hidden_state[name] = policy, policy.initial_hidden_state(self.env.num_envs)
+
+    def hidden_state(self, team: str) -> Tree:
+        """Returns the current hidden state of the team's policy for every environment."""
+        return self._hidden_state[team]
+
+    def restart(self) -> None:
+        """Starts a new episode in every environment and discards the unfinished ones."""
+        self._timestep, self._truncated_agents = reset_env(self.env), None
+        self._hidden_state = {
+            name: policy.initial_hidden_state(self.env.num_envs) for name, policy in self.policies.items()
+        }
+        self.episodes = EpisodeTracker(self.env.spec, self.env.num_envs, self.env.device)
+
+    def pop_finished(self) -> FinishedEpisodes | None:
+        """Returns the episodes that ended since the last call; None if none did."""
+        taken, self.finished = self.finished, []
+        return FinishedEpisodes.concatenate(taken) if taken else None
+
+    def _stack_steps(self, steps: list[Step], alive: Tensor, acted: Tensor) -> Step:
+        """Stacks steps to [T, B, ..]. Flags that are equal for all agents are stacked once and expanded.
+
+        Rewards of dead agents and of timesteps that were not acted on are set to zero.
+        """
+        spec = self.env.spec
+        reward = torch.stack([step.reward for step in steps])
+        episode_terminated = torch.stack([step.episode_terminated for step in steps])
+        episode_truncated = torch.stack([step.episode_truncated for step in steps])
+        if spec.agents_can_die:
+            terminated = torch.stack([step.terminated for step in steps])
+            truncated = torch.stack([step.truncated for step in steps])
+        else:
+            terminated = episode_terminated.unsqueeze(-1).expand(reward.shape)
+            truncated = episode_truncated.unsqueeze(-1).expand(reward.shape)
+        if spec.agents_can_die or spec.has_group_reward:
+            group_reward = torch.stack([step.group_reward for step in steps])
+        else:
+            group_reward = steps[0].group_reward.expand(len(steps), -1, -1)
+        return Step(
+            reward=mask_rewards(reward, acted, alive if spec.agents_can_die else None),
+            group_reward=mask_rewards(group_reward, acted) if spec.has_group_reward else group_reward,
+            terminated=terminated,
+            truncated=truncated,
+            episode_terminated=episode_terminated,
+            episode_truncated=episode_truncated,
+            metrics={},
+        )
+
+    def _visible(self, observed: Timestep, outcome: Step) -> Tensor:
+        """Returns whose observations count, [T + 1, B, N].
+
+        These are the agents that are alive, and those that were truncated alone, in the timestep after the truncation,
+        because their value is bootstrapped from it. Remembers whom the last step truncated.
+        """
+        if not self.env.spec.agents_can_die:
+            return observed.alive
+        alive, acted = observed.alive[:-1], observed.acted[:-1, :, None]
+        truncated = outcome.truncated & ~outcome.terminated & alive & acted
+        previous = self._truncated_agents
+        before = torch.zeros_like(truncated[0]) if previous is None else previous
+        self._truncated_agents = truncated[-1].clone()
+        return observed.alive | torch.cat([before[None], truncated])
+
+    def _check_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
+        """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
+        checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
+        sums = [x.sum() for x in tree_leaves(checked)]
+        if bool(torch.stack([s.float() for s in sums]).isfinite().all()):
+            return
+        spec = self.env.spec
+        slices = spec.role_slices()
+        for name, x in observed.obs.items():
+            for leaf in tree_leaves(x):
+                bad = ~leaf.flatten(3).isfinite().all(-1) & visible[..., slices[name]]
+                self._raise_non_finite(bad, f"observation of role '{name}'", spec.agents[slices[name]])
+        for name, x in observed.state.items():
+            self._raise_non_finite(~x.isfinite().all(-1), f"state '{name}'", None)
+        self._raise_non_finite(~outcome.reward.isfinite(), "reward", spec.agents)
+        self._raise_non_finite(~outcome.group_reward.isfinite(), "group reward", spec.groups, kind="group")
+
+    def _raise_non_finite(self, bad: Tensor, what: str, names: tuple[str, ...] | None, *, kind: str = "agent") -> None:
+        """Raises NonFiniteError for the first True of `bad`, [T, B] or [T, B, names]."""
+        places = bad.nonzero()
+        if len(places):
+            place = places[0].tolist()
+            owner = "" if names is None else f", {kind} {names[place[2]]}"
+            step = self._collected - len(bad) + place[0]
+            raise NonFiniteError(
+                f"the {what} is NaN or infinite: environment {self.env.spec.name}, number {place[1]}{owner}, "
+                f"step {step} ({len(places)} such values). Look for a division by zero or an unbounded state in the "
+                "environment (coterie check-env)."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the environment, its current timestep, hidden states, noise and unfinished episodes."""
+        timestep = self._timestep
+        return {
+            "env": self.env.state_dict() if self.env.spec.exact_resume else {},
+            "timestep": None if timestep is None else {f.name: getattr(timestep, f.name) for f in fields(timestep)},
+            "truncated_agents": self._truncated_agents,
+            "hidden_state": self._hidden_state,
+            "noise": {name: g.get_state() for name, g in self._noise.items()},
+            "collected": self._collected,
+            "episodes": self.episodes.state_dict(),
+            "finished": [f.state_dict() for f in self.finished],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state returned by `state_dict`. An environment that cannot be restored starts new episodes."""
+        device = self.env.device
+        for name, noise_state in state["noise"].items():
+            self._noise[name].set_state(noise_state.cpu())
+        self._collected = state["collected"]
+        self.finished = [FinishedEpisodes(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
+        if state["timestep"] is None:
+            return
+        if not self.env.spec.exact_resume:  # the seed depends on the progress, so that the start is not repeated
+            self._timestep = reset_env(self.env, seed_of(self._seed, "resumed", self._collected))
+            return
+        self.env.load_state_dict(state["env"])
+        self._timestep = Timestep(**tree_map(lambda x: x.to(device), state["timestep"]))
+        truncated: Tensor | None = state["truncated_agents"]
+        self._truncated_agents = None if truncated is None else truncated.to(device)
+        self._hidden_state = tree_map(lambda x: x.to(device), state["hidden_state"])
+        self.episodes.load_state_dict(state["episodes"])

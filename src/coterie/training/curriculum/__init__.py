@@ -1,0 +1,1 @@
+"""Curricula: environment parameters that change as a run progresses and are sampled for every episode."""

@@ -1,0 +1,177 @@
+"""Returns and lengths of finished episodes, computed from a stream of timesteps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.metrics import Metric, declare
+from coterie.core.specs import EnvSpec, TeamSpec
+
+_MAX_LISTED_AGENTS = 16
+"""Teams with more agents than this get no return per agent in the metrics."""
+
+for _area, _when in (("rollout", "during training"), ("eval", "during evaluation")):
+    declare(
+        Metric(f"{_area}/return_mean", "reward", f"mean return per episode of a team {_when}", "up", "mean"),
+        Metric(f"{_area}/return_std", "reward", f"standard deviation of a team's returns {_when}", None, "mean"),
+        Metric(f"{_area}/length_mean", "step", f"mean episode length {_when}", None, "mean"),
+        Metric(f"{_area}/episodes", "episode", f"episodes finished {_when}", None, "sum"),
+        Metric(f"{_area}/metric", "", f"environment metric at the last step of an episode {_when}", None, "mean"),
+    )
+
+
+@dataclass(frozen=True)
+class FinishedEpisodes:
+    """Results of `E` finished episodes.
+
+    Attributes:
+        returns: Sum of each agent's own rewards, [E, N].
+        group_returns: Sum of each group's rewards, [E, G].
+        length: Number of steps, [E].
+        env_index: Index of the environment that played the episode, [E].
+        metrics: Environment metrics at the last step by name, [E] each.
+        labels: For teams that play as one of several opponents, the opponent's number by team, [E] int64 each.
+    """
+
+    returns: Tensor
+    group_returns: Tensor
+    length: Tensor
+    env_index: Tensor
+    metrics: dict[str, Tensor]
+    labels: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @staticmethod
+    def concatenate(parts: list[FinishedEpisodes]) -> FinishedEpisodes:
+        """Concatenates the episodes; keeps only the labels that all parts have, since opponents may have changed."""
+        labeled = [team for team in parts[0].labels if all(team in p.labels for p in parts)]
+        return FinishedEpisodes(
+            returns=torch.cat([p.returns for p in parts]),
+            group_returns=torch.cat([p.group_returns for p in parts]),
+            length=torch.cat([p.length for p in parts]),
+            env_index=torch.cat([p.env_index for p in parts]),
+            metrics={name: torch.cat([p.metrics[name] for p in parts]) for name in parts[0].metrics},
+            labels={team: torch.cat([p.labels[team] for p in parts]) for team in labeled},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the fields by name."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def select(self, index: Tensor) -> FinishedEpisodes:
+        """Returns the episodes at `index`, which is a tensor of indices or a mask over [E]."""
+        return FinishedEpisodes(
+            returns=self.returns[index],
+            group_returns=self.group_returns[index],
+            length=self.length[index],
+            env_index=self.env_index[index],
+            metrics={name: x[index] for name, x in self.metrics.items()},
+            labels={team: x[index] for team, x in self.labels.items()},
+        )
+
+    def team_return(self, team: TeamSpec) -> Tensor:
+        """Returns the team's return per episode [E]: its agents' own rewards plus its groups' rewards, counted once."""
+        own = self.returns[:, team.start : team.stop].sum(-1)
+        return own + self.group_returns[:, list(team.groups)].sum(-1)
+
+    def summary(self, area: str, teams: dict[str, TeamSpec]) -> dict[str, float]:
+        """Returns the metrics of `area` ("rollout" or "eval") by team and, in small teams, by role and agent."""
+        out: dict[str, float] = {}
+        for name, team in teams.items():
+            prefix = area if len(teams) == 1 else f"{area}/{name}"
+            total = self.team_return(team)
+            out[f"{prefix}/return_mean"] = float(total.mean())
+            out[f"{prefix}/return_std"] = float(total.std(correction=0))
+            if len(team.roles) > 1 or team.n <= _MAX_LISTED_AGENTS:
+                out |= {f"{prefix}/return_mean/{key}": value for key, value in self._mean_by_member(team).items()}
+        out[f"{area}/length_mean"] = float(self.length.double().mean())
+        out[f"{area}/episodes"] = len(self)
+        out |= {f"{area}/metric/{name}": float(x.double().mean()) for name, x in self.metrics.items()}
+        return out
+
+    def _mean_by_member(self, team: TeamSpec) -> dict[str, float]:
+        """Returns the mean return of every role (its agents summed) and, in small teams, of every agent."""
+        mean = self.returns[:, team.start : team.stop].mean(0).tolist()
+        found, at = {}, 0
+        for role in team.roles:
+            found[role.name] = sum(mean[at : at + role.n])
+            if team.n <= _MAX_LISTED_AGENTS and role.n > 1:
+                found |= dict(zip(role.agents, mean[at : at + role.n], strict=True))
+            at += role.n
+        return found
+
+
+class EpisodeTracker:
+    """Accumulates rewards per environment and splits the sums where episodes end, without loops over environments."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int, device: torch.device):
+        self._num_agents, self._num_groups = spec.n, len(spec.groups)
+        self._metrics = spec.metrics
+        # Sums over the unfinished episodes: returns of the agents, returns of the groups, length.
+        self._sums = torch.zeros(num_envs, self._num_agents + self._num_groups + 1, dtype=torch.float64, device=device)
+
+    def add(
+        self,
+        *,
+        reward: Tensor,
+        group_reward: Tensor,
+        acted: Tensor,
+        episode_end: Tensor,
+        metrics: list[dict[str, Tensor]],
+        lost: Tensor | None = None,
+        labels: dict[str, Tensor] | None = None,
+    ) -> FinishedEpisodes:
+        """Adds T steps of B environments and returns the episodes that end within them, ordered by environment.
+
+        Args:
+            reward: Rewards of the agents, [T, B, N].
+            group_reward: Rewards of the groups, [T, B, G].
+            acted: True where an action was taken, [T, B] bool.
+            episode_end: True where an episode ends, [T, B] bool.
+            metrics: Environment metrics of each step by name, T dicts of [B].
+            lost: True where an episode is dropped because its worker failed, [T, B] bool. Its rewards are discarded.
+            labels: Opponent numbers by team, [T, B] int64 each.
+        """
+        if lost is not None:
+            episode_end = episode_end | lost
+        sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
+        sums[0] += self._sums
+        sums = sums.cumsum_(0)
+        env, step = episode_end.T.nonzero(as_tuple=True)
+        totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
+        if len(env):
+            same_env = env[1:] == env[:-1]
+            before = torch.cat([torch.zeros_like(totals[:1]), torch.where(same_env[:, None], totals[:-1], 0.0)])
+            last_of_env = torch.cat([~same_env, same_env.new_ones(1)])
+            rest = sums[-1].clone()
+            rest[env[last_of_env]] -= totals[last_of_env]
+            self._sums = rest
+            totals = totals - before
+        else:
+            self._sums = sums[-1].clone()
+        returns, group_returns, length = totals.split([self._num_agents, self._num_groups, 1], -1)
+        finished = FinishedEpisodes(
+            returns=returns,
+            group_returns=group_returns,
+            length=length.squeeze(-1).long(),
+            env_index=env,
+            metrics={name: torch.stack([m[name] for m in metrics])[step, env] for name in self._metrics}
+            if len(env)
+            else {},
+            labels={team: label[step, env] for team, label in (labels or {}).items()},
+        )
+        return finished if lost is None else finished.select(~lost[step, env])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the sums over the unfinished episodes."""
+        return {"sums": self._sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state returned by `state_dict`."""
+        self._sums = state["sums"].to(self._sums.device)

@@ -1,0 +1,181 @@
+"""Evaluation with a fixed number of episodes per environment, which avoids a bias towards short episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.seeds import generator, seed_of
+from coterie.core.specs import TeamSpec
+from coterie.envs.contract.vector import VectorEnv, reset_env
+from coterie.policies.base import Mode, Policy
+from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
+from coterie.training.inference import inference_context
+from coterie.training.rollout_builder import lost_steps, mask_rewards, opponent_labels
+from coterie.training.trajectory import Trajectory, collect
+
+CHUNK = 32
+"""Steps between two checks of which environments have played their episodes."""
+
+MAX_STEPS = 100_000
+"""Steps per environment after which an evaluation or recording gives up."""
+
+ProgressCallback = Callable[[int, int], None]
+"""Called now and then with the number of episodes played and the total."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of an evaluation.
+
+    Attributes:
+        episodes: The episodes played.
+        teams: The teams that played them, by name.
+    """
+
+    episodes: FinishedEpisodes
+    teams: dict[str, TeamSpec]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns metrics for the log: `eval/return_mean` and others, with the team's name if there are several."""
+        return self.episodes.summary("eval", self.teams)
+
+    def env_metrics(self) -> dict[str, float]:
+        """Returns the environment's own metrics, such as the share of battles won, averaged over episodes."""
+        return {name: float(value.double().mean()) for name, value in self.episodes.metrics.items()}
+
+    def return_mean(self, team: str) -> float:
+        """Returns the team's mean return: its agents' own rewards plus its groups' rewards, counted once."""
+        return float(self.episodes.team_return(self.teams[team]).mean())
+
+    def report(self) -> dict[str, Any]:
+        """Returns results by team as plain numbers: return_mean, return_std, return_by_agent, length_mean."""
+        out = {}
+        for name, team in self.teams.items():
+            total = self.episodes.team_return(team)
+            by_agent = self.episodes.returns[:, team.start : team.stop].mean(0).tolist()
+            out[name] = {
+                "return_mean": float(total.mean()),
+                "return_std": float(total.std(correction=0)),
+                "return_by_agent": dict(zip(team.agents, by_agent, strict=True)),
+                "length_mean": float(self.episodes.length.double().mean()),
+            }
+        return out
+
+
+class Evaluator:
+    """Evaluates the current policies of a run in environments of its own, seeded by the run's seed and step.
+
+    Args:
+        env: Environments to evaluate in.
+        policies: Policies by team.
+        episodes: Minimum number of episodes per evaluation.
+        modes: Action selection by team.
+        seed: The evaluator's seed.
+    """
+
+    def __init__(
+        self, env: VectorEnv, policies: dict[str, Policy], *, episodes: int, modes: dict[str, Mode], seed: int
+    ):
+        self.env, self.policies = env, policies
+        self._episodes, self._modes, self._seed = episodes, modes, seed
+        self.task = 0
+        """Number of the task evaluated, such as a lesson. Results of different tasks are not comparable."""
+
+    def set_policies(self, policies: dict[str, Policy]) -> None:
+        """Replaces the policies of the given teams."""
+        self.policies = self.policies | policies
+
+    def __call__(self, steps: int, on_progress: ProgressCallback | None = None) -> Evaluation:
+        """Evaluates after `steps` environment steps of the run."""
+        return evaluate(
+            self.env,
+            self.policies,
+            episodes=self._episodes,
+            modes=self._modes,
+            seed=seed_of(self._seed, "eval", steps),
+            on_progress=on_progress,
+        )
+
+
+def evaluate(
+    env: VectorEnv,
+    policies: dict[str, Policy],
+    *,
+    episodes: int,
+    modes: dict[str, Mode],
+    seed: int,
+    max_steps: int = MAX_STEPS,
+    on_progress: ProgressCallback | None = None,
+) -> Evaluation:
+    """Plays at least `episodes` episodes: the same number in every environment, the first ones that each finishes.
+
+    Args:
+        env: Environments to play in.
+        policies: Policies by team.
+        episodes: Minimum number of episodes in all.
+        modes: Action selection by team.
+        seed: Seed of the environments and of the policies' noise.
+        max_steps: Maximum number of steps per environment.
+        on_progress: Called after every few steps with the episodes played and the total.
+
+    Raises:
+        UserError: If an environment has not played its episodes after `max_steps` steps.
+    """
+    quota = -(-episodes // env.num_envs)
+    noise_generators = {name: generator(seed, "noise", name, device=env.device) for name in policies}
+    tracker = EpisodeTracker(env.spec, env.num_envs, env.device)
+    played = torch.zeros(env.num_envs, dtype=torch.long, device=env.device)
+    kept: list[FinishedEpisodes] = []
+    with inference_context(env, policies.values()):
+        timestep = reset_env(env, seed)
+        hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
+        for _ in range(0, max_steps, CHUNK):
+            noise = {name: p.draw_noise(CHUNK, env.num_envs, noise_generators[name]) for name, p in policies.items()}
+            trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes)
+            timestep, hidden_state = trajectory.timesteps[-1], trajectory.hidden_state
+            finished = _finished_episodes(trajectory, tracker, env.spec.agents_can_die)
+            if len(finished):
+                within_quota = played[finished.env_index] + _rank(finished.env_index) < quota
+                finished = finished.select(within_quota)
+                kept.append(finished)
+                played += torch.bincount(finished.env_index, minlength=env.num_envs)
+            if on_progress is not None:
+                on_progress(int(played.sum()), quota * env.num_envs)
+            if bool((played >= quota).all()):
+                teams = {name: policy.team for name, policy in policies.items()}
+                return Evaluation(FinishedEpisodes.concatenate(kept), teams)
+    raise UserError(
+        f"evaluation of {env.spec.name}: {int((played < quota).sum())} of {env.num_envs} environments did not finish "
+        f"{quota} episodes within {max_steps} steps. Set an episode limit (env.episode_limit=...)."
+    )
+
+
+def _finished_episodes(trajectory: Trajectory, tracker: EpisodeTracker, agents_can_die: bool) -> FinishedEpisodes:
+    """Returns the episodes that end within the trajectory."""
+    timesteps, steps = trajectory.timesteps[:-1], trajectory.steps
+    acted, lost = torch.stack([timestep.acted for timestep in timesteps]), lost_steps(steps)
+    if lost is not None:
+        acted = acted & ~lost
+    alive = torch.stack([timestep.alive for timestep in timesteps]) if agents_can_die else None
+    return tracker.add(
+        reward=mask_rewards(torch.stack([step.reward for step in steps]), acted, alive),
+        group_reward=mask_rewards(torch.stack([step.group_reward for step in steps]), acted),
+        acted=acted,
+        episode_end=torch.stack([step.episode_terminated | step.episode_truncated for step in steps]),
+        metrics=[step.metrics for step in steps],
+        lost=lost,
+        labels=opponent_labels(trajectory.extras),
+    )
+
+
+def _rank(index: Tensor) -> Tensor:
+    """Returns the number of equal entries before each entry of a sorted vector [E]."""
+    positions = torch.arange(len(index), device=index.device)
+    starts = torch.cat([index.new_ones(1, dtype=torch.bool), index[1:] != index[:-1]])
+    return positions - torch.where(starts, positions, 0).cummax(0).values

@@ -1,0 +1,46 @@
+"""Context for stepping environments and acting: no gradients, and no more threads than help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from gymnasium.spaces import flatdim
+
+from coterie.envs.contract.vector import VectorEnv
+from coterie.policies.base import Policy
+
+_MAX_OBSERVED_NUMBERS = 1 << 14
+_MAX_MULTIPLICATIONS = 1 << 24
+"""Size of a batch of observations, and multiplications needed to act on it, up to which one thread is at least as fast
+as two. Measured on an AMD EPYC: 25 timesteps of 128 spread environments (7,000 numbers) take 12.5 ms with one thread
+and 15 ms with two; of 512 environments 29 ms and 23 ms. With a GRU, 26 timesteps of 10 M multiplications take the same
+time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M 211 ms and 145 ms.
+"""
+
+
+@contextmanager
+def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[None]:
+    """Disables gradients and, where acting on one batch is little work, restricts PyTorch to one thread.
+
+    Matrix products of a few dozen rows are finished before a second thread has taken its share.
+    """
+    threads = torch.get_num_threads()
+    single_thread = env.device.type == "cpu" and threads > 1 and _is_little_work(env, policies)
+    if single_thread:
+        torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if single_thread:
+            torch.set_num_threads(threads)
+
+
+def _is_little_work(env: VectorEnv, policies: Iterable[Policy]) -> bool:
+    """Returns True if one thread suffices to act on one batch, assuming that every agent reads every weight once."""
+    observed = sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
+    weights = sum(p.team.n * w.numel() for p in policies for net in p.networks for w in net.parameters())
+    few_numbers = env.num_envs * observed <= _MAX_OBSERVED_NUMBERS
+    return few_numbers and env.num_envs * weights <= _MAX_MULTIPLICATIONS

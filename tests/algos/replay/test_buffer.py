@@ -1,0 +1,710 @@
+"""The stored numbers encode their timestep and environment, so that sampled sequences can be checked exactly."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gc
+import os
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from coterie.algos.replay import checkpoint, memory
+from coterie.algos.replay import memory as memory_module
+from coterie.algos.replay.buffer import ReplayBuffer, ReplaySample
+from coterie.algos.replay.memory import no_memory_check
+from coterie.algos.replay.spec import ReplaySpec
+from coterie.algos.replay.storage import STEP_FIELDS, RingStorage, join_rollout
+from coterie.core.errors import UserError
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
+from coterie.core.tree import tree_leaves, tree_map
+from coterie.core.types import Action, Rollout
+from coterie.runs.checkpoints import Checkpoints
+
+CPU = torch.device("cpu")
+T, B = 4, 2
+EPISODE = 5  # timesteps of an episode with its final one; environment 1 is two timesteps ahead of environment 0
+
+
+def team_of(observation: spaces.Space | None = None, action: spaces.Space | None = None, n: int = 2) -> TeamSpec:
+    role = RoleSpec(
+        "agent", "agent", tuple(f"agent_{i}" for i in range(n)),
+        observation or spaces.Box(-9, 9, (3,)), action or spaces.Discrete(5),
+    )  # fmt: skip
+    return EnvSpec("stream", (role,), {"global": 2, "other": 7}).default_teams()[0]
+
+
+TEAM = team_of()
+
+
+def numbers(start: int, rows: int, num_envs: int = B) -> Tensor:
+    """Returns 100 * timestep + environment [rows, num_envs]."""
+    return torch.arange(start, start + rows).unsqueeze(1) * 100.0 + torch.arange(num_envs)
+
+
+def acted_in(start: int, rows: int) -> Tensor:
+    ages = torch.arange(start, start + rows).unsqueeze(1) + torch.tensor([0, 2])
+    return ages % EPISODE != EPISODE - 1
+
+
+def rollout_at(start: int, rows: int = T, reborn: bool = False) -> Rollout:
+    """Returns the rollout from timestep `start` of the stream on; reborn: agents appear at each timestep."""
+    number, acted = numbers(start, rows + 1), acted_in(start, rows + 1)
+    begins = torch.cat([~acted_in(start - 1, 1), ~acted[:-1]])
+    first = (begins | reborn).unsqueeze(-1).expand(-1, -1, 2)
+    ended = ~acted[1:]
+    step = number[:-1]
+    return Rollout(
+        obs={"agent": number.view(rows + 1, B, 1, 1) + torch.zeros(2, 3)},
+        action_mask={"agent": (number.long() % 3 == 0).view(rows + 1, B, 1, 1).expand(-1, -1, 2, 5)},
+        state={"global": number.unsqueeze(-1).expand(-1, -1, 2), "other": torch.zeros(rows + 1, B, 7)},
+        alive=torch.ones(rows + 1, B, 2, dtype=torch.bool),
+        first=first,
+        acted=acted,
+        action={"agent": Action((step.long() % 5).view(rows, B, 1, 1).expand(-1, -1, 2, 1))},
+        extras={"log_prob": torch.zeros(rows, B, 2)},
+        hidden_state={"h": (step[0] + 0.25).view(B, 1, 1).expand(B, 2, 4)},
+        reward=(step + 0.5).unsqueeze(-1).expand(-1, -1, 2),
+        group_reward=-step.unsqueeze(-1),
+        terminated=ended.unsqueeze(-1).expand(-1, -1, 2),
+        truncated=torch.zeros(rows, B, 2, dtype=torch.bool),
+        episode_terminated=ended,
+        episode_truncated=torch.zeros(rows, B, dtype=torch.bool),
+    )
+
+
+def make_buffer(**changes: Any) -> ReplayBuffer:
+    settings: dict[str, Any] = {
+        "capacity": 5 * T * B,
+        "sequence_length": 3,
+        "sequence_start": "timestep",
+        "states": ("global",),
+        "seed": 1,
+    }
+    spec = {"team": TEAM, "num_envs": B, "rollout_length": T, **settings, "device": CPU, **changes}
+    return ReplayBuffer(ReplaySpec(**spec))
+
+
+def filled_buffer(rollouts: int, **changes: Any) -> ReplayBuffer:
+    buffer = make_buffer(**changes)
+    for i in range(rollouts):
+        buffer.add(rollout_at(i * T))
+    return buffer
+
+
+def wrong_fields(sample: ReplaySample, length: int) -> list[str]:
+    """Returns the fields of a sample that differ from the stream at the positions in its index."""
+    rollout, wrong = sample.rollout, []
+    row, num_envs = sample.index // B, sample.index % B
+    rows = row + torch.arange(length + 1).unsqueeze(1)
+    count = len(sample.index)
+    stop = int(rows.max()) + 1
+    whole = rollout_at(0, stop)
+    expected = {name: getattr(whole, name) for name in vars(whole) if name not in {"extras", "hidden_state"}}
+    expected["state"] = {"global": expected["state"]["global"]}
+    for name, leaves in expected.items():
+        found = getattr(rollout, name)
+        places = rows[:length] if name in STEP_FIELDS else rows
+        for a, b in zip(tree_leaves(leaves), tree_leaves(found), strict=True):
+            if b.shape[:2] != (len(places), count) or a.dtype != b.dtype or not a[places, num_envs].equal(b):
+                wrong.append(name)
+    return wrong
+
+
+def expected_starts(rollouts: int, kept: int, length: int, starts: str) -> set[int]:
+    """Positions by definition, one timestep and environment at a time."""
+    head, acted = rollouts * T, acted_in(0, rollouts * T)
+    held = set()
+    for row in range(max(0, head - kept), head - length + 1):
+        for b in range(B):
+            begins = {
+                "timestep": acted[row, b],
+                "rollout": row % T == 0,
+                "episode": acted[row, b] and (row == 0 or not acted[row - 1, b]),
+            }[starts]
+            if begins:
+                held.add(row * B + b)
+    return held
+
+
+# ------------------------------------------------------------------------------------------------------------ sequences
+
+
+@pytest.mark.parametrize(
+    ("starts", "length"),
+    [
+        ("timestep", 1),
+        ("timestep", 3),
+        ("timestep", 6),
+        ("rollout", 2),
+        ("rollout", 4),
+        ("rollout", 6),
+        ("rollout", 8),
+        ("episode", 5),
+        ("episode", 20),
+    ],
+)
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_exactly_the_complete_sequences_are_sampled_and_each_equals_the_stream(starts, length, alpha):
+    buffer = make_buffer(sequence_start=starts, sequence_length=length, priority_alpha=alpha)
+    for rollouts in range(1, 17):
+        buffer.add(rollout_at((rollouts - 1) * T))
+        expected = expected_starts(rollouts, 5 * T, length, starts)
+        assert buffer.num_sequences == len(expected), rollouts
+        assert buffer.can_sample(len(expected))
+        assert not buffer.can_sample(len(expected) + 1)
+        if expected:
+            sample = buffer.sample(1500)
+            assert set(sample.index.tolist()) == expected
+            assert wrong_fields(sample, length) == []
+
+
+def test_a_sequence_across_the_end_of_the_ring_is_detected():
+    """Negative control of the test above: the oldest timesteps in the ring do not continue the newest ones."""
+    buffer = filled_buffer(7)
+    start = torch.tensor([(7 * T - 1) * B])
+    assert buffer.storage is not None
+    rollout = join_rollout(*buffer.storage.gather(start, 3), CPU)
+    assert "obs" in wrong_fields(ReplaySample(rollout, start, torch.ones(1)), 3)
+
+
+def test_a_ring_without_room_for_the_bootstrap_timestep_is_detected(monkeypatch):
+    """Negative control: the timestep to bootstrap from overwrites the oldest one."""
+    monkeypatch.setattr(
+        memory_module, "RingStorage", lambda size, *args, **kwargs: RingStorage(size - 1, *args, **kwargs)
+    )
+    assert "obs" in wrong_fields(filled_buffer(7).sample(500), 3)
+
+
+def test_the_newest_timestep_has_its_successor_before_the_next_rollout():
+    buffer = filled_buffer(1, sequence_length=1)
+    sample = buffer.sample(200)
+    newest = sample.index // B == T - 1
+    assert newest.any()
+    assert sample.rollout.obs["agent"][1, newest, 0, 0].unique().tolist() == [100.0 * T, 100.0 * T + 1]
+    assert sample.rollout.acted[1, newest].tolist() == acted_in(T, 1)[0][sample.index[newest] % B].tolist()
+
+
+def test_final_timesteps_are_inside_sequences_but_start_none():
+    sample = filled_buffer(4, sequence_length=4).sample(500)
+    assert sample.rollout.acted[0].all()
+    assert not sample.rollout.acted.all()
+    ends = sample.rollout.episode_terminated[:-1] & sample.rollout.acted[:-2]
+    assert ends.any()
+    assert not sample.rollout.acted[1:-1][ends].any()
+
+
+def test_an_agent_that_appears_within_an_episode_starts_no_episode_sequence():
+    buffer = make_buffer(sequence_start="episode")
+    for i in range(4):
+        buffer.add(rollout_at(i * T, reborn=True))
+    assert set(buffer.sample(500).index.tolist()) == expected_starts(4, 5 * T, 3, "episode")
+
+
+def test_sequences_that_start_with_rollouts_have_the_stored_hidden_state():
+    buffer = filled_buffer(13, sequence_start="rollout", sequence_length=8)
+    sample = buffer.sample(300)
+    memory = sample.rollout.hidden_state["h"]
+    assert memory.shape == (300, 2, 4)
+    number = (sample.index // B * 100 + sample.index % B).float() + 0.25
+    assert memory.equal(number.view(-1, 1, 1).expand(-1, 2, 4))
+
+
+def test_only_requested_fields_are_stored():
+    rollout = filled_buffer(2).sample(3).rollout
+    assert rollout.extras == {}
+    assert rollout.hidden_state == {}
+    assert list(rollout.state) == ["global"]
+    assert filled_buffer(2, states=()).sample(3).rollout.state == {}
+
+
+def test_samples_are_copies():
+    buffer = filled_buffer(2, sequence_length=1)
+    sample = buffer.sample(100)
+    tree_map(lambda x: x.zero_(), (sample.rollout.obs, sample.rollout.reward))
+    assert wrong_fields(buffer.sample(100), 1) == []
+
+
+def test_a_rollout_of_another_shape_is_refused():
+    with pytest.raises(
+        ValueError, match="3 timesteps of 2 environments in a replay buffer for 4 timesteps of 2 environments"
+    ):
+        make_buffer().add(rollout_at(0, 3))
+
+
+def test_nothing_can_be_sampled_before_a_sequence_is_complete():
+    buffer = filled_buffer(1, sequence_length=5)
+    assert (buffer.num_sequences, buffer.can_sample(1)) == (0, False)
+    with pytest.raises(ValueError, match="no complete sequence yet"):
+        buffer.sample(1)
+
+
+def test_capacity_is_in_steps_and_rounded_up_to_whole_rollouts():
+    assert filled_buffer(9, capacity=17, sequence_length=1).description.startswith("replay buffer of 24 steps: ")
+    assert expected_starts(9, 12, 1, "timestep") == set(
+        filled_buffer(9, capacity=17, sequence_length=1).sample(800).index.tolist()
+    )
+
+
+def test_samples_are_uniform():
+    """Chi-square over the 29 starts: below the 99.9 % quantile of 28 degrees of freedom, and not far below its mean."""
+    buffer = filled_buffer(5, sequence_length=3)
+    starts = sorted(expected_starts(5, 5 * T, 3, "timestep"))
+    assert len(starts) == 29
+    counts = torch.bincount(buffer.sample(29_000).index, minlength=starts[-1] + 1)[starts]
+    statistic = ((counts - 1000.0) ** 2 / 1000).sum().item()
+    assert 8 < statistic < 56.9
+    half = torch.cat([counts[:14] + counts[14:28], counts[:14]])[:28]  # negative control: some twice as often
+    assert ((half - half.float().mean()) ** 2 / half.float().mean()).sum() > 56.9
+
+
+def test_the_seed_determines_samples_and_the_global_generator_is_unused():
+    before = torch.get_rng_state()
+    a, b, c = (filled_buffer(4, seed=seed).sample(50).index for seed in (1, 1, 2))
+    assert a.equal(b)
+    assert not a.equal(c)
+    assert torch.get_rng_state().equal(before)
+
+
+# ----------------------------------------------------------------------------------------------------------- priorities
+
+
+def single(alpha: float, beta: float = 0.0, rollouts: int = 1) -> ReplayBuffer:
+    """Returns a buffer of eight timesteps of one environment, without final timesteps."""
+    buffer = ReplayBuffer(
+        ReplaySpec(team=TEAM, num_envs=1, rollout_length=T, capacity=8, sequence_length=1, sequence_start="timestep",
+        states=(), seed=3, device=CPU, priority_alpha=alpha, priority_beta=beta,)
+    )  # fmt: skip
+    for i in range(rollouts):
+        buffer.add(alone(i * T))
+    return buffer
+
+
+def alone(start: int) -> Rollout:
+    rollout = tree_map(lambda x: x[:, :1], rollout_at(start))
+    return Rollout(
+        **vars(rollout) | {"acted": torch.ones(T + 1, 1, dtype=torch.bool), "hidden_state": {}, "extras": {}}
+    )
+
+
+def test_samples_are_proportional_to_priorities_and_stratified():
+    """Errors 1, 2, 3, 4 and ten samples: each tenth lies within one priority."""
+    buffer = single(1.0)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    for _ in range(20):
+        assert torch.bincount(buffer.sample(10).index).tolist() == [1, 2, 3, 4]
+
+
+def test_alpha_flattens_the_proportions():
+    buffer = single(0.5)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 4.0, 9.0, 16.0]))
+    assert torch.bincount(buffer.sample(10).index).tolist() == [1, 2, 3, 4]
+
+
+def test_importance_weights_of_literal_numbers():
+    """(4 x 0.1)^-1 = 2.5, 1.25, 0.8333, 0.625 over their largest; with beta 1/2 their roots."""
+    buffer = single(1.0, 1.0)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    for beta, expected in ((1.0, [1.0, 0.5, 1 / 3, 0.25]), (0.5, [1.0, 0.70711, 0.57735, 0.5]), (0.0, [1.0] * 4)):
+        buffer.priority_beta = beta
+        sample = buffer.sample(10)
+        assert sample.weight.dtype == torch.float32
+        torch.testing.assert_close(sample.weight, torch.tensor(expected)[sample.index], rtol=1e-4, atol=1e-5)
+
+
+def test_new_sequences_get_the_highest_priority_so_far():
+    buffer = single(1.0)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 0.5, 6.0, 0.5]))
+    buffer.add(alone(T))  # 8 in the old timesteps, 24 in the new ones
+    assert torch.bincount(buffer.sample(32).index).tolist() == pytest.approx([1, 0.5, 6, 0.5, 6, 6, 6, 6], abs=1)
+
+
+def test_priorities_of_overwritten_sequences_are_ignored():
+    buffer = single(1.0, rollouts=2)
+    sample_before = torch.arange(4)
+    buffer.add(alone(2 * T))
+    buffer.update_priorities(sample_before, torch.full((4,), 1e6))
+    index = buffer.sample(80).index
+    assert sorted(set(index.tolist())) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert torch.bincount(index)[4:].tolist() == pytest.approx([10] * 8, abs=1)
+
+
+def test_a_sequence_without_error_can_still_be_sampled():
+    buffer = single(1.0)
+    buffer.update_priorities(torch.arange(4), torch.zeros(4))
+    assert set(buffer.sample(8).index.tolist()) == {0, 1, 2, 3}
+
+
+def test_uniform_sampling_ignores_priorities():
+    buffer, other = filled_buffer(3), filled_buffer(3)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 0.0, 1e9, 3.0]))
+    sample = buffer.sample(64)
+    assert sample.index.equal(other.sample(64).index)
+    assert sample.weight.equal(torch.ones(64))
+
+
+# ------------------------------------------------------------------------------------------------------- what is stored
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_all_storages_are_equal_bit_for_bit(alpha):
+    stores = [make_buffer(storage=storage, priority_alpha=alpha) for storage in ("device", "cpu", "disk")]
+    for i in range(9):
+        samples = []
+        for buffer in stores:
+            buffer.add(rollout_at(i * T))
+            samples.append(buffer.sample(20))
+            buffer.update_priorities(samples[-1].index, samples[-1].rollout.obs["agent"][0, :, 0, 0])
+        leaves = [tree_leaves((s.rollout, s.index, s.weight)) for s in samples]
+        assert all(a.equal(b) and a.equal(c) for a, b, c in zip(*leaves, strict=True))
+
+
+def test_images_and_sensors_keep_their_types_and_discrete_actions_are_int64():
+    sensors = spaces.Dict(camera=spaces.Box(0, 255, (3, 4, 4), dtype="uint8"), speed=spaces.Box(-1, 1, (2,)))
+    team = team_of(sensors, spaces.Tuple((spaces.Discrete(300), spaces.Box(-1, 1, (2,)))))
+    buffer = ReplayBuffer(
+        ReplaySpec(
+            team=team,
+            num_envs=B,
+            rollout_length=T,
+            capacity=40,
+            sequence_length=1,
+            sequence_start="timestep",
+            states=(),
+            seed=0,
+            device=CPU,
+        )
+    )
+    expected = buffer.nbytes
+    plain = rollout_at(0)
+    camera = torch.randint(256, (T + 1, B, 2, 3, 4, 4), dtype=torch.uint8)
+    choice = torch.tensor([0, 127, 128, 299]).view(T, 1, 1, 1).expand(T, B, 2, 1)
+    buffer.add(
+        Rollout(
+            **vars(plain)
+            | {
+                "obs": {"agent": {"camera": camera, "speed": torch.ones(T + 1, B, 2, 2, dtype=torch.float64)}},
+                "action": {"agent": Action(choice, torch.full((T, B, 2, 2), 0.5))},
+                "action_mask": {"agent": torch.ones(T + 1, B, 2, 300, dtype=torch.bool)},
+            }
+        )
+    )
+    sample = buffer.sample(40)
+    row, b = sample.index // B, sample.index % B
+    seen, action = sample.rollout.obs["agent"], sample.rollout.action["agent"]
+    assert seen["camera"].dtype == torch.uint8
+    assert seen["camera"][1].equal(camera[row + 1, b])
+    assert seen["speed"].dtype == torch.float32
+    assert action.discrete is not None
+    assert action.discrete.dtype == torch.int64
+    assert action.discrete[0].equal(choice[row, b])
+    assert action.continuous is not None
+    assert action.continuous.unique().tolist() == [0.5]
+    assert buffer.nbytes == expected
+
+
+def test_the_size_is_known_before_the_first_rollout():
+    """Bytes per timestep and environment: obs 2 x 3 x 4, mask 2 x 5, state 2 x 4, flags 5, actions 2 x 1, rewards
+    2 x 4 + 4, ends 6, start mark 1. Each position takes 8 bytes more. There are 21 timesteps of 2 environments.
+    """
+    buffer = make_buffer()
+    assert buffer.nbytes == 42 * (24 + 10 + 8 + 5 + 2 + 12 + 6 + 1) + 40 * 8
+    assert buffer.description == "replay buffer of 40 steps: 3.2 kB in memory"
+    buffer.add(rollout_at(0))
+    assert buffer.nbytes == 42 * 68 + 40 * 8
+    assert make_buffer(storage="disk").description == "replay buffer of 40 steps: 3.2 kB on disk"
+    hidden_state = {"h": torch.zeros(B, 2, 4)}
+    stored = 42 * 68 + 12 * 8 + 6 * B * 2 * 4 * 4
+    assert (
+        make_buffer(sequence_start="rollout", hidden_state=hidden_state).nbytes
+        == filled_buffer(1, sequence_start="rollout").nbytes
+        == stored
+    )
+
+
+@pytest.mark.parametrize("storage", ["device", "disk"])
+def test_empty_tensors_are_stored(storage):
+    buffer = make_buffer(storage=storage)
+    rollout = rollout_at(0)
+    buffer.add(Rollout(**vars(rollout) | {"group_reward": torch.zeros(T, B, 0)}))
+    assert buffer.sample(6).rollout.group_reward.shape == (3, 6, 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+def test_a_buffer_that_does_not_fit_is_refused_with_a_fix(monkeypatch):
+    gc.collect()
+    for disk, fix in ((10**9, ""), (200_000, " and TMPDIR to a folder on a larger disk")):
+        free = {"device": 200_000, "disk": disk}
+        monkeypatch.setattr(memory, "free_bytes", lambda store, device, free=free: free[store])
+        with pytest.raises(UserError) as caught:
+            make_buffer(capacity=4000)
+        assert str(caught.value) == (
+            "algo.buffer_size=4000 does not fit: a replay buffer of 4,000 steps needs 304 kB of memory, and 200 kB "
+            f"are free. Set algo.buffer_size=2600 or algo.buffer_storage=disk{fix}."
+        )
+    with pytest.raises(
+        UserError, match=r"of the temporary folder's disk, and .* or TMPDIR to a folder on a larger disk"
+    ):
+        make_buffer(capacity=4000, storage="disk")
+    assert make_buffer(capacity=2600).nbytes <= 200_000
+    with no_memory_check():
+        assert make_buffer(capacity=4000).num_sequences == 0
+
+
+def test_buffers_that_are_not_allocated_yet_count_as_used_memory(monkeypatch):
+    gc.collect()
+    monkeypatch.setattr(memory, "free_bytes", lambda store, device: 400_000)
+    one = make_buffer(capacity=4000)
+    with pytest.raises(UserError, match="and 96 kB are free"):
+        make_buffer(capacity=4000)
+    on_disk = make_buffer(capacity=4000, storage="disk")
+    one.add(rollout_at(0))  # now the operating system counts it
+    assert make_buffer(capacity=4000).nbytes == one.nbytes == on_disk.nbytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"capacity": 8, "sequence_length": 5},
+            "algo.buffer_size=8: holds 4 timesteps of 2 environments, .* Set algo.buffer_size=10",
+        ),
+        ({"capacity": 0}, "algo.buffer_size=0: buffer size and sequence length .3. must be at least 1"),
+        (
+            {"min_sequences": 41},
+            "algo.buffer_size=40: holds at most 36 sequences of 3 steps, less than algo.batch_size=41",
+        ),
+        (
+            {"sequence_start": "rollout", "min_sequences": 11},
+            "holds at most 10 sequences of 3 steps, less than algo.batch_size=11",
+        ),
+    ],
+)
+def test_a_buffer_without_room_for_a_batch_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_buffer(**changes)
+
+
+def test_the_files_of_a_buffer_on_disk_are_removed_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    buffer = filled_buffer(3, storage="disk")
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("coterie-replay-")
+    assert list(folder.iterdir()) == []  # nor does a killed process leave files
+    assert wrong_fields(buffer.sample(50), 3) == []
+    del buffer
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_one_line_error(monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(
+        UserError, match=r"^cannot write the replay buffer in the temporary folder .*: No space left on device"
+    ):
+        filled_buffer(1, storage="disk")
+
+
+# --------------------------------------------------------------------------------------------------------------- resume
+
+KINDS = [("timestep", 3, 0.0), ("timestep", 1, 0.6), ("rollout", 8, 0.0), ("rollout", 2, 0.6), ("episode", 6, 0.0)]
+
+
+def draw(buffer: ReplayBuffer) -> list[Tensor]:
+    sample = buffer.sample(16)
+    buffer.update_priorities(sample.index, sample.rollout.reward[0, :, 0] % 7)
+    return tree_leaves((sample.rollout, sample.index, sample.weight))
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    """Segments of one rollout."""
+    monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
+@pytest.mark.parametrize("rollouts", [0, 1, 3, 5, 12, 13])
+@pytest.mark.parametrize("segments", ["many", "none"])
+def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
+    tmp_path, monkeypatch, starts, length, alpha, rollouts, segments
+):
+    if segments == "none":
+        monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", 1 << 20)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    settings = {"sequence_start": starts, "sequence_length": length, "priority_alpha": alpha, "priority_beta": 0.4}
+    one = filled_buffer(0, **settings)
+    store = Checkpoints(tmp_path)
+    for i in range(rollouts):
+        one.add(rollout_at(i * T))
+        if one.num_sequences:
+            draw(one)
+        store.save(i + 1, {"replay": one.state_dict()}, {})
+    store.save(rollouts + 1, {"replay": one.state_dict()}, {})
+    assert (tmp_path / "segments").exists() == (segments == "many" and rollouts > 1)
+    found = store.latest()
+    assert found is not None
+    other = filled_buffer(2, **{**settings, "seed": 99})
+    other.load_state_dict(found.state["replay"])
+    for i in range(rollouts, rollouts + 8):
+        if one.num_sequences:
+            assert all(a.equal(b) for a, b in zip(draw(one), draw(other), strict=True))
+        one.add(rollout_at(i * T))
+        other.add(rollout_at(i * T))
+        assert one.num_sequences == other.num_sequences
+    again = filled_buffer(0, **settings)
+    again.load_state_dict(copy.deepcopy(other.state_dict()))
+    assert all(a.equal(b) for a, b in zip(draw(one), draw(again), strict=True))
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize("entry", ["generator", "priority"])
+def test_a_state_without_generator_or_priorities_is_detected(entry):
+    one, other = filled_buffer(6, priority_alpha=0.6), filled_buffer(6, priority_alpha=0.6)
+    draw(one)
+    state = copy.deepcopy(one.state_dict())
+    if entry == "generator":
+        state["generator"] = other.state_dict()["generator"]
+    else:
+        state["sampler"]["priority"] = other.state_dict()["sampler"]["priority"]
+    other.load_state_dict(state)
+    assert not all(a.equal(b) for a, b in zip(draw(one), draw(other), strict=True))
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_segments_are_written_once_and_unused_ones_are_removed(tmp_path):
+    def files() -> dict[str, tuple[int, int]]:
+        return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (tmp_path / "segments").iterdir()}
+
+    buffer, store, seen, most = make_buffer(), Checkpoints(tmp_path), {}, 0
+    for i in range(15):
+        buffer.add(rollout_at(i * T))
+        store.save(i + 1, {"replay": buffer.state_dict()}, {}, best=i == 3, numbered=i == 6)
+        if i:
+            assert all(seen.get(name, now) == now for name, now in files().items())
+            seen |= files()
+            most = max(most, len(files()))
+    assert len(seen) == 14  # one file per rollout except the newest
+    assert most <= 6  # five rollouts in the ring, and one more of the checkpoint before the last
+    for found in (store.load_best(), store.load_steps(7)):
+        assert found is not None
+        assert found.warning is None
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_state_must_be_saved_before_the_next_rollout():
+    buffer = filled_buffer(5)
+    state, kept = buffer.state_dict(), copy.deepcopy(buffer.state_dict())
+    for i in range(5, 9):
+        buffer.add(rollout_at(i * T))
+    with pytest.raises(RuntimeError, match="before rollouts are added"):
+        make_buffer().load_state_dict(state)
+    other = make_buffer()
+    other.load_state_dict(kept)
+    assert other.sample(9).index.equal(filled_buffer(5).sample(9).index)
+
+
+def test_the_state_of_a_buffer_with_other_settings_is_refused():
+    state = filled_buffer(3).state_dict()
+    with pytest.raises(UserError, match=r"\[20, 2, 4, 3, 'timestep'\], this run's \[20, 2, 4, 2, 'timestep'\]"):
+        make_buffer(sequence_length=2).load_state_dict(state)
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize("rollouts", [4, 7])
+def test_environments_that_restart_truncate_all_episodes_where_the_run_stopped(rollouts):
+    """The bootstrap timestep becomes a final one: no transition leads from the old episode into the new one."""
+    one = filled_buffer(rollouts, sequence_length=2)
+    other = make_buffer(sequence_length=2)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    head = rollouts * T
+    foreign = rollout_at(10_000)
+    other.add(foreign)
+    last = acted_in(head - 1, 1)[0]
+    sample = other.sample(2000)
+    row, b = sample.index // B, sample.index % B
+    across = row == head - 1
+    assert set(b[across].tolist()) == set(last.nonzero().flatten().tolist())
+    rollout = sample.rollout
+    assert rollout.obs["agent"][1, across, 0, 0].equal(100.0 * head + b[across])  # the true successor
+    assert not rollout.acted[1, across].any()
+    ended = ~acted_in(head, 1)[0][b[across]]  # environments that terminated anyway
+    assert rollout.episode_terminated[0, across].equal(ended)
+    assert rollout.episode_truncated[0, across].equal(~ended)
+    assert rollout.truncated[0, across, 0].equal(~ended)
+    assert rollout.reward[1, across].abs().sum() == 0
+    assert rollout.obs["agent"][2, across, 0, 0].equal(foreign.obs["agent"][0, b[across], 0, 0])
+    assert not (row == head).any()
+    assert (row == head + 1).any() == acted_in(10_000, 1).any()
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_rollouts_after_a_pause_truncate_earlier_episodes_if_all_environments_start_new_ones(restart):
+    """A team that paused continues with new episodes. In the negative control, timesteps do not mark new episodes and
+    are taken for successors.
+    """
+    buffer, head = filled_buffer(4, sequence_length=2), 4 * T
+    foreign = rollout_at(10_000, reborn=restart)
+    buffer.add(foreign)
+    sample = buffer.sample(2000)
+    row, b = sample.index // B, sample.index % B
+    across = row == head - 1
+    assert across.any()
+    shown = sample.rollout.obs["agent"][1, across, 0, 0]
+    assert shown.equal(100.0 * head + b[across]) == restart
+    assert shown.equal(foreign.obs["agent"][0, b[across], 0, 0]) == (not restart)
+
+
+@pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
+def test_after_a_truncation_exactly_the_sequences_of_the_stream_with_its_final_timestep_are_sampled(
+    starts, length, alpha
+):
+    """Timestep 24 is a final one, followed by rollouts 4, 5, ... again."""
+    settings = {"sequence_start": starts, "sequence_length": length, "priority_alpha": alpha}
+    buffer = make_buffer(**settings)
+    buffer.load_state_dict(filled_buffer(6, **settings).state_dict())
+    acted = torch.cat([acted_in(0, 24), torch.zeros(1, B, dtype=torch.bool), acted_in(16, 40)])
+    number = torch.cat([numbers(0, 25), numbers(16, 40)])
+    begins = {*range(0, 24, T), *range(25, 65, T)}
+    for i in range(10):
+        buffer.add(rollout_at((4 + i) * T))
+        head = 25 + (i + 1) * T
+        before = torch.cat([torch.zeros(1, B, dtype=torch.bool), acted[:-1]])
+        marks = {
+            "timestep": acted,
+            "episode": acted & ~before,
+            "rollout": torch.tensor([row in begins for row in range(len(acted))]).unsqueeze(1).expand(-1, B),
+        }[starts]
+        rows = range(head - 5 * T, head - length + 1)
+        expected = {row * B + b for row in rows for b in range(B) if marks[row, b]}
+        assert buffer.num_sequences == len(expected)
+        if not expected:
+            continue
+        sample = buffer.sample(1500)
+        assert set(sample.index.tolist()) == expected
+        places = sample.index // B + torch.arange(length + 1).unsqueeze(1)
+        inside = places < len(number)  # excludes the bootstrap timestep of the last rollout
+        shown, found = (
+            number[places.clamp(max=len(number) - 1), sample.index % B],
+            sample.rollout.obs["agent"][..., 0, 0],
+        )
+        assert found[inside].equal(shown[inside])
+        assert sample.rollout.acted[inside].equal(acted[places.clamp(max=len(acted) - 1), sample.index % B][inside])
+        if starts == "rollout":
+            assert sample.rollout.hidden_state["h"][:, 0, 0].equal(shown[0] + 0.25)
+
+
+def test_an_environment_that_continues_is_not_truncated():
+    one, other = filled_buffer(4, sequence_length=2), make_buffer(sequence_length=2)
+    other.load_state_dict(one.state_dict())
+    other.add(rollout_at(4 * T))
+    assert wrong_fields(other.sample(500), 2) == []

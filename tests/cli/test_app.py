@@ -1,0 +1,391 @@
+"""The command line: every command, and every mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coterie.__main__ import main
+from coterie.cli.list import _missing, _scripted
+from coterie.commands import train as training
+from coterie.core.errors import NonFiniteError, UserError
+
+SMALL = [
+    "algo=random",
+    "threads=1",
+    "steps=64",
+    "num_envs=4",
+    "eval.episodes=4",
+    "eval.num_envs=4",
+    "log.tensorboard=false",
+    "progress=off",
+]
+TAG = "env=particle/simple_tag"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _coterie(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "coterie", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **(env or {})}
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+MISTAKES = [
+    ("train algo=mapo", "algo: there is no algorithm 'mapo'. Did you mean 'mappo'"),
+    ("train algo=ippo/yardstik", "algo=ippo/yardstik: no such preset. Did you mean 'ippo/yardstick'"),
+    ("train algo=7", "algo=7: expected a name. `coterie list algos` lists them."),
+    (
+        "train env=particle/simple_sprad",
+        "env: there is no environment 'particle/simple_sprad'. Did you mean 'particle/simple_spread'",
+    ),
+    ("train env=simple_tag", "Did you mean 'particle/simple_tag'?"),
+    ("train env=nowhere:make", "there is no module 'nowhere'"),
+    ("train env=json:make", "module 'json' has no 'make'"),
+    ("train algo.lrr=1e-3", "algo.lrr: no such setting. Did you mean 'algo.lr'"),
+    ("train lr=1e-3", "lr: no such setting. Did you mean 'algo.lr'"),
+    ("train algo=qmix algo.n_steps=5", "Did you mean 'algo.rollout_length' or 'algo.n_step'?"),
+    (f"train {TAG} teams.agent.algo=qmix teams.agent.algo.batch_size=5", "Did you mean 'teams.agent.algo.batch_size'?"),
+    ("train stepz=5", "there is no key 'stepz'. Did you mean 'steps'"),
+    ("train eval.evry=5", "there is no key 'eval.evry'. Did you mean 'eval.every'"),
+    ("train eval=5", "eval is a section: set eval.every"),
+    ("train env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
+    ("train seed.x=5", "there is no key 'seed.x'. Did you mean 'seed'"),
+    ("train algo=random algo.lr=1e-3", "algo.lr is no key of algorithm 'random' but of coma, ddpg, ddqn and"),
+    ("train algo=mappo algo.mixer=vdn", "algo.mixer is no key of algorithm 'mappo' but of ddqn, iql, qmix and 3"),
+    ("train algo=mappo algo.embedding_size=8", "algo.embedding_size is no key of algorithm 'mappo' but of poca: name"),
+    (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "is no key of algorithm 'random' but of coma"),
+    (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary'. Did you mean 'adversary'"),
+    (f"train {TAG} teams.adversary.algo=mapo", "there is no algorithm 'mapo'"),
+    (f"train {TAG} teams.all.roles=[adversary,agnt]", "has no role 'agnt'. Did you mean 'agent'"),
+    (f"train {TAG} teams.all.roles=[]", "expected a list of roles"),
+    (f"train {TAG} teams.all.roles=[agent] teams.two.roles=[agent]", "role 'agent' is in two teams"),
+    (f"train {TAG} teams.adversary=random", "write teams.NAME.algo"),
+    ("train algo.lr=fast", "algo.lr=fast: expected a number"),
+    ("train algo.lr=-1", "algo.lr=-1: expected a number greater than 0"),
+    ("train algo.lr=nan", "expected a finite number"),
+    ("train algo.gamma=1.5", "algo.gamma=1.5: expected a number at least 0 and at most 1, e.g. 0.99"),
+    ("train algo.hidden_sizes=64", "algo.hidden_sizes=64: expected a list"),
+    ("train algo.hidden_sizes=[64,x]", "algo.hidden_sizes=x: expected an integer"),
+    ("train algo.epochs=2.5", "algo.epochs=2.5: expected an integer"),
+    ("train algo.normalize_obs=maybe", "expected true or false"),
+    ("train algo.critic=jiont", "expected own, joint, state or joint_state"),
+    ("train steps=0", "steps=0: expected an integer at least 1"),
+    ("train steps=many", "steps=many: expected an integer"),
+    ("train steps=1e99", "expected an integer at least 1 and at most"),
+    ("train num_envs=-5", "num_envs=-5: expected an integer at least 1"),
+    ("train num_envs=true", "num_envs=true: expected a number"),
+    ("train seed=-1", "seed=-1: expected an integer at least 0"),
+    ("train threads=0", "threads=0: expected an integer at least 1"),
+    ("train rollout_length=0", "rollout_length=0: expected an integer at least 1"),
+    ("train eval.mode=gready", "expected auto, greedy or sample"),
+    ("train device=gpu", "device=gpu: expected auto, cpu, cuda or cuda:N"),
+    ("train device=cuda:99", "device=cuda:99 is not there"),
+    ("train progress=loud", "expected auto, rich, lines or off"),
+    ("train env.agents=0", "env.agents=0: expected an integer at least 1"),
+    ("train seed=1 seed=2", "seed: given twice"),
+    ("train seed=", "'seed=': the value is missing"),
+    ("train seed", "'seed': expected key=value"),
+    ("train seed=0,1", "add -m to run each"),
+    ("train algo.hidden_sizes=[64,64", "the list is not closed"),
+    ("train -m algo=mappo,mapo", "there is no algorithm 'mapo'"),
+    ("train --jobs 2", "--jobs: requires -m"),
+    ("train --print", "--print: requires -m"),
+    ("train -m --cfg job", "Remove -m"),
+    ("train -m --jobs none", "--jobs"),
+    ("train --config none.yaml", "none.yaml: there is no such file"),
+    ("train --config bad.yaml", "bad.yaml:2: this is not YAML"),
+    ("train --speed 3", "No such option"),
+    ("train --cfg jobs", "--cfg"),
+    ("trian", "trian: no such command. Did you mean 'train'"),
+    ("algo=mappo", "Did you mean `coterie train algo=mappo`"),
+    ("list things", "things"),
+    ("resume", "RUN"),
+    ("resume nowhere", "nowhere: no such run"),
+    ("evaluate", "coterie evaluate: no run given"),
+    ("evaluate nowhere", "nowhere: no such run"),
+    ("evaluate nowhere --algo random", "--algo random: cannot be combined with a run"),
+    ("evaluate --algo random --episodes 0", "--episodes"),
+    ("evaluate --algo randm", "there is no algorithm 'randm'. Did you mean 'random'"),
+    ("play", "coterie play: no run given"),
+    ("play nowhere --video x.mp3", "unsupported file type. Expected .mp4 or .gif"),
+    ("plot nowhere", "nowhere"),
+    ("bench algo=mapo", "there is no algorithm 'mapo'"),
+    ("check-env particle/simple", None),
+    ("check-env nowhere:make", "there is no module 'nowhere'"),
+    ("check-env particle/simple num_envs=3", "num_envs=3: not a setting of the environment"),
+]
+MISTAKES = [(words, expected) for words, expected in MISTAKES if expected is not None]
+
+
+@pytest.mark.parametrize(("words", "expected"), MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    words: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "bad.yaml").write_text("seed: 1\nsteps: [1\n")
+    assert main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("coterie: ")
+    assert expected in captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+def test_a_mistake_has_no_traceback_unless_it_is_asked_for():
+    plain = _coterie("train", "algo=mapo")
+    assert plain.returncode == 2
+    assert plain.stdout == ""
+    assert plain.stderr == "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'maddpg' or 'ppo'?\n"
+    debug = _coterie("train", "algo=mapo", env={"COTERIE_DEBUG": "1"})
+    assert debug.returncode == 2
+    assert "Traceback" in debug.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        (NonFiniteError("copy 3, agent 'a', step 5: the reward is nan"), 3, "coterie: copy 3, agent 'a', step 5"),
+        (KeyboardInterrupt(), 130, ""),
+        (UserError("two\nlines"), 2, "coterie: two lines"),
+    ],
+)
+def test_what_ends_a_run_has_its_own_exit_code(
+    error: BaseException, code: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(resolved: object) -> None:
+        raise error
+
+    monkeypatch.setattr(training, "train", fail)
+    assert main(["train"]) == code
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    words = [sys.executable, "-m", "coterie", "list", "keys"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, expected = process.communicate(timeout=60)
+    assert expected == ""
+    assert process.returncode == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train",
+        "resume",
+        "evaluate",
+        "play",
+        "bench",
+        "plot",
+        "check-env",
+        "list algos",
+        "list envs",
+        "list keys",
+        "list parameters",
+    ],
+)
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]):
+    assert main([*command.split(), "--help"]) == 0
+    expected = " ".join(capsys.readouterr().out.split())
+    assert "Example" in expected
+    assert f"coterie {command}" in expected.partition("Example")[2]
+
+
+def test_help_of_train_tells_every_run_level_key(capsys: pytest.CaptureFixture[str]):
+    main(["train", "--help"])
+    expected = capsys.readouterr().out
+    for key in ("steps", "num_envs", "eval.every", "checkpoint.keep", "log.mlflow", "teams.NAME.algo"):
+        assert f" {key} " in expected
+
+
+def test_help_and_imports_leave_torch_alone():
+    program = "import sys, coterie.cli.app, coterie.__main__ as m; m.main(['--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_only_what_a_run_names_is_imported():
+    program = (
+        "import sys; from coterie.config.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag']);"
+        "names = ('coterie.algos.ppo', 'coterie.envs.worlds.particle.spread', 'matplotlib');"
+        "print([m for m in names if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_cfg_job_prints_the_configuration_with_origins(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["train", "--cfg", "job", "seed=3"]) == 0
+    expected = capsys.readouterr().out
+    assert "command line" in expected
+    (tmp_path / "again.yaml").write_text(expected)
+    assert main(["train", "--cfg", "job", "--config", "again.yaml"]) == 0
+    assert [line.partition("  #")[0] for line in capsys.readouterr().out.splitlines()] == [
+        line.partition("  #")[0] for line in expected.splitlines()
+    ]
+
+
+def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
+    assert main(["list", "algos", "--json"]) == 0
+    algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    families = ({"ppo", "ippo", "mappo"}, {"coma"}, {"poca"}, {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"})
+    off_policy = ({"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
+    assert set(algos) == set().union(*families, *off_policy)
+    assert "continuous" in algos["mappo"]["actions"]
+    assert algos["ippo"]["presets"] == ["ippo/yardstick"]
+    assert main(["list", "envs", "--json"]) == 0
+    envs = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert [role["agents"] for role in envs["particle/simple_tag"]["roles"]] == [3, 1]
+    assert envs["particle/simple_tag"]["limit"] == 25
+    assert main(["list", "keys", "algo=ippo", "--json"]) == 0
+    keys = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    assert keys["algo.gamma"]["meaning"] == "Discount factor per step."
+    for command in ("algos", "envs", "keys"):
+        assert main(["list", command]) == 0
+        assert "particle/simple" in capsys.readouterr().out or command == "algos"
+
+
+def test_environments_that_lack_the_same_are_one_line_of_the_list():
+    needs = "environment 'smac/{}' needs smac"
+    rows = [{"name": f"smac/{name}", "missing": needs.format(name)} for name in ("3m", "8m", "MMM")]
+    rows += [{"name": "gym/CartPole-v1"}, {"name": "lab/pond", "missing": "environment 'lab/pond' is broken"}]
+    assert _missing(rows) == ["environment 'smac/3m' needs smac (and 2 others)", "environment 'lab/pond' is broken"]
+
+
+def test_environments_that_bring_the_same_scripts_are_one_line_of_the_list():
+    rows = [{"name": f"skirmish/{name}", "scripts": ["near", "weak"]} for name in ("3m", "8m", "MMM")]
+    rows += [{"name": "gym/CartPole-v1", "scripts": []}, {"name": "particle/simple_tag", "scripts": ["flee"]}]
+    assert _scripted(rows) == [
+        "algo=scripted in skirmish/3m and 2 others: algo.script=near, weak",
+        "algo=scripted in particle/simple_tag: algo.script=flee",
+    ]
+
+
+def test_print_shows_the_commands_of_a_sweep(capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "-m", "seed=0,1", "algo=random", "--print"]) == 0
+    assert capsys.readouterr().out == "coterie train seed=0 algo=random\ncoterie train seed=1 algo=random\n"
+
+
+def test_a_run_is_trained_evaluated_resumed_plotted_and_recorded(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["train", *SMALL, "out=run", "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["run"] == "run"
+    assert trained["steps"] >= 64
+    assert main(["evaluate", "run", "--episodes", "8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["env"], report["algo"], report["episodes"]) == ("particle/simple_spread", "random", 8)
+    assert set(report["teams"]["agent"]) == {"return_mean", "return_std", "return_by_agent", "length_mean"}
+    assert main(["resume", "run", "steps=2000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] >= 2000
+    assert main(["resume", "run", "algo.rollout_length=3"]) == 2
+    assert "cannot change" in capsys.readouterr().err
+    assert main(["train", *SMALL, "out=run"]) == 2
+    assert "out=run: already contains a run" in capsys.readouterr().err
+    assert main(["plot", "run", "--out", "curve.png"]) == 0
+    assert (tmp_path / "curve.png").exists()
+    assert (tmp_path / "curve.svg").exists()
+    assert main(["play", "run", "--video", "episode.gif", "--size", "64"]) == 0
+    assert (tmp_path / "episode.gif").stat().st_size > 0
+
+
+def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    command = [
+        "evaluate",
+        "--algo",
+        "random",
+        "--env",
+        "particle/simple_tag",
+        "env.adversaries=2",
+        "threads=1",
+        "--episodes",
+        "10",
+    ]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["teams"]["adversary"]["return_by_agent"]) == 2
+    assert main([*command, "--seed", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["teams"] != report["teams"]
+    assert main(["evaluate", "algo=random", "threads=1", "--episodes", "10"]) == 0
+    expected = capsys.readouterr().out
+    assert "return_mean" in expected
+    assert "agent_0 -" in expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_env_says_whether_the_contract_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    import coterie.envs.contract.check as checking
+
+    seen: dict[str, Any] = {}
+
+    def check(make: Any) -> Any:
+        seen["env"] = make(3, 1)
+        finding = SimpleNamespace(severity="error", rule="masks", message="none is usable", fix="leave one")
+        return SimpleNamespace(
+            ok=False, findings=(finding,), summary={"tested": "a bit"}, render=lambda width: "broken\n"
+        )
+
+    monkeypatch.setattr(checking, "check", check)
+    assert main(["check-env", "particle/simple_spread", "env.agents=5"]) == 1
+    assert capsys.readouterr().out == "broken\n"
+    assert (seen["env"].num_envs, seen["env"].spec.n) == (3, 5)
+    assert main(["check-env", "particle/simple_spread", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["fix"] == "leave one"
+
+
+def test_a_module_beside_the_user_is_found(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "from coterie.envs.make import make\n"
+        "def world(num_envs, seed, device, agents=2):\n"
+        "    return make('particle/simple_spread', {'agents': agents}, num_envs, seed, device=device)\n"
+    )
+    program = "import sys; sys.path.remove(''); from coterie.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    words = [
+        "evaluate",
+        "--algo",
+        "random",
+        "--env",
+        "mine:world",
+        "env.agents=4",
+        "threads=1",
+        "--episodes",
+        "2",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["teams"]["agent"]["return_by_agent"]) == 4
+
+
+def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip().count(".") == 2
+
+
+def test_the_program_alone_shows_its_help(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert "check-env" in captured.out
+    assert captured.err == ""

@@ -1,0 +1,188 @@
+"""`coterie bench`, and the scripts in benchmarks/ with tiny durations."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.cli.app import run
+from coterie.commands.benchmark import PHASES, Stopwatch, bench
+from coterie.config.resolve import resolve
+from coterie.core.errors import UserError
+from places import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+TINY = ["num_envs=2", "threads=1", "device=cpu"]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of benchmarks/ by name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    threads = torch.get_num_threads()
+    yield importlib.import_module
+    torch.set_num_threads(threads)
+
+
+# ---------------------------------------------------------------------------------------------------------------- bench
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["algo=mappo", "rollout_length=4"],
+        ["algo=ippo", "rollout_length=4", "algo.rnn=gru", "algo.rnn_size=8", "algo.sequence_length=2"],
+        ["env=particle/simple_tag", "rollout_length=4", "teams.agent.algo=random"],
+        [
+            "env=particle/simple_tag",
+            "algo.rollout_length=4",
+            "teams.agent.algo=ippo",
+            "teams.agent.algo.rollout_length=8",
+        ],
+        ["algo=random", "rollout_length=4"],
+    ],
+    ids=["feed-forward", "recurrent", "two teams", "two rollout lengths", "no learner"],
+)
+def test_the_shares_of_the_phases_add_up_to_one(settings: list[str]):
+    report = bench(resolve([*TINY, *settings]), 0.1)
+    assert json.loads(json.dumps(report)) == report
+    assert list(report["time"]) == list(PHASES)
+    assert sum(phase["share"] for phase in report["time"].values()) == pytest.approx(1)
+    assert report["time"]["environment"]["share"] > 0
+    assert (report["time"]["targets"]["share"] > 0) == (settings[0] != "algo=random")
+    assert report["steps_per_s"] > 0
+    assert report["world"]["steps_per_s"] > report["steps_per_s"]
+    assert report["memory"]["peak_mb"] > 50
+    assert report["machine"]["cores"] >= 1
+    assert (report["num_envs"], report["rollout_length"], report["threads"], report["device"]) == (2, 4, 1, "cpu")
+
+
+def test_bench_prints_json_or_tables(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(["bench", "--seconds", "0.1", "--json", "rollout_length=4", *TINY]) == 0
+    assert json.loads(capsys.readouterr().out)["algo"] == "mappo"
+    assert run(["bench", "--seconds", "0.1", "rollout_length=4", *TINY]) == 0
+    output = capsys.readouterr().out
+    assert "steps_per_s" in output
+    assert "environment" in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stopwatch_sums_the_time_of_calls_and_keeps_their_results():
+    class Sum:
+        def of(self, *numbers: float) -> float:
+            return sum(numbers)
+
+    watch, timed = Stopwatch(torch.device("cpu")), Sum()
+    watch.attach(timed, "of")
+    assert timed.of(1, 2, 3) == 6
+    first = watch.seconds
+    assert first > 0
+    assert timed.of() == 0
+    assert watch.seconds > first
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def test_the_learning_benchmark_trains_resumes_and_gathers(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    learning: ModuleType = script("learning")
+    places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    quick = ["--only", "simple-ppo", "--seeds", "0", *places]
+    tiny = ["num_envs=4", "rollout_length=26", "eval.every=100", "eval.episodes=4", "eval.num_envs=4"]
+    assert learning.main([*quick, "steps=200", *tiny]) == 0
+    assert learning.main([*quick, "steps=200", *tiny]) == 0
+    assert "complete, 200 steps" in capsys.readouterr().out
+    (job,) = (job for job in learning.JOBS if job.name == "simple-ppo")
+    further = learning.plan(job, 0, learning._parser().parse_args([*quick, "steps=300", *tiny]))
+    assert further.words == ["resume", str(tmp_path / "runs" / "simple-ppo" / "seed0"), "steps=300"]
+    with pytest.raises(UserError, match=r"other settings \(algo.lr=.*, not 0.9\)\. Add --again"):
+        learning.main([*quick, "steps=200", "algo.lr=0.9", *tiny])
+    assert learning.main([*quick, "--collect", "--episodes", "20"]) == 0
+    found = json.loads((tmp_path / "results" / "learning.json").read_text())
+    job = found["jobs"]["simple-ppo"]
+    assert job["seeds"]["0"]["steps"] == 200
+    assert -60 < job["final"]["agent"]["sum"]["mean"] < 0
+    assert -45 < job["baselines"]["random"] < -25
+    assert "| simple-ppo | 1 | 200 |" in (tmp_path / "results" / "learning.md").read_text()
+    assert (tmp_path / "results" / "learning-simple.png").stat().st_size > 1000
+
+
+def test_every_job_of_the_learning_benchmark_is_a_valid_configuration(script: Any):
+    jobs = script("jobs")
+    assert len({job.name for job in jobs.JOBS}) == len(jobs.JOBS)
+    for job in jobs.JOBS:
+        words = jobs.command(job, 3, "somewhere", ("steps=123",))
+        assert len({word.partition("=")[0] for word in words}) == len(words)
+        config = resolve(words).config
+        assert (config.seed, config.steps, config.threads) == (3, 123, 1)
+
+
+def test_the_scripted_policy_is_better_than_the_random_policy(script: Any, monkeypatch: pytest.MonkeyPatch):
+    gathering, jobs = script("gathering"), script("jobs")
+    monkeypatch.setattr(gathering, "BASELINE_EPISODES", 300)
+    (job,) = (job for job in jobs.JOBS if job.name == "spread-openai-mappo")
+    found = gathering.baselines(job)
+    assert -245 < found["random"] / 3 < -218
+    assert -125 < found["spread_greedily"] / 3 < -105
+
+
+# ---------------------------------------------------------------------------------------------------------------- speed
+
+
+def test_the_yardstick_learns_and_reports_its_phases(script: Any, monkeypatch: pytest.MonkeyPatch):
+    yardstick = script("yardstick")
+    monkeypatch.setattr(yardstick, "NUM_ENVS", 4)
+    monkeypatch.setattr(yardstick, "STEPS", 30)
+    torch.manual_seed(0)
+    training = yardstick.Yardstick()
+    rows = training.collect()
+    assert [tuple(x.shape) for x in rows] == [(4 * 30 * 3, 18), *[(4 * 30 * 3,)] * 5]
+    before = [p.clone() for p in training.params]
+    training.update(rows)
+    assert all(not torch.equal(p, q) for p, q in zip(training.params, before, strict=True))
+    found = yardstick.measure(0.01)
+    assert set(found) == {"steps_per_s", "steps_per_s_quiet", "collect_ms", "update_ms"}
+    assert min(found.values()) > 0
+
+
+def test_the_speed_benchmark_alternates_with_the_yardstick(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    speed = script("speed")
+    stick = tmp_path / "stick.py"
+    stick.write_text("print(1000)")
+    rows = ["--only", "world-128", "--rounds", "1", "--seconds", "0.1", "--threads", "1"]
+    assert speed.main([*rows, "--yardstick", str(stick), "--results", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    assert row["ratio"] == pytest.approx(row["steps_per_s"] / 1000)
+    assert row["steps_per_s"] > 10_000
+    assert "simple_spread alone, 128 environments" in capsys.readouterr().out
+    assert (tmp_path / "speed.png").stat().st_size > 1000
+
+
+def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
+    speed = script("speed")
+    (row,) = (row for row in speed._cases() if row.name == "ippo")
+    phases = dict.fromkeys(PHASES, 10.0)
+
+    def taken(mine: float, stick: float) -> dict[str, Any]:
+        beside = {"steps_per_s_quiet": stick, "collect_ms": 20.0, "update_ms": 40.0}
+        return {"steps_per_s": mine, "phases_ms": phases, "memory": {"peak_mb": 100.0}, "yardstick": beside}
+
+    found = speed.summarize(row, [taken(50, 100), taken(60, 100), taken(5, 20), taken(70, 120), taken(40, 90)])
+    assert (found["discarded"], found["steps_per_s"], found["yardstick"]) == (1, 60, 100)
+    assert found["ratio"] == pytest.approx(0.6)
+    content = {"machine": speed.machine(), "date": "", "command": "", "rows": [found]}
+    page = speed.page(content | {"threads": 1, "yardstick": "", "rounds": 5, "seconds": 1.0})
+    assert "| ratio |  |  |  |  |  | 1.50 | 0.50 |" in page

@@ -1,0 +1,135 @@
+"""`coterie play`: videos and windows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import coterie
+from coterie.cli.app import run
+from coterie.commands.image_window import show
+from coterie.core.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings: dict[str, Any] = {"env": "particle/simple_tag", "env.episode_limit": 7, "teams.agent.algo": "random"}
+    quick = {
+        "num_envs": 2,
+        "rollout_length": 8,
+        "steps": 14,
+        "threads": 1,
+        "progress": "off",
+        "device": "cpu",
+        "eval.episodes": 2,
+    }
+    out = tmp_path_factory.mktemp("run") / "tag"
+    return coterie.train(algo="mappo", out=out, **settings, **quick, **{"log.tensorboard": False}).run
+
+
+def read(video: Path, size: int) -> np.ndarray:
+    """Returns the frames of a square video, [T, size, size, 3]."""
+    if video.suffix == ".gif":
+        return iio.imread(video)
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    raw = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(raw, np.uint8).reshape(-1, size, size, 3)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "gif"])
+def test_a_video_contains_the_final_timesteps(tag: Path, tmp_path: Path, suffix: str):
+    video = tmp_path / f"played.{suffix}"
+    assert run(["play", str(tag), "--video", str(video), "--episodes", "2", "--size", "128"]) == 0
+    frames = read(video, 128)
+    assert frames.shape == (2 * (7 + 1), 128, 128, 3)
+    assert len(np.unique(frames.reshape(16, -1), axis=0)) > 8  # something moves
+
+
+def test_the_random_policy_needs_no_run(tmp_path: Path):
+    video = tmp_path / "random.mp4"
+    command = ["play", "--algo", "random", "--env", "particle/simple_spread", "--video", str(video), "--size", "96"]
+    assert run(command) == 0
+    assert read(video, 96).shape == (25 + 1, 96, 96, 3)
+
+
+def test_a_video_depends_on_the_seed_only(tag: Path):
+    first, same, other = (
+        iio.imread(coterie.play(tag, video=tag / f"{i}.gif", size=64, seed=seed))  # pyright: ignore[reportArgumentType]
+        for i, seed in enumerate((1, 1, 2))
+    )
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_other_file_types_are_refused_before_anything_runs(tag: Path):
+    with pytest.raises(UserError, match=r"expected a file that ends in \.mp4 or \.gif"):
+        run(["play", str(tag), "--video", "played.avi"])
+
+
+class TclError(Exception):
+    """The error of Tk without a display."""
+
+
+class Headless:
+    def Tk(self) -> None:
+        raise TclError("no display name and no $DISPLAY environment variable")
+
+
+@pytest.mark.parametrize("toolkit", [None, Headless()])
+def test_without_a_display_the_error_suggests_a_video(tag: Path, monkeypatch: pytest.MonkeyPatch, toolkit: Any):
+    monkeypatch.setitem(sys.modules, "tkinter", toolkit)
+    with pytest.raises(UserError, match=r"cannot open a window .*\. Record the episode instead: --video FILE"):
+        run(["play", str(tag)])
+
+
+class Toolkit:
+    """A replacement for tkinter that records what is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[int, int]] = []
+        self.pending: list[Any] = []
+        self.pauses: list[int] = []
+        self.window_title = ""
+
+    def Tk(self) -> Toolkit:
+        return self
+
+    def title(self, text: str) -> None:
+        self.window_title = text
+
+    def resizable(self, *_: bool) -> None: ...
+
+    def bind(self, *_: Any) -> None: ...
+
+    def Label(self, *_: Any, **__: Any) -> Toolkit:
+        return self
+
+    def pack(self) -> None: ...
+
+    def configure(self, image: Any) -> None:
+        self.shown.append(image.size)
+
+    def after(self, pause: int, call: Any) -> None:
+        self.pauses.append(pause)
+        self.pending.append(call)
+
+    def mainloop(self) -> None:
+        while self.pending:
+            self.pending.pop(0)()
+
+
+def test_a_window_shows_every_frame_at_its_time(monkeypatch: pytest.MonkeyPatch):
+    toolkit = Toolkit()
+    monkeypatch.setitem(sys.modules, "tkinter", toolkit)
+    monkeypatch.setattr("PIL.ImageTk.PhotoImage", lambda image, master: image)
+    show((np.full((4, 6, 3), i, np.uint8) for i in range(5)), "an episode", fps=20)
+    assert toolkit.shown == [(6, 4)] * 5
+    assert toolkit.window_title == "an episode"
+    assert max(toolkit.pauses) <= 50

@@ -1,0 +1,151 @@
+"""A run that was stopped and resumed is bit-identical to an uninterrupted one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from coterie.commands import train as training
+from tinyruns import Process, assert_same, checkpoint_state, is_run, log_entries, stop_at, tiny, train
+
+pytestmark = pytest.mark.usefixtures("without_curves")
+
+SPREAD = ("env=particle/simple_spread",)
+TAG = ("env=particle/simple_tag",)
+GRU = ("algo.rnn=gru", "algo.rnn_size=6")
+CASES = {
+    "feed-forward": (*SPREAD, "algo=mappo"),
+    "decentralized critic, unshared, normalized observations": (
+        *(*SPREAD, "algo=ippo", "algo.share_params=none", "algo.normalize_obs=true"),
+        *("algo.lr_schedule=linear", "algo.entropy_schedule=linear"),
+    ),
+    "gru": (*SPREAD, *GRU, "algo=mappo"),
+    "lstm in sequences": (*SPREAD, "algo=ippo", "algo.rnn=lstm", "algo.rnn_size=6", "algo.sequence_length=5"),
+    "state critic, continuous": (*SPREAD, "algo=mappo", "algo.critic=state", "env.actions=continuous"),
+    "two teams": (*TAG, "algo=mappo", "algo.normalize_obs=true"),
+    "two teams, different rollout lengths": (
+        *(*TAG, "algo=mappo", *GRU),
+        *("teams.adversary.algo.rollout_length=10", "teams.agent.algo.rollout_length=40"),
+    ),
+    "two teams, different algorithms": (
+        *(*TAG, "algo=mappo"),
+        *("teams.agent.algo=ippo", "teams.agent.algo.hidden_sizes=[5]", "teams.agent.algo.rollout_length=20"),
+    ),
+    "metrics pending": (*SPREAD, "algo=mappo", "log.every=3"),
+    "greedy evaluation": (*SPREAD, "algo=mappo", "eval.mode=greedy"),
+}
+
+
+COMBINED = (*CASES["two teams, different rollout lengths"], "log.every=3", "checkpoint.every=1", "steps=400")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_bit_identical(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(whole, "steps=400", *CASES[case])
+    with monkeypatch.context() as patch:
+        stop_at(patch, 130)  # between two evaluations, within the longer rollout
+        train(parts, "steps=400", *CASES[case])
+    assert checkpoint_state(parts)["steps"] < 200
+    with monkeypatch.context() as patch:
+        stop_at(patch, 290)
+        training.resume(parts, [])
+    training.resume(parts, [])
+    assert_same(checkpoint_state(whole), checkpoint_state(parts))
+    assert log_entries(whole) == log_entries(parts)
+    assert checkpoint_state(parts)["steps"] >= 400
+    assert (whole / "checkpoints" / "best").read_text() == (parts / "checkpoints" / "best").read_text()
+
+
+def test_extending_a_finished_run_is_bit_identical(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(whole, *SPREAD, "steps=480")
+    train(parts, *SPREAD, "steps=240")  # where an evaluation is due anyway
+    training.resume(parts, ["steps=480"])
+    for state in (one := checkpoint_state(whole), other := checkpoint_state(parts)):
+        assert state["steps"] >= 480
+    assert_same(one["algorithms"], other["algorithms"])
+    assert_same(one["collector"], other["collector"])
+    assert log_entries(whole) == log_entries(parts)
+
+
+def test_a_checkpoint_contains_every_generator(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    train(one, *SPREAD, "steps=80")
+    train(other, *SPREAD, "steps=80", "seed=1")
+    for read in (lambda s: s["collector"]["env"]["generator"], lambda s: s["algorithms"]["agent"]["shuffle"]):
+        assert read(checkpoint_state(one)).tolist() != read(checkpoint_state(other)).tolist()
+    assert log_entries(one) != log_entries(other)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_after_a_rollout_and_suggests_how_to_resume(number: signal.Signals, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = (*SPREAD, *GRU, "algo=mappo", "steps=1600", "eval.every=800", "log.tensorboard=true")
+    process = Process(tmp_path, "train", *tiny(*settings), f"out={parts}")
+    process.wait_for(lambda: (parts / "metrics.jsonl").exists() and len(log_entries(parts)) > 2)
+    process.signal(number)
+    code, output = process.end()
+    assert code == 128 + number
+    assert f"coterie resume {parts}" in output
+    assert {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}[number] in output
+    assert "Traceback" not in output
+    assert 0 < checkpoint_state(parts)["steps"] < 1600
+    train(whole, *settings)
+    training.resume(parts, [])
+    assert_same(checkpoint_state(whole), checkpoint_state(parts))
+    assert log_entries(whole) == log_entries(parts)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_is_bit_identical(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    train(whole, *COMBINED)
+    draw = random.Random(0)
+    kills = runs = 0
+    while kills < 20:
+        out, done = tmp_path / f"run{runs}", False
+        runs += 1
+        while not done:
+            words = ("resume", out) if is_run(out) else ("train", *tiny(*COMBINED), f"out={out}")
+            if not is_run(out):
+                assert not (out / "metrics.jsonl").exists()
+                shutil.rmtree(out, ignore_errors=True)  # killed before the run folder was complete
+            if kills % 2:  # after a random time
+                killed = Process(tmp_path, *words).kill_after(draw.uniform(0, 1))
+            else:  # while writing
+                killed = Process(tmp_path, *words, die_at=draw.randint(1, 150)).end()[0] == -signal.SIGKILL
+            kills += killed
+            done = not killed
+        assert_same(checkpoint_state(whole), checkpoint_state(out))
+        assert log_entries(whole) == log_entries(out)
+    assert kills >= 20
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_any_file_change_can_be_resumed(tmp_path: Path) -> None:
+    """Covers every file change between two checkpoints."""
+    settings = (*SPREAD, "algo=mappo", "checkpoint.every=1")
+    whole, start = tmp_path / "whole", tmp_path / "start"
+    train(whole, *settings, "steps=160")
+    train(start, *settings, "steps=120")
+    config = start / "config.yaml"
+    config.write_text(config.read_text().replace("steps: 120", "steps: 160"))
+    for change in itertools.count(1):
+        out = tmp_path / f"change{change}"
+        shutil.copytree(start, out)
+        code, output = Process(tmp_path, "resume", out, die_at=change).end()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, output
+        code, output = Process(tmp_path, "resume", out).end()
+        assert code == 0 or "has finished its 160 steps" in output  # killed after the last change
+        assert_same(checkpoint_state(whole)["algorithms"], checkpoint_state(out)["algorithms"])
+        assert_same(checkpoint_state(whole)["collector"], checkpoint_state(out)["collector"])
+        shutil.rmtree(out)
+    assert change > 10

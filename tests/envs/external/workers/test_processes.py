@@ -1,0 +1,409 @@
+"""Worker processes: results identical to serial stepping, and every kind of failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.__main__ import main
+from coterie.config.schema import WorkersConfig
+from coterie.core.errors import EnvironmentFailedError, UserError, WorkersFailedError
+from coterie.core.types import Step, Timestep
+from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.shared_arrays import SharedArrays
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
+from coterie.envs.external.workers.codec import pack, unpack
+from coterie.envs.external.workers.processes import ProcessBackend
+from coterie.policies.base import RandomPolicy
+from coterie.runs import checkpoints
+from coterie.training.collector import Collector
+from places import HELPERS
+from tinyruns import stop_at
+
+COUNTING = "gym/faultyworlds:Counting-v0"
+FAULTY = HELPERS / "faultyworlds.py"
+FAULTS = ("exits", "killed", "hangs", "raises", "nan", "nan_reward", "shape")
+
+
+def make_env(name: str, workers: int, num_envs: int = 5, seed: int = 3, **params: Any) -> BackendVectorEnv:
+    if not workers:
+        layout, make = instance_factory(name, params)
+        return BackendVectorEnv(SerialBackend(make, layout, num_envs), seed, "cpu")
+    return BackendVectorEnv(
+        ProcessBackend(name, params, num_envs, WorkersConfig(count=workers, timeout=3.0, restarts=2)), seed, "cpu"
+    )
+
+
+def play(env: BackendVectorEnv, steps: int) -> list[Timestep | Step]:
+    """Steps and timesteps with random actions, after a reset."""
+    generator = torch.Generator().manual_seed(0)
+    timestep = Timestep({}, {}, {}, *(torch.ones(env.num_envs, 1),) * 2, torch.ones(env.num_envs))
+    found: list[Timestep | Step] = []
+    for _ in range(steps):
+        step, timestep = env.step(random_actions(env.spec, timestep, generator))
+        found += [step, timestep]
+    return found
+
+
+@pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
+def test_results_do_not_depend_on_the_number_of_workers(name: str):
+    envs = [make_env(name, workers) for workers in (0, 1, 4)]
+    first = [env.reset() for env in envs]
+    rest = [play(env, 40) for env in envs]
+    for env in envs:
+        env.close()
+    for other in (1, 2):
+        assert first_difference(first[0], first[other]) is None
+        assert all(first_difference(a, b) is None for a, b in zip(rest[0], rest[other], strict=True))
+
+
+def test_wrappers_have_the_same_results_in_workers():
+    wrappers = {"sticky_actions": 0.5, "action_repeat": 2, "frame_stack": 3}
+    envs = [make_env("gym/CartPole-v1", workers, wrappers=wrappers) for workers in (0, 2)]
+    first, rest = [env.reset() for env in envs], [play(env, 40) for env in envs]
+    assert first_difference(*first) is None
+    assert all(first_difference(a, b) is None for a, b in zip(*rest, strict=True))
+    plain = make_env("gym/CartPole-v1", 0)
+    plain.reset()
+    assert rest[0][-1].obs["agent"].shape[-1] == 3 * play(plain, 1)[-1].obs["agent"].shape[-1]  # pyright: ignore
+    for env in (*envs, plain):
+        env.close()
+
+
+def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
+    envs = [make_env("gym/CartPole-v1", workers) for workers in (2, 0, 3)]
+    envs[0].reset()
+    play(envs[0], 12)
+    checkpoints.save(tmp_path / "state", {"env": envs[0].state_dict()}, {})
+    expected = play(envs[0], 30)
+    state = checkpoints.load(tmp_path / "state")[0]["env"]
+    for env in envs[1:]:
+        env.load_state_dict(state)
+        assert all(first_difference(a, b) is None for a, b in zip(play(env, 30), expected, strict=True))
+    for env in envs:
+        env.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: str, tmp_path: Path, caplog: Any):
+    env = make_env(COUNTING, 2, num_envs=4, fault=fault, once=str(tmp_path / "once"))
+    env.reset()
+    found = play(env, 3)
+    step, timestep = found[-2], found[-1]
+    assert isinstance(step, Step)
+    assert isinstance(timestep, Timestep)
+    assert step.lost is not None
+    lost = step.lost.tolist()
+    own = [True, True, False, False]
+    assert lost in (own, own[::-1])  # whichever worker came first
+    gone = step.lost
+    age, episode = timestep.obs["agent"][:, 0, 2], timestep.obs["agent"][:, 0, 1]
+    assert age.tolist() == torch.where(gone, 0.0, 3.0).tolist()
+    assert episode[gone].tolist() == [1.0, 1.0]  # in a new process
+    assert torch.equal(timestep.first[:, 0], gone)
+    assert timestep.acted.all()
+    assert not step.reward[gone].any()
+    assert (step.reward[~gone] == 3).all()
+    assert len(set(timestep.obs["agent"][:, 0, 0].tolist())) == 4  # different random numbers
+    assert "replaced a worker" in caplog.text
+    after = play(env, 1)[0]
+    assert isinstance(after, Step)
+    assert after.lost is None
+    assert after.reward[:, 0].tolist() == torch.where(gone, 1.0, 4.0).tolist()
+    env.close()
+
+
+def test_nothing_is_lost_without_a_fault(tmp_path: Path):
+    env = make_env(COUNTING, 2, num_envs=4)
+    env.reset()
+    steps = [x for x in play(env, 8) if isinstance(x, Step)]
+    assert all(step.lost is None for step in steps)
+    assert steps[5].episode_terminated.all()
+    env.close()
+
+
+def test_too_many_failures_raise_an_error_with_the_reason():
+    env = make_env(COUNTING, 1, num_envs=2, fault="raises")
+    env.reset()
+    message = r"failed 3 times.*environments 0 to 1 of .*ZeroDivisionError: the ball has no weight \(faultyworlds.py"
+    with pytest.raises(WorkersFailedError, match=message):
+        play(env, 12)
+    env.close()
+
+
+def test_an_environment_that_cannot_be_made_in_a_worker_is_a_one_line_error():
+    with pytest.raises(UserError, match="nothing here"):
+        ProcessBackend("gym/nothing here", {}, 2, WorkersConfig(count=1))
+
+
+def test_the_collector_drops_a_lost_episode_and_truncates_the_step_before_it(tmp_path: Path):
+    env = make_env(COUNTING, 2, num_envs=4, fault="exits", once=str(tmp_path / "once"), length=6)
+    (team,) = env.spec.default_teams()
+    collector = Collector(env, {team.name: RandomPolicy(team, env.device)}, 0)
+    rollouts, acted = collector.advance(10)
+    rollout = rollouts[team.name]
+    gone = ~rollout.acted[2]
+    assert int(gone.sum()) == 2
+    assert (
+        int(acted) == 10 * 4 - 2 - 2 - 2
+    )  # lost timesteps, and final timesteps of the others and of the restarted ones
+    assert torch.equal(rollout.episode_truncated[1], gone)
+    assert torch.equal(rollout.truncated[1, :, 0], gone)
+    assert not rollout.episode_truncated[2:].any()
+    assert not rollout.reward[2, gone].any()
+    assert rollout.first[3, gone].all()
+    assert collector.dropped == 2
+    finished = collector.pop_finished()
+    assert finished is not None
+    assert finished.length.tolist() == [6, 6, 6, 6]
+    assert finished.returns[:, 0].tolist() == [21.0] * 4
+    env.close()
+
+
+def test_training_continues_after_a_failure_and_counts_it(tmp_path: Path):
+    result = coterie.train(
+        algo="ppo",
+        env={"name": COUNTING, "fault": "killed", "once": str(tmp_path / "once"), "episode": 40},
+        num_envs=4,
+        steps=1600,
+        workers={"count": 2},
+        rollout_length=20,
+        device="cpu",
+        threads=1,
+        out=tmp_path / "run",
+        progress="off",
+        eval={"every": 0},
+        log={"tensorboard": False},
+    )
+    metrics = (result.run / "metrics.jsonl").read_text()
+    assert '"rollout/dropped": 2' in metrics
+    assert '"rollout/return_mean": 21.0' in metrics
+
+
+def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
+    code = main(
+        ["train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "env.episode=40", "num_envs=2", "steps=2000",
+         "workers.count=1", "workers.restarts=1", "rollout_length=10", "device=cpu", "eval.every=0",
+         "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
+    )  # fmt: skip
+    assert code == 3
+    output = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "the ball has no weight" in output
+    assert "workers.restarts=1" in output
+    assert coterie.load(tmp_path / "run") is not None
+
+
+def test_an_environment_that_raises_without_workers_is_a_one_line_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    message = [
+        *("train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "num_envs=2", "steps=2000"),
+        *(
+            "rollout_length=10",
+            "device=cpu",
+            "log.tensorboard=false",
+            "progress=off",
+            "eval.episodes=4",
+            "eval.num_envs=2",
+        ),
+    ]
+    line = next(k for k, text in enumerate(FAULTY.read_text().splitlines(), 1) if "raise ZeroDivisionError" in text)
+    assert main([*message, "env.episode=40", "eval.every=0", f"out={tmp_path / 'run'}"]) == 3
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert output.startswith(f"coterie: {COUNTING} failed in a step: ZeroDivisionError: the ball has no weight")
+    assert f"(faultyworlds.py:{line})" in output
+    assert f"last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in output
+    assert coterie.load(tmp_path / "run") is not None
+    monkeypatch.setenv("COTERIE_DEBUG", "1")
+    assert main([*message, "env.episode=1", f"out={tmp_path / 'other'}"]) == 3
+    output = capsys.readouterr().err  # during the warm-up with random actions
+    assert f'{FAULTY}", line {line}, in fail' in output
+    assert output.endswith("There is no checkpoint yet.\n")
+
+
+def test_the_reported_line_is_in_the_users_own_code(monkeypatch: pytest.MonkeyPatch):
+    env = make_env(COUNTING, 0)
+    monkeypatch.setattr("faultyworlds.Counting.reset", lambda *_, **__: json.loads("{"))
+    message = r"failed in reset: JSONDecodeError: Expecting .* \(test_processes.py:\d+\)"
+    with pytest.raises(EnvironmentFailedError, match=message) as caught:
+        env.reset()
+    assert isinstance(caught.value.__cause__, json.JSONDecodeError)
+    env.close()
+
+
+def test_no_worker_survives_a_killed_trainer(tmp_path: Path):
+    """A trainer in a process of its own with hanging workers, ended by SIGKILL."""
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        f"import sys, time\nsys.path.insert(0, {str(HELPERS)!r})\n"
+        "from coterie.config.schema import WorkersConfig\n"
+        "from coterie.envs.external.workers.processes import ProcessBackend\n"
+        "if __name__ == '__main__':\n"
+        "    config = WorkersConfig(count=2, timeout=500)\n"
+        f"    backend = ProcessBackend({COUNTING!r}, {{'fault': 'hangs'}}, 4, config)\n"
+        "    backend.reset(0)\n"
+        "    print(*backend.pids, flush=True)\n"
+        "    while True:\n        backend.send()\n        backend.receive()\n"
+    )
+    trainer = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    pids = trainer.stdout.readline().split()
+    time.sleep(0.5)  # the workers hang by now
+    assert all(alive(int(pid)) for pid in pids)
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    trainer.stdout.close()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(alive(int(pid)) for pid in pids):
+        time.sleep(0.05)
+    assert not any(alive(int(pid)) for pid in pids)
+
+
+def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`timeout` sends it to the trainer and to all processes of its group."""
+    run = tmp_path / "run"
+    message = [
+        *(
+            "algo=ppo",
+            "env=gym/CartPole-v1",
+            "workers.count=2",
+            "num_envs=4",
+            "steps=10M",
+            "rollout_length=20",
+            "device=cpu",
+        ),
+        *("threads=1", "eval.every=0", "log.tensorboard=false", f"out={run}"),
+    ]
+    output = tmp_path / "said"
+    with output.open("w") as out:
+        trainer = subprocess.Popen(
+            [sys.executable, "-m", "coterie", "train", *message], stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+            assert trainer.poll() is None, output.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert len(group(trainer.pid)) >= 4  # the trainer, the fork server and two workers
+        trainer.terminate()
+        os.killpg(trainer.pid, signal.SIGTERM)
+        assert trainer.wait(60) == 128 + signal.SIGTERM
+        until = time.monotonic() + 10
+        while group(trainer.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not group(trainer.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+    caught = output.read_text()
+    assert "Resume with: coterie resume" in caught
+    assert "replaced" not in caught
+    found = checkpoints.Checkpoints(run / "checkpoints").latest()
+    assert found is not None
+    stop_at(monkeypatch, found.steps + 80)
+    assert main(["resume", str(run), "workers.count=0", "progress=off"]) == 0
+    resumed = checkpoints.Checkpoints(run / "checkpoints").latest()
+    assert resumed is not None
+    assert found.steps < resumed.steps < 10_000_000
+
+
+def test_workers_that_are_not_closed_do_not_block_the_exit(tmp_path: Path):
+    script = tmp_path / "forgets.py"
+    script.write_text(
+        "from coterie.config.schema import WorkersConfig\n"
+        "from coterie.envs.external.workers.processes import ProcessBackend\n"
+        "if __name__ == '__main__':\n"
+        "    backend = ProcessBackend('gym/CartPole-v1', {}, 2, WorkersConfig(count=1))\n"
+        "    backend.reset(0)\n"
+    )
+    assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
+
+
+def group(leader: int) -> list[int]:
+    """Running processes of a process group."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, _, number = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            members += [int(entry.name)] if int(number) == leader and state != "Z" else []
+    return members
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_batched_environments_refuse_workers_before_anything_is_written(tmp_path: Path, capsys: Any):
+    code = main(["train", "workers.count=2", "steps=1000", f"out={tmp_path / 'run'}", "progress=off"])
+    output = capsys.readouterr().err.strip()
+    assert code == 2
+    assert output.startswith("coterie: workers.count=2: particle/simple_spread steps all its environments as one batch")
+    assert "\n" not in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_loading_a_run_starts_no_workers_and_evaluation_closes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Only training and evaluation step environments long enough to need workers."""
+    given = {"num_envs": 2, "eval": {"every": 0}, "log": {"tensorboard": False}, "progress": "off", "device": "cpu"}
+    run = coterie.train(algo="ppo", env=COUNTING, steps=60, rollout_length=10, out=tmp_path / "run", **given).run
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("  count: 0", "  count: 2"))
+    made: list[ProcessBackend] = []
+    init = ProcessBackend.__init__
+
+    def counted(self: ProcessBackend, *args: Any, **more: Any) -> None:
+        made.append(self)
+        init(self, *args, **more)
+
+    monkeypatch.setattr(ProcessBackend, "__init__", counted)
+    coterie.load(run)
+    assert not made
+    coterie.evaluate(run, episodes=4)
+    assert len(made) == 1
+    assert made[0].pids == []
+
+
+def test_shared_arrays_map_given_memory():
+    layout, _ = instance_factory("gym/CartPole-v1", {})
+    memory = bytearray(SharedArrays.size(layout, 3))
+    one, other = SharedArrays(layout, 3, memoryview(memory)), SharedArrays(layout, 3, memoryview(memory))
+    one.obs["agent"][""][...] = np.arange(12).reshape(3, 1, 4)
+    one.discrete["agent"][...] = 7
+    one.flags[1] = True
+    assert other.obs["agent"][""].tolist() == np.arange(12).reshape(3, 1, 4).tolist()
+    assert other.discrete["agent"].tolist() == [[[7]]] * 3
+    assert other.episode_end.tolist() == [[False, False], [True, True], [False, False]]
+    assert not other.reward.any()
+
+
+def test_states_are_encoded_as_plain_values_and_tensors():
+    value = {"a": torch.arange(3), "b": [1, None, {"c": 2.5}], "d": np.ones((2, 2), np.uint8)}
+    found = unpack(pack(value))
+    assert found["b"] == value["b"]
+    assert torch.equal(found["a"], value["a"])
+    assert found["d"].dtype == np.uint8
+    with pytest.raises(TypeError):
+        pack({"f": main})

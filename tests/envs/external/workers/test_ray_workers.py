@@ -1,0 +1,325 @@
+"""Ray workers: results identical to serial stepping, every kind of failure, and no remaining processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import coterie
+from coterie.__main__ import main
+from coterie.config.schema import WorkersConfig
+from coterie.core.errors import UserError, WorkersFailedError
+from coterie.core.types import Action, Step, Timestep
+from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
+from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
+from coterie.envs.external.workers import ray_workers
+from coterie.envs.make import make
+from coterie.policies.base import RandomPolicy
+from coterie.training.collector import Collector
+from places import HELPERS
+from tinyruns import assert_same
+
+COUNTING, OBEDIENT, WIDE = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient", "Wide"))
+EXITS, KILLED, HANGS, RAISES, NAN = range(1, 6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local() -> Iterator[None]:
+    """A local Ray for all tests."""
+    with ray_workers.connect("local", 2) as connection:
+        connection.wait_until_ready()
+        yield
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[subprocess.Popen[str]]:
+    """A cluster of three nodes, two of them with one core each, found by this process as `auto`."""
+    folder = tempfile.mkdtemp(prefix="coterie-test-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listens on this machine only
+        os.mkdir(f"{folder}/ray")
+        with subprocess.Popen(
+            [sys.executable, str(HELPERS / "raycluster.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("127.0.0.1:")
+            yield process
+    shutil.rmtree(folder)
+
+
+def ray_backend(name: str, num_envs: int, count: int, **config: Any) -> BackendVectorEnv:
+    return BackendVectorEnv(
+        ray_workers.ray_backend(name, {}, num_envs, WorkersConfig(count=count, kind="ray", **config)), 3, "cpu"
+    )
+
+
+def serial(name: str, num_envs: int) -> BackendVectorEnv:
+    layout, instance = instance_factory(name, {})
+    return BackendVectorEnv(SerialBackend(instance, layout, num_envs), 3, "cpu")
+
+
+def play(env: BackendVectorEnv, timestep: Timestep, steps: int) -> list[Timestep | Step]:
+    """Steps and timesteps with random actions."""
+    generator = torch.Generator().manual_seed(0)
+    found: list[Timestep | Step] = []
+    for _ in range(steps):
+        step, timestep = env.step(random_actions(env.spec, timestep, generator))
+        found += [step, timestep]
+    return found
+
+
+@pytest.mark.parametrize(("name", "num_envs", "workers"), [("gym/CartPole-v1", 5, 2), (WIDE, 5, 1)])
+def test_ray_workers_have_the_same_results_as_serial_stepping(name: str, num_envs: int, workers: int):
+    envs = [serial(name, num_envs), ray_backend(name, num_envs, workers)]
+    first_timesteps = [env.reset() for env in envs]
+    assert first_difference(*first_timesteps) is None
+    for a, b in zip(
+        *(play(env, timestep, 40) for env, timestep in zip(envs, first_timesteps, strict=True)), strict=True
+    ):
+        assert first_difference(a, b) is None
+    if envs[0].spec.exact_resume:  # states are interchangeable
+        for one, other in (envs, envs[::-1]):
+            state = one.state_dict()
+            expected = play(one, first_timesteps[0], 12)
+            other.load_state_dict(state)
+            assert all(
+                first_difference(a, b) is None
+                for a, b in zip(play(other, first_timesteps[0], 12), expected, strict=True)
+            )
+    for env in envs:
+        env.close()
+
+
+def test_double_buffering_on_ray_does_not_change_results():
+    found, states = [], []
+    for workers in (None, WorkersConfig(count=1, kind="ray", overlap=True)):
+        env = make("gym/CartPole-v1", {}, 5, 3, workers=workers)
+        assert isinstance(env, DoubleBufferedEnv) == (workers is not None)
+        (team,) = env.spec.default_teams()
+        collector = Collector(env, {team.name: RandomPolicy(team, env.device)}, 0)
+        found.append([collector.advance(length)[0]["agent"] for length in (20, 1, 20)])
+        states.append(env.state_dict())
+        env.close()
+    assert all(first_difference(one, other) is None for one, other in zip(*found, strict=True))
+    assert_same(*states)
+
+
+def test_a_failing_ray_worker_of_one_half_loses_only_its_own_environments(caplog: Any):
+    env = make(OBEDIENT, {}, 4, 3, workers=WorkersConfig(count=1, kind="ray", overlap=True, timeout=5.0, restarts=1))
+    env.reset()
+    commanded(env, 0, 0, 0, 0)
+    step, timestep = commanded(env, 0, 0, 0, EXITS)
+    assert step.lost is not None
+    assert step.lost.tolist() == [False, False, True, True]
+    assert timestep.obs["agent"][:, 0, 2].tolist() == [2.0, 2.0, 0.0, 0.0]
+    assert "environments 2 to 3" in caplog.text
+    assert "process ended" in caplog.text
+    step, timestep = commanded(env, 0, 0, 0, 0)
+    assert step.lost is None
+    assert timestep.obs["agent"][:, 0, 2].tolist() == [3.0, 3.0, 1.0, 1.0]
+    env.close()
+
+
+def commanded(env: VectorEnv, *actions: int) -> tuple[Step, Timestep]:
+    """Steps environments that fail according to their actions."""
+    return env.step({"agent": Action(torch.tensor(actions).reshape(-1, 1, 1), None)})
+
+
+def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
+    env = ray_backend(OBEDIENT, num_envs=4, count=2, timeout=5.0, restarts=3)
+    number = env.reset().obs["agent"][:, 0, 0]
+    age = torch.zeros(4)
+    for fault, index, message in ((EXITS, 1, "process ended"), (HANGS, 2, "within 5 s"), (NAN, 0, "NaN or infinite")):
+        for actions in (0, fault):
+            step, timestep = commanded(env, *(actions if k == index else 0 for k in range(4)))
+            age += 1
+        gone = torch.arange(4) // 2 == index // 2
+        age[gone] = 0
+        assert step.lost is not None
+        assert torch.equal(step.lost, gone)
+        assert timestep.obs["agent"][:, 0, 2].tolist() == age.tolist()  # the others continue
+        assert timestep.obs["agent"][:, 0, 1].tolist() == [1.0] * 4
+        assert (timestep.obs["agent"][:, 0, 0] != number).tolist() == gone.tolist()  # new seeds
+        assert torch.equal(timestep.first[:, 0], gone)
+        assert timestep.acted.all()
+        assert step.reward[:, 0].tolist() == age.tolist()
+        assert message in caplog.text.splitlines()[-1]
+        number = timestep.obs["agent"][:, 0, 0]
+        assert commanded(env, 0, 0, 0, 0)[0].lost is None
+        age += 1
+    with pytest.raises(WorkersFailedError, match=r"failed 4 times.*environments 2 to 3 of .*the ball has no weight"):
+        commanded(env, 0, 0, 0, RAISES)
+    env.close()
+
+
+def test_different_versions_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_workers, "required_versions", lambda: {"coterie": "99.1", "Python": "3.99"})
+    with pytest.raises(
+        UserError, match=f"has coterie {coterie.__version__}, the trainer 99.1. Install the same version there"
+    ):
+        ray_backend(COUNTING, 1, 1)
+
+
+def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
+    code = main(
+        ["train", "algo=ppo", f"env={COUNTING}", "env.fault=killed", "env.episode=40", "num_envs=1", "steps=2000",
+         "workers.count=1", "workers.kind=ray", "workers.restarts=0", "rollout_length=10", "device=cpu", "eval.every=0",
+         "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
+    )  # fmt: skip
+    assert code == 3
+    output = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "its process ended" in output
+    assert "workers.restarts=0" in output
+    assert coterie.load(tmp_path / "run") is not None
+
+
+def test_training_survives_a_dead_node(nodes: subprocess.Popen[str], caplog: Any):
+    env = ray_backend(OBEDIENT, num_envs=2, count=2, address="auto", timeout=20.0)
+    env.reset()
+    commanded(env, 0, 0)
+    assert nodes.stdin is not None
+    assert nodes.stdout is not None
+    nodes.stdin.write("kill\n")
+    nodes.stdin.flush()
+    assert nodes.stdout.readline() == "killed\n"
+    lost = torch.zeros(2, dtype=torch.bool)
+    until = time.monotonic() + 60
+    while not lost.any() and time.monotonic() < until:
+        step, timestep = commanded(env, 0, 0)
+        lost = lost if step.lost is None else step.lost
+    assert lost.sum() == 1
+    assert timestep.obs["agent"][lost, 0, 2].tolist() == [0.0]
+    assert (timestep.obs["agent"][~lost, 0, 2] > 1).all()
+    assert "replaced a worker" in caplog.text
+    assert commanded(env, 0, 0)[1].obs["agent"][lost, 0, 2].tolist() == [1.0]
+    env.close()
+
+
+def test_ctrl_c_ends_the_workers_in_the_cluster(nodes: subprocess.Popen[str], tmp_path: Path):
+    """A terminal sends it to the trainer and all processes of its group."""
+    arguments = [
+        *("train", "algo=ppo", f"env={COUNTING}", "num_envs=2", "steps=1G", "workers.count=1", "workers.kind=ray"),
+        *(
+            "workers.address=auto",
+            "rollout_length=10",
+            "device=cpu",
+            "eval.every=0",
+            "log.tensorboard=false",
+            "progress=off",
+        ),
+        f"out={tmp_path / 'run'}",
+    ]
+    trainer = subprocess.Popen(
+        [sys.executable, "-m", "coterie", *arguments],
+        env={**os.environ, "PYTHONPATH": str(HELPERS)},
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() or trainer.poll() is not None)
+        actors = [pid for pid in family(nodes.pid) if name_of(pid).startswith("ray::RayActor")]
+        assert len(actors) == 1  # there is no evaluation
+        os.killpg(trainer.pid, signal.SIGINT)
+        assert trainer.wait(60) == 130
+    finally:
+        trainer.kill()
+        trainer.wait()
+    wait_for(lambda: not any(alive(pid) for pid in actors))
+    assert not any(alive(pid) for pid in actors)
+    assert coterie.load(tmp_path / "run") is not None
+
+
+def test_no_worker_and_no_ray_survive_a_killed_trainer(tmp_path: Path):
+    """A trainer in a process of its own with a local Ray and hanging workers, ended by SIGKILL."""
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        "from coterie.envs.external.workers import ray_workers\nfrom coterie.config.schema import WorkersConfig\n"
+        "config = WorkersConfig(count=2, kind='ray', timeout=500)\n"
+        f"backend = ray_workers.ray_backend({COUNTING!r}, {{'fault': 'hangs'}}, 2, config)\n"
+        "backend.reset(0)\n"
+        "print(ray_workers.connections['local'].folder, flush=True)\n"
+        "while True:\n    backend.send()\n    backend.receive()\n"
+    )
+    trainer = subprocess.Popen(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(HELPERS)}, stdout=subprocess.PIPE, text=True
+    )
+    assert trainer.stdout is not None
+    folder = Path(trainer.stdout.readline().strip())
+    time.sleep(0.5)  # by now the workers hang
+    started = family(trainer.pid)
+    assert sum(name_of(pid).startswith("ray::RayActor") for pid in started) == 2
+    assert folder.is_dir()
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    trainer.stdout.close()
+    wait_for(lambda: not any(alive(pid) for pid in started) and not folder.exists())
+    assert [name_of(pid) for pid in started if alive(pid)] == []
+    assert not folder.exists()
+
+
+def test_an_unavailable_ray_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match=r"workers\.address=127.0.0.1:1: Ray cannot be reached: .*Connection refused"):
+        make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray", address="127.0.0.1:1"))
+    monkeypatch.setattr(ray_workers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs Ray, which is not installed: pip install 'coterie\[ray\]'"):
+        make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray"))
+
+
+def test_an_invalid_address_is_an_error(capsys: Any):
+    code = main(["train", "algo=ppo", "env=gym/CartPole-v1", "workers.kind=ray", "workers.address=ray://head"])
+    assert code == 2
+    assert "expected local, auto or host:port" in capsys.readouterr().err
+
+
+def wait_for(found: Any, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not found() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def family(pid: int) -> list[int]:
+    """All descendants of a process."""
+    parents = {int(entry): parent_of(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,212 @@
+"""All cooperative worlds: environment contract, walls, limits, resets, determinism and rendering."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coopplay import env_of, placed, step, world_state
+from coterie.config import registry
+from coterie.core.errors import UserError
+from coterie.envs.contract.check import check
+from coterie.envs.make import make
+from coterie.envs.worlds.coop import SCENARIOS
+from coterie.envs.worlds.coop.grid import MOVES, grid
+from coterie.envs.worlds.coop.render import Scene, Sprite, draw
+from episodeplay import random_legal_action
+from places import ROOT
+
+NAMES = sorted(SCENARIOS)
+SIZES = {"baton": 5, "escape": 5, "pushblock": 5}
+AGENTS = {"baton": {"agents": 5, "runners": 3}, "escape": {"agents": 5}, "pushblock": {"agents": 5}}
+
+
+@pytest.fixture
+def steady_clock(monkeypatch: pytest.MonkeyPatch):
+    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
+    monkeypatch.setattr(
+        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
+    )
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["default", "large"])
+@pytest.mark.parametrize("name", NAMES)
+def test_world_satisfies_the_environment_contract(name: str, large: bool, steady_clock: None):
+    params: dict[str, Any] = {"size": 7, **AGENTS[name]} if large else {}
+    report = check(lambda num_envs, seed: env_of(name, num_envs, seed, **params), steps=120)
+    assert not report.findings, report
+    assert report.summary["resume"] == "bit-for-bit"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moves_into_walls_are_masked_and_change_nothing(name: str):
+    env = env_of(name)
+    row = placed(env, agents=0)  # the corner at the lower left
+    assert row.action_mask["agent"][0, 0].tolist() == [True, False, True, False, True]
+    corner = SIZES[name] ** 2 - 1
+    row = placed(env, agents=corner)
+    assert row.action_mask["agent"][0, 0].tolist() == [True, True, False, True, False]
+    placed(env, agents=0)
+    step(env, "left", "down", "left")
+    assert world_state(env)["agents"][0, 0] == 0
+
+
+def test_moves_reach_their_targets_and_shortest_paths_reach_the_goal():
+    room = grid(4, 3, torch.device("cpu"))
+    middle = torch.tensor(room.square(1, 1))
+    led = [int(room.moved(middle, torch.tensor(move))) for move in range(5)]
+    assert led == [5, 4, 6, 1, 9]
+    assert MOVES == ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
+    start, goal = torch.arange(12).repeat_interleave(12), torch.arange(12).repeat(12)
+    at = start
+    for _ in range(2 + 3):
+        at = room.moved(at, room.way(at, goal))
+    assert torch.equal(at, goal)
+    assert int(room.distance[0, 11]) == 5
+    assert int(room.way(torch.tensor(7), torch.tensor(7))) == 0
+    assert room.place[0].tolist() == [-1, -1]
+    assert room.place[11].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["cut", "ended"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_step_limit_truncates_or_terminates_as_configured(name: str, ends: bool):
+    env = env_of(name, episode_limit=2, terminate_at_limit=ends, **({"pace": 64} if name == "escape" else {}))
+    env.reset(0)
+    first, _ = step(env, "stay", "stay", "stay")
+    last, row = step(env, "stay", "stay", "stay")
+    assert not first.episode_terminated.any()
+    assert not first.episode_truncated.any()
+    assert bool(last.episode_terminated) == ends
+    assert bool(last.episode_truncated) != ends
+    assert torch.equal(last.truncated, row.alive & (not ends))
+    assert not row.acted.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_seeds_and_actions_give_equal_timesteps(name: str):
+    def played(seed: int) -> torch.Tensor:
+        env = env_of(name, 4, seed)
+        row, generator, seen = env.reset(), torch.Generator().manual_seed(5), []
+        for _ in range(60):
+            result, row = env.step(random_legal_action(row, generator))
+            seen.append(torch.cat((row.obs["agent"].flatten(), result.group_reward.flatten())))
+        return torch.stack(seen)
+
+    assert torch.equal(played(3), played(3))
+    assert not torch.equal(played(3), played(4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_environment_resets_while_others_continue(name: str):
+    env = env_of(name, 2, episode_limit=6)
+    env.reset(0)
+    shown = env.state_dict()
+    env.load_state_dict(shown | {"age": torch.tensor([3, 0])})
+    for _ in range(2):
+        step(env, "stay", "stay", "stay")
+    before = world_state(env)["agents"].clone()
+    result, row = step(env, "stay", "stay", "stay")
+    assert result.episode_truncated.tolist() == [True, False]
+    assert row.acted.tolist() == [False, True]
+    result, row = step(env, "stay", "stay", "stay")
+    assert row.first[0].equal(row.alive[0])
+    assert not row.first[1].any()
+    assert result.group_reward[0] == 0
+    assert not result.terminated[0].any()
+    assert world_state(env)["agents"][1].equal(before[1])
+
+
+def test_observation_is_own_position_then_items_then_teammates():
+    row = placed(env_of("pushblock", agents=2, size=5, weights=[1, 2], sight=None), agents=[[0, 24]], blocks=[[12, 7]])
+    own, other = [-1.0, -1.0], [1.0, 1.0]
+    assert row.obs["agent"][0, 0].tolist() == [*own, 0.5, 0.5, 1.0, 0.5, 0.25, 1.0, 1.0, 1.0, 1.0]
+    assert row.obs["agent"][0, 1].tolist() == [*other, -0.5, -0.5, 1.0, -0.5, -0.75, 1.0, -1.0, -1.0, 1.0]
+    assert row.state["global"][0].tolist() == [*own, 1.0, *other, 1.0, 0.0, 0.0, 1.0, 0.0, -0.5, 1.0]
+    assert make("coop/pushblock").spec.state_sizes == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("baton", {"agents": 3, "runners": 3}, "leaves no empty slot"),
+        ("pushblock", {"agents": 2}, "a block of weight 3 cannot be moved by agents=2"),
+        ("pushblock", {"size": 5, "weights": [1] * 6}, "6 weights do not fit in size=5"),
+        ("escape", {"size": 3}, "size"),
+        ("escape", {"agent": 3}, "env.agents"),
+    ],
+)
+def test_invalid_settings_give_a_one_line_error(name: str, params: dict[str, Any], said: str):
+    with pytest.raises(UserError, match=said) as error:
+        make(f"coop/{name}", params)
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [64, 120, 333])
+def test_rendering_is_a_square_uint8_image_at_any_size(name: str, size: int):
+    env = env_of(name)
+    env.reset(0)
+    picture = env.render(0, size)
+    assert picture.shape == (size, size, 3)
+    assert picture.dtype == np.uint8
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rendering_depends_on_the_state_only(name: str):
+    env = env_of(name)
+    placed(env, agents=6)
+    before = env.render(0, 100)
+    assert (before == env.render(0, 100)).all()
+    step(env, "up", "stay", "stay")
+    assert (before != env.render(0, 100)).any()
+
+
+def test_a_sprite_is_drawn_on_its_square():
+    empty = draw(Scene("", (4, 4), ()), 100).astype(int)
+    drawn = draw(Scene("", (4, 4), (Sprite("agent", 3),)), 100).astype(int)
+    rows, columns = np.nonzero(np.abs(drawn - empty).sum(-1))
+    side = 100 / 4.7  # a margin of 0.35 squares on each side; square 3 is the one at the lower right
+    assert rows.mean() == pytest.approx(3.85 * side, abs=2)
+    assert columns.mean() == pytest.approx(3.85 * side, abs=2)
+    assert rows.max() - rows.min() < side + 1
+
+
+def test_agents_on_one_square_are_drawn_next_to_each_other():
+    alone = draw(Scene("", (4, 4), (Sprite("agent", 5, 0),)), 200).astype(int)
+    both = draw(Scene("", (4, 4), (Sprite("agent", 5, 0), Sprite("agent", 5, 1))), 200).astype(int)
+    blue, orange = (0, 114, 178), (230, 159, 0)
+    like = [(np.abs(picture - color).sum(-1) < 60).sum() for picture in (alone, both) for color in (blue, orange)]
+    assert like[0] > 0
+    assert like[1] == 0
+    assert like[2] > 0
+    assert like[3] > 0
+
+
+def test_larger_images_show_the_score_above_the_room():
+    shown = draw(Scene("room", (3, 3), (), {"taken": 1.0}), 240)
+    other = draw(Scene("room", (3, 3), (), {"taken": 2.0}), 240)
+    rows = np.nonzero((shown != other).any((1, 2)))[0]
+    assert len(rows) > 0
+    assert rows.max() < 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_documentation_lists_every_setting(name: str):
+    page = (ROOT / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+    config = registry.environment(f"coop/{name}").Config
+    for key, field in config.model_fields.items():
+        default = json.dumps(field.default).replace(" ", "")
+        meaning = " ".join((field.description or "").split())
+        assert re.search(rf"\| `env\.{key}` \| `{re.escape(default)}` \| .* \| {re.escape(meaning)} \|", section), key

@@ -1,0 +1,188 @@
+"""pushblock: weights, moves of blocks, and rewards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coopplay import env_of, episodes, placed, step, world_state
+from coterie.core.types import Timestep
+from coterie.envs.worlds.coop.scripts import pushblock_heaviest_first
+
+# Squares of the room of 6 x 6: y * 6 + x. Blocks of weight 1, 2 and 3 stand in the column x = 3, in rows 0, 2 and 4.
+ONE, TWO, THREE = 3, 15, 27
+
+
+def scene(env: Any, *agents: int, **entries: Any) -> Timestep:
+    return placed(env, **({"agents": [list(agents)], "blocks": [[ONE, TWO, THREE]]} | entries))
+
+
+def blocks(env: Any) -> list[int]:
+    return world_state(env)["blocks"][0].tolist()
+
+
+def agents(env: Any) -> list[int]:
+    return world_state(env)["agents"][0].tolist()
+
+
+def test_one_agent_moves_a_block_of_weight_one_and_follows_it():
+    env = env_of("pushblock", size=6)
+    scene(env, ONE - 1, 30, 30)
+    step(env, "right", "stay", "stay")
+    assert blocks(env) == [ONE + 1, TWO, THREE]
+    assert agents(env) == [ONE, 30, 30]
+
+
+@pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, True), (3, True)])
+def test_a_block_of_weight_two_needs_two_agents(pushers: int, moves: bool):
+    env = env_of("pushblock", size=6)
+    scene(env, *[TWO - 1] * 3)
+    step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
+    assert blocks(env)[1] == TWO + moves
+    assert agents(env)[0] == TWO - 1 + moves
+
+
+@pytest.mark.parametrize(("pushers", "moves"), [(1, False), (2, False), (3, True)])
+def test_a_block_of_weight_three_needs_three_agents(pushers: int, moves: bool):
+    env = env_of("pushblock", size=6)
+    scene(env, *[THREE - 1] * 3)
+    step(env, *["right"] * pushers, *["stay"] * (3 - pushers))
+    assert blocks(env)[2] == THREE + moves
+
+
+def test_agents_push_together_only_from_one_side():
+    env = env_of("pushblock", size=6)
+    scene(env, TWO - 1, TWO + 6, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[1] == TWO
+    # Nothing moves when it is pushed from two sides, each with enough strength.
+    scene(env, ONE - 1, ONE + 6, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[0] == ONE
+    assert agents(env)[:2] == [ONE - 1, ONE + 6]
+
+
+def test_blocks_are_stopped_by_walls_blocks_agents_and_the_leftmost_column():
+    env = env_of("pushblock", size=6)
+    scene(env, 33 - 6, 30, 30, blocks=[[33, TWO, 0]], there=[[True, True, False]])
+    step(env, "up", "stay", "stay")
+    assert blocks(env)[0] == 33
+    scene(env, TWO - 2, 30, 30, blocks=[[TWO - 1, TWO, THREE]])
+    step(env, "right", "stay", "stay")
+    assert blocks(env)[0] == TWO - 1
+    scene(env, ONE - 1, ONE + 1, 30)
+    step(env, "right", "stay", "stay")
+    assert blocks(env)[0] == ONE
+    scene(env, 2, 30, 30, blocks=[[1, TWO, THREE]])
+    step(env, "left", "stay", "stay")
+    assert blocks(env)[0] == 1
+    assert agents(env)[0] == 2
+    # Control: with free space behind it, the same push moves it.
+    scene(env, 3, 30, 30, blocks=[[2, TWO, THREE]])
+    step(env, "left", "stay", "stay")
+    assert blocks(env)[0] == 1
+
+
+def test_two_blocks_cannot_enter_one_square():
+    env = env_of("pushblock", size=6, weights=[1, 1])
+    scene(env, 13, 17, 30, blocks=[[14, 16]])
+    step(env, "right", "left", "stay")
+    assert blocks(env) == [15, 16]
+    assert agents(env) == [14, 17, 30]
+
+
+def test_agents_never_share_a_square_with_a_block():
+    env = env_of("pushblock", size=6)
+    scene(env, ONE - 1, ONE + 7, 30)
+    step(env, "right", "down", "stay")
+    assert blocks(env)[0] == ONE + 1
+    assert agents(env) == [ONE, ONE + 7, 30]
+
+
+def test_a_delivered_block_earns_its_weight_minus_the_step_cost_and_disappears():
+    env = env_of("pushblock", size=6, step_cost=0.25, push=0)
+    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]])
+    result, row = step(env, "right", "right", "stay")
+    assert result.group_reward.tolist() == [[1.75]]
+    assert (result.reward == 0).all()
+    assert world_state(env)["there"].tolist() == [[True, False, True]]
+    assert row.obs["agent"][0, 0, 5:8].tolist() == [0, 0, 0]
+    result, _ = step(env, "right", "stay", "stay")
+    assert result.group_reward == -0.25
+    assert agents(env)[0] == 17
+
+
+def test_the_last_block_ends_the_episode():
+    env = env_of("pushblock", size=6, step_cost=0, push=0)
+    scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], there=[[True, False, False]])
+    result, row = step(env, "right", "stay", "stay")
+    assert result.group_reward == 1
+    assert result.episode_terminated.all()
+    assert {name: float(value) for name, value in result.metrics.items()} == {"delivered": 3, "value": 6, "done": 1}
+    assert not row.acted.any()
+
+
+@pytest.mark.parametrize(
+    ("push", "move", "start", "paid"),
+    [
+        (0.125, "right", TWO - 1, 0.25),  # one square nearer, times the weight
+        (0.125, "left", TWO + 1, -0.25),  # and one back, so that to and fro earns nothing
+        (0.125, "up", TWO - 6, 0.0),
+        (0.0, "right", TWO - 1, 0.0),
+    ],
+)
+def test_shaping_is_symmetric(push: float, move: str, start: int, paid: float):
+    env = env_of("pushblock", size=6, step_cost=0, push=push)
+    scene(env, start, start, 30)
+    result, _ = step(env, move, move, "stay")
+    assert blocks(env)[1] != TWO
+    assert result.group_reward.tolist() == [[paid]]
+
+
+def test_the_push_into_the_goal_earns_shaping_and_weight():
+    env = env_of("pushblock", size=6, step_cost=0, push=0.125)
+    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]], there=[[False, True, True]])
+    result, _ = step(env, "right", "right", "stay")
+    assert result.group_reward.tolist() == [[2.25]]  # a block that is gone pays nothing on
+
+
+def test_blocks_start_in_separate_rows_where_they_can_be_pushed():
+    env = env_of("pushblock", 512, size=6)
+    env.reset(0)
+    state = world_state(env)
+    rows = (state["blocks"] // 6).sort(1).values
+    assert (rows.diff(dim=1) > 0).all()
+    assert set((state["blocks"] % 6).unique().tolist()) == {2, 3, 4}
+    assert set((state["agents"] % 6).unique().tolist()) == {0, 1}
+
+
+def test_sight_limits_observations_but_not_the_state():
+    far, near = env_of("pushblock", size=6, sight=None), env_of("pushblock", size=6, sight=2)
+    everything, little = scene(far, 13, 16, 0), scene(near, 13, 16, 0)
+    # Agent 0 is two columns from the block of weight 2 in its row, and three from agent 1.
+    assert everything.obs["agent"][0, 0, [4, 7, 10, 13, 16]].tolist() == [1, 1, 1, 1, 1]
+    assert little.obs["agent"][0, 0, [4, 7, 10, 13, 16]].tolist() == [1, 1, 1, 0, 1]
+    assert little.obs["agent"][0, 0, 11:14].tolist() == [0, 0, 0]
+    assert little.state["global"].equal(everything.state["global"])
+    one_step, row = step(near, "right", "stay", "stay")
+    assert row.obs["agent"][0, 0, 13] == 1
+    assert one_step.group_reward == pytest.approx(-0.01)
+
+
+def test_random_play_sometimes_delivers_a_light_block():
+    total, metrics = episodes("pushblock", 4096, size=6, push=0)
+    assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
+    assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
+
+
+def test_script_delivers_everything():
+    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6, push=0)
+    assert metrics["done"] == 1
+    assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
+    # A block of weight w earns 0.1 w per square and starts two squares from the goal on average.
+    total, _ = episodes("pushblock", 2048, pushblock_heaviest_first, size=6)
+    assert float(total.mean()) == pytest.approx(SCRIPTED + 0.1 * 6 * 2, abs=0.04)
+
+
+RANDOM_VALUE, SCRIPTED = 0.313, 5.85

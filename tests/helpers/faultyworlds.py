@@ -1,0 +1,117 @@
+"""Gymnasium environments that fail in every way, for the tests of workers. Importing registers them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Counting(gymnasium.Env):
+    """Observes a random number, the episode and its step, which is the reward. Episodes terminate after `length` steps.
+
+    Fails with `fault`, one of FAULTS or "nan_reward", at step 3 from its episode number `episode` on. With a file name
+    `once`, only the first environment of all processes fails, and creates the file.
+    """
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 6, fault: str = "", once: str = "", episode: int = 1):
+        self.length, self.fault, self._once, self._first_episode = length, fault, once, episode
+        self._episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._age = 0
+        self._episode += 1
+        self._id = float(self.np_random.random())
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self._age += 1
+        fails = self._age == 3 and self.fault and self._fails_now()
+        observation = (
+            fail(self.fault, self._observation()) if fails and self.fault != "nan_reward" else self._observation()
+        )
+        reward = np.nan if fails and self.fault == "nan_reward" else float(self._age)
+        return observation, reward, self._age == self.length, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._id, self._episode, self._age])
+
+    def _fails_now(self) -> bool:
+        if self._episode < self._first_episode or not self._once:
+            return self._episode >= self._first_episode
+        try:
+            Path(self._once).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Obedient(gymnasium.Env):
+    """Like Counting, but fails with the fault of FAULTS that the action selects, from 1 on."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(7)
+
+    def __init__(self) -> None:
+        self._episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._age, self._id = 0, float(self.np_random.random())
+        self._episode += 1
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self._age += 1
+        observation = fail(FAULTS[action - 1], self._observation()) if action else self._observation()
+        return observation, float(self._age), False, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._id, self._episode, self._age])
+
+
+class Wide(gymnasium.Env):
+    """Large random images, so that observations exceed the size of Ray's inline messages."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (100, 100, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._observation(), float(action), bool(self.np_random.random() < 0.1), False, {}
+
+    def _observation(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, (100, 100, 3), np.uint8)
+
+
+FAULTS = ("exits", "killed", "hangs", "raises", "nan", "shape")
+
+
+def fail(fault: str, observation: np.ndarray) -> np.ndarray:
+    """Fails, or returns a faulty observation."""
+    if fault == "exits":
+        os._exit(7)
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hangs":
+        time.sleep(600)
+    if fault == "raises":
+        raise ZeroDivisionError("the ball has no weight")
+    return {"nan": observation * np.nan, "shape": np.zeros(5)}[fault]
+
+
+gymnasium.register("Counting-v0", Counting)
+gymnasium.register("Obedient-v0", Obedient)
+gymnasium.register("Wide-v0", Wide)

@@ -1,0 +1,152 @@
+"""Small learners of each family with their collectors, and functions that train and evaluate them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from algo_worlds import env_of
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.coma import COMA
+from coterie.algos.coma_config import COMAConfig
+from coterie.algos.ddpg import DDPG
+from coterie.algos.ddpg_config import DDPGConfig
+from coterie.algos.poca import POCA
+from coterie.algos.poca_config import POCAConfig
+from coterie.algos.ppo import PPO
+from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.qlearning import QLearning
+from coterie.algos.qlearning_config import QLearningConfig
+from coterie.algos.sac import SAC
+from coterie.algos.sac_config import SACConfig
+from coterie.training.collector import Collector
+
+CPU = torch.device("cpu")
+
+
+def learner_of(algorithm: Any, config: Any, env: Any, *, seed: int = 0, streams: tuple[Any, ...] = ()) -> Any:
+    """Returns a learner of the environment's only team and its collector."""
+    (team,) = env.spec.default_teams()
+    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=seed, device=CPU, reward_streams=streams)
+    learner = algorithm(config, context)
+    return learner, Collector(env, {team.name: learner.policy}, seed=0)
+
+
+def ppo_learner(world, num_envs=16, **settings):
+    small = {"hidden_sizes": (16, 16), "rollout_length": 12}
+    return learner_of(PPO, PPOConfig(**small | settings), env_of(world, num_envs))
+
+
+def poca_learner(world, num_envs=16, streams=(), **settings):
+    small = {
+        "hidden_sizes": (16,),
+        "embedding_size": 8,
+        "rollout_length": 12,
+        "activation": "tanh",
+        "num_minibatches": 1,
+    }
+    return learner_of(POCA, POCAConfig(**small | settings), env_of(world, num_envs), streams=streams)
+
+
+def coma_learner(world, num_envs=16, seed=0, **settings):
+    small = {"hidden_sizes": (16, 16), "critic_hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8}
+    return learner_of(COMA, COMAConfig(**small | settings), env_of(world, num_envs), seed=seed)
+
+
+def q_learner(env, **settings):
+    """Returns a Q-learner of an environment, which need not be a `World`, and its collector."""
+    small = {
+        "hidden_sizes": (16,),
+        "rnn_size": 8,
+        "rollout_length": 12,
+        "learning_starts": 0,
+        "batch_size": 8,
+        "target_update_interval": 5,
+    }
+    return learner_of(QLearning, QLearningConfig(**small | settings), env)
+
+
+def ddpg_learner(world, num_envs=16, seed=0, **settings):
+    small = {
+        "hidden_sizes": (16, 16),
+        "rnn_size": 8,
+        "rollout_length": 12,
+        "batch_size": 16,
+        "learning_starts": 0,
+        "buffer_size": 2000,
+    }
+    return learner_of(DDPG, DDPGConfig(**small | settings), env_of(world, num_envs), seed=seed)
+
+
+def sac_learner(world, num_envs=16, **settings):
+    small = {
+        "hidden_sizes": (16,),
+        "rollout_length": 12,
+        "batch_size": 16,
+        "learning_starts": 0,
+        "buffer_size": 4000,
+        "rnn_size": 8,
+    }
+    return learner_of(SAC, SACConfig(**small | settings), env_of(world, num_envs))
+
+
+def collect_rollout(learner, collector):
+    (rollout,) = collector.advance(learner.rollout_length)[0].values()
+    return rollout
+
+
+def mean_reward(learner, collector):
+    """Returns the mean reward per step of the next rollout."""
+    rollout = collect_rollout(learner, collector)
+    return rollout.reward[rollout.acted[:-1]].mean().item()
+
+
+def train_poca(world, updates, num_envs=64, streams=(), *, prepare=None, add_streams=None, **settings):
+    """Returns an MA-POCA learner after some updates, and its collector.
+
+    prepare: called with the learner before the first update; add_streams: adds reward streams to rollouts.
+    """
+    quick = {"rollout_length": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "gamma": 0.9, "value_clip_eps": None}
+    learner, collector = poca_learner(world, num_envs, streams, **quick | settings)
+    if prepare is not None:
+        prepare(learner)
+    for _ in range(updates):
+        rollout = collect_rollout(learner, collector)
+        learner.update(rollout if add_streams is None else add_streams(rollout), 0.0)
+    return learner, collector
+
+
+def train_coma(world, updates, num_envs=64, seed=0, **settings):
+    """Returns a COMA learner after some updates, its collector, and the last metrics."""
+    quick = {
+        "rollout_length": 8,
+        "lr": 1e-2,
+        "critic_lr": 1e-2,
+        "epsilon_start": 0.1,
+        "gamma": 0.9,
+        "target_update_interval": 5,
+        "normalize_advantage": True,
+    }
+    learner, collector = coma_learner(world, num_envs, seed, **quick | settings)
+    metrics = {}
+    for update in range(updates):
+        metrics = learner.update(collect_rollout(learner, collector), update / updates)
+    return learner, collector, metrics
+
+
+def run_policy(learner, world, mode="greedy", steps=8):
+    """Returns actions, observations and rewards of the policy in new environments, without final timesteps."""
+    env, policy = env_of(world, 32, seed=5), learner.policy
+    timestep, hidden_state = env.reset(), policy.initial_hidden_state(32)
+    rewards, observations, actions = [], [], []
+    for noise in policy.draw_noise(steps, 32, torch.Generator().manual_seed(1)):
+        with torch.no_grad():
+            action, hidden_state, _ = policy.act(timestep, hidden_state, noise, mode)
+        step, following = env.step(action)
+        rewards.append(step.reward[timestep.acted])
+        observations.append(timestep.obs["agent"][timestep.acted])
+        taken = action["agent"]
+        actions.append((taken.continuous if taken.discrete is None else taken.discrete)[timestep.acted])
+        timestep = following
+    return torch.cat(actions), torch.cat(observations), torch.cat(rewards)

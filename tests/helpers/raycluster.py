@@ -1,0 +1,38 @@
+"""A Ray cluster on this machine, in a process of its own, for the tests of Ray workers.
+
+    python raycluster.py
+
+Starts a head without cores and two nodes with one core each, and prints the head's address. `kill` on stdin kills one
+node at once, as a power failure would. The end of stdin ends the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+STORE = 80 * 2**20
+
+
+def main() -> None:
+    here: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, **here},
+    )
+    nodes = [cluster.add_node(num_cpus=1, include_log_monitor=False, **here) for _ in range(2)]
+    print(cluster.address, flush=True)
+    for _ in sys.stdin:
+        for process in nodes.pop().all_processes.values():
+            for started in process:
+                os.kill(started.process.pid, signal.SIGKILL)
+        print("killed", flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Tiny runs, for tests of whole runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import coterie.runs.plots
+from coterie.__main__ import main
+from coterie.commands import train as training
+from coterie.config.resolve import resolve
+from coterie.core.segments import Segment
+from coterie.core.tree import tree_leaves
+from coterie.runs.checkpoints import Checkpoints
+from coterie.training.trainer import Trainer
+
+TINY = (
+    *("num_envs=4", "algo.rollout_length=10", "algo.hidden_sizes=[8]", "algo.epochs=2", "algo.num_minibatches=2"),
+    *("steps=80", "threads=1", "device=cpu", "eval.every=120", "eval.episodes=4", "eval.num_envs=4"),
+    *("log.tensorboard=false", "progress=off"),
+)
+"""Settings of a run that takes a fraction of a second."""
+
+
+def tiny(*settings: str) -> list[str]:
+    """Returns the settings, completed by those of a tiny run."""
+    given = {setting.partition("=")[0] for setting in settings}
+    return [*(setting for setting in TINY if setting.partition("=")[0] not in given), *settings]
+
+
+def train(out: Path, *settings: str) -> training.TrainingResult:
+    """Trains a tiny run in the folder `out`."""
+    return training.train(resolve([*tiny(*settings), f"out={out}"]))
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Makes runs stop after the rollout that reaches `steps`, as a signal would."""
+    train_once = Trainer.train_once
+
+    def train_and_stop(trainer: Trainer) -> None:
+        train_once(trainer)
+        if trainer.steps >= steps:
+            trainer.request_stop()
+
+    monkeypatch.setattr(Trainer, "train_once", train_and_stop)
+
+
+def assert_resumes_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch, stop: int, *settings: str) -> None:
+    """Asserts that a tiny run that is stopped at `stop` steps and resumed ends as an uninterrupted one."""
+    train(folder / "whole", *settings)
+    with monkeypatch.context() as patch:
+        stop_at(patch, stop)
+        train(folder / "halves", *settings)
+    assert checkpoint_state(folder / "halves")["steps"] < checkpoint_state(folder / "whole")["steps"]
+    assert main(["resume", str(folder / "halves")]) == 0
+    assert_same(checkpoint_state(folder / "halves"), checkpoint_state(folder / "whole"))
+
+
+def checkpoint_state(out: Path) -> dict[str, Any]:
+    """Returns the state in the last checkpoint of a run."""
+    found = Checkpoints(out / "checkpoints").latest()
+    assert found is not None
+    assert found.warning is None
+    return found.state
+
+
+def log_entries(out: Path) -> list[dict[str, Any]]:
+    """Returns the log entries of a run without times."""
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+
+def assert_same(one: Any, other: Any, place: str = "") -> None:
+    """Asserts that two states are bit-identical except for the wall time."""
+    assert type(one) is type(other), place
+    if isinstance(one, dict):
+        assert list(one) == list(other), place
+        for key in one:
+            if key != "wall_s":
+                assert_same(one[key], other[key], f"{place}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), place
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{place}/{i}")
+    elif isinstance(one, Segment):
+        assert_same(one.read(), other.read(), place)
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, place
+        assert one.shape == other.shape, place
+        assert one.numpy().tobytes() == other.numpy().tobytes(), place
+    else:
+        assert one == other, place
+
+
+def all_finite(tree: Any) -> bool:
+    return all(bool(x.isfinite().all()) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+
+
+# ------------------------------------------------------------------------------------- processes of their own
+
+
+class Process:
+    """Runs `coterie WORDS...` in another process, forked from one that has imported everything.
+
+    Args:
+        folder: Working directory.
+        words: The command.
+        die_at: Number of the file change (create, rename, remove) before which the process kills itself with SIGKILL.
+        max_bytes: Maximum file size, as on a full disk.
+    """
+
+    def __init__(self, folder: Path, *words: str | Path, die_at: int | None = None, max_bytes: int | None = None):
+        self.output = folder / f"output-{next(_count)}.txt"
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED_MODULES)
+        arguments = (list(map(str, words)), str(folder), str(self.output), die_at, max_bytes)
+        self._process = context.Process(target=_child, args=arguments)
+        self._process.start()
+
+    def signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill_after(self, seconds: float) -> bool:
+        """Kills the process after `seconds`; returns True if it was still running."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            self.signal(signal.SIGKILL)
+        self._process.join()
+        return self._process.exitcode == -signal.SIGKILL
+
+    def wait_for(self, found: Callable[[], bool]) -> None:
+        """Waits until `found` returns True. AssertionError if the process ends before."""
+        while not found():
+            assert self._process.exitcode is None, f"ended with {self._process.exitcode}: {self.output.read_text()}"
+            time.sleep(0.002)
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the end. Returns the exit code, negative for a signal, and the output."""
+        self._process.join(120)
+        assert self._process.exitcode is not None, "still running after two minutes"
+        return self._process.exitcode, self.output.read_text()
+
+
+_count = itertools.count()
+PRELOADED_MODULES = [
+    "tinyruns",
+    "coterie.cli.app",
+    "coterie.commands.train",
+    "coterie.algos.ppo",
+    "torch._dynamo",
+    "torch.utils.tensorboard",
+]
+PRELOADED_MODULES += ["coterie.envs.external.workers.worker_loop"]
+
+
+def _child(words: list[str], folder: str, output: str, die_at: int | None, max_bytes: int | None) -> None:
+    os.chdir(folder)
+    handle = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    sys.path.append(folder)
+    coterie.runs.plots.plot = lambda runs, out: []
+    if max_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
+    if die_at is not None:
+        _die_at(die_at)
+    sys.exit(main(words))
+
+
+def _die_at(change: int) -> None:
+    """Kills this process before it creates, renames or removes a file or folder for the `change`-th time."""
+    changes = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in {"os.rename", "os.mkdir", "os.rmdir", "os.remove"}) and next(changes) >= change:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def is_run(out: Path) -> bool:
+    return (out / "config.yaml").exists() and (out / "manifest.json").exists()

@@ -1,0 +1,107 @@
+"""Squashed Gaussians and soft values: literal numbers and identities."""
+
+import math
+
+import pytest
+import torch
+
+from coterie.math.soft_values import (
+    bounded_log_std,
+    choice_distribution,
+    entropy,
+    expected_q,
+    max_entropy,
+    sample_squashed,
+    soft_value,
+)
+
+
+def test_squashed_sample_and_its_log_density():
+    """u = 0.3 + 0.5 x 0.7 = 0.65, log N(u) = -0.470791, log(1 - tanh(u)^2) = -0.395722."""
+    action, density = sample_squashed(torch.tensor([0.3]), torch.tensor([math.log(0.5)]), torch.tensor([0.7]))
+    assert action.item() == pytest.approx(0.571670, abs=1e-6)
+    assert density.item() == pytest.approx(-0.470791 + 0.395722, abs=1e-5)
+
+
+def test_log_densities_of_numbers_are_summed():
+    mean, log_std, noise = torch.tensor([0.1, -0.4]), torch.tensor([-0.2, 0.3]), torch.tensor([0.5, -1.0])
+    _, both = sample_squashed(mean, log_std, noise)
+    apart = [sample_squashed(mean[i : i + 1], log_std[i : i + 1], noise[i : i + 1])[1] for i in range(2)]
+    assert both.item() == pytest.approx(sum(x.item() for x in apart), abs=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 0.3), (0.8, 0.5), (-0.3, 1.0)])
+def test_the_density_integrates_to_one(mean, std):
+    """On a grid of actions; the control leaves the bend of the tanh out."""
+    action = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1]
+    u = torch.atanh(action)
+    noise = ((u - mean) / std).unsqueeze(-1)
+    drawn, density = sample_squashed(torch.full_like(noise, mean), torch.full_like(noise, math.log(std)), noise)
+    torch.testing.assert_close(drawn.squeeze(-1), action, atol=1e-9, rtol=0)
+    assert torch.trapezoid(density.exp(), action).item() == pytest.approx(1, abs=1e-3)
+    unbent = density + (1 - action.square()).log()
+    assert torch.trapezoid(unbent.exp(), action).item() < 0.95
+
+
+def test_extreme_samples_have_finite_densities_and_gradients():
+    """Where 1 - tanh(u)^2 is 0 in float32; negative control: its logarithm is infinite."""
+    mean = torch.tensor([30.0, -30.0], requires_grad=True)
+    action, density = sample_squashed(mean, torch.zeros(2), torch.zeros(2))
+    density.backward()
+    assert (1 - action.square()).log().isinf().all()
+    assert density.isfinite()
+    assert mean.grad is not None
+    assert mean.grad.tolist() == pytest.approx([2, -2])
+
+
+def test_log_std_is_bounded_with_a_nonzero_gradient():
+    raw = torch.tensor([0.0, -5.0, 5.0, -100.0, 100.0], requires_grad=True)
+    log_std = bounded_log_std(raw)
+    log_std[:3].sum().backward()
+    assert log_std.tolist() == pytest.approx([0, -5, 2, -5, 2], abs=1e-2)
+    assert raw.grad is not None
+    assert (raw.grad[:3] > 0).all()
+
+
+def test_masked_choices_have_probability_and_log_prob_zero():
+    logits = torch.tensor([1.0, 2.0, 5.0, 3.0, 1.0]).log().requires_grad_()
+    mask = torch.tensor([True, True, False, True, True])
+    prob, log_prob = choice_distribution((3, 2), logits, mask)
+    assert prob.tolist() == pytest.approx([1 / 3, 2 / 3, 0, 0.75, 0.25])
+    assert log_prob.tolist() == pytest.approx([math.log(1 / 3), math.log(2 / 3), 0, math.log(0.75), math.log(0.25)])
+    (expected_q(prob, torch.arange(5.0)) + entropy(prob, log_prob, torch.zeros(()))).backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[2] == 0
+    assert (logits.grad[[0, 1, 3, 4]] != 0).all()
+    free, _ = choice_distribution((3, 2), logits, None)
+    assert free.tolist() == pytest.approx([0.125, 0.25, 0.625, 0.75, 0.25])
+
+
+def test_max_entropy_counts_available_choices():
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False, True, False, False, True]])
+    assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0])
+
+
+def test_entropy_is_exact_for_choices_and_sampled_for_numbers():
+    prob = torch.tensor([0.5, 0.25, 0.25])
+    assert entropy(prob, prob.log(), torch.tensor(0.0)).item() == pytest.approx(1.5 * math.log(2))
+    assert entropy(prob, prob.log(), torch.tensor(-2.0)).item() == pytest.approx(1.5 * math.log(2) + 2)
+
+
+def test_expected_q_of_components_is_summed():
+    prob, q = torch.tensor([0.5, 0.5, 0.2, 0.8]), torch.tensor([1.0, 3.0, 10.0, 20.0])
+    assert expected_q(prob, q).item() == pytest.approx(2 + 18)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
+def test_the_optimal_soft_policy_is_the_softmax_of_q(alpha):
+    """V = alpha logsumexp(Q / alpha); every other policy has a lower value."""
+    q, temperature = torch.tensor([1.0, 0.0, -2.0]), torch.tensor(alpha)
+    prob, log_prob = choice_distribution((3,), q / alpha, None)
+    best = soft_value(q, prob, entropy(prob, log_prob, torch.zeros(())), temperature).item()
+    assert best == pytest.approx(alpha * math.log(sum(math.exp(x / alpha) for x in q.tolist())), abs=1e-5)
+    for seed in range(20):
+        logits = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+        prob, log_prob = choice_distribution((3,), logits, None)
+        assert soft_value(q, prob, entropy(prob, log_prob, torch.zeros(())), temperature).item() < best

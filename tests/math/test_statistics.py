@@ -1,0 +1,88 @@
+"""Masked statistics and moments against literal numbers."""
+
+import pytest
+import torch
+
+from coterie.math.statistics import (
+    ema_mean_and_std,
+    initial_ema_moments,
+    initial_moments,
+    masked_mean,
+    masked_moments,
+    masked_sum,
+    mean_and_std,
+    standardize,
+    update_ema_moments,
+    update_moments,
+)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e6])
+def test_invalid_entries_change_neither_mean_nor_gradient(poison):
+    x = torch.tensor([1.0, 2.0, poison, 4.0], requires_grad=True)
+    valid = torch.tensor([True, True, False, True])
+    mean = masked_mean(x, valid)
+    mean.backward()
+    assert mean.item() == pytest.approx(7 / 3)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.tensor([1 / 3, 1 / 3, 0.0, 1 / 3]))
+
+
+def test_mean_without_valid_entries_is_zero():
+    assert masked_mean(torch.tensor([float("nan")]), torch.tensor([False])).item() == 0.0
+
+
+def test_masked_sum_returns_the_count():
+    total, count = masked_sum(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]))
+    assert (float(total), int(count)) == (4.0, 2)
+
+
+def test_standardized_valid_entries_have_mean_zero_and_variance_one():
+    x = torch.tensor([1.0, 3.0, 1e9, 5.0])
+    valid = torch.tensor([True, True, False, True])
+    mean, variance = masked_moments(standardize(x, valid), valid)
+    assert mean.item() == pytest.approx(0, abs=1e-6)
+    assert variance.item() == pytest.approx(1, abs=1e-5)
+
+
+def test_moments_of_parts_equal_those_of_all_data():
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * 4 + 2
+    moments = initial_moments(3)
+    for part in x.split([1, 20, 29]):
+        moments = update_moments(moments, part, None)
+    mean, std = mean_and_std(moments)
+    torch.testing.assert_close(mean, x.mean(0))
+    torch.testing.assert_close(std, x.std(0, correction=0))
+
+
+def test_invalid_samples_are_not_counted():
+    x = torch.tensor([[1.0], [float("nan")], [3.0]])
+    moments = update_moments(initial_moments(1), x, torch.tensor([True, False, True]))
+    assert (moments["count"].item(), moments["mean"].item()) == (2.0, 2.0)
+
+
+def test_without_data_mean_is_zero_and_std_is_one():
+    mean, std = mean_and_std(initial_moments(2))
+    assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def moments_of(x):
+    return x.double().mean().view(1), x.double().square().mean().view(1)
+
+
+def test_after_one_update_mean_and_std_are_those_of_the_batch():
+    x = torch.tensor([1.0, 5.0, 9.0])
+    mean, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
+    assert mean.item() == pytest.approx(5.0)
+    assert std.item() ** 2 == pytest.approx(x.var(correction=0).item(), rel=1e-4)
+
+
+def test_variance_is_at_least_a_hundredth():
+    x = torch.full((4,), 3.0)
+    _, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
+    assert std.item() == pytest.approx(0.1)
+
+
+def test_without_data_the_moving_mean_is_zero_and_std_is_one():
+    mean, std = ema_mean_and_std(initial_ema_moments(2))
+    assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from coterie.core import files
+from coterie.core.errors import UserError
+from coterie.core.files import write_text
+from coterie.runs import folder
+from coterie.runs.folder import RunFolder, describe, runs_below
+
+NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def inside_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def create(path: str | None = None, seed: int = 3) -> RunFolder:
+    return RunFolder.create(path, "particle/simple_spread", "mappo", seed, NOW)
+
+
+def started(path: str | None = None) -> RunFolder:
+    """A run as a start leaves it."""
+    run = create(path)
+    write_text(run.config_path, "algo: mappo\n")
+    run.write_manifest({"seed": 3})
+    run.close()
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------------- creating
+
+
+def test_a_run_lies_under_its_environment_algorithm_date_and_seed():
+    run = create()
+    assert run.path == Path("runs/particle/simple_spread/mappo/20250309-140507-seed3")
+    assert run.path.is_dir()
+    run.close()
+
+
+def test_a_second_run_of_the_same_moment_gets_a_suffix():
+    runs = [create() for _ in range(3)]
+    assert [run.path.name for run in runs] == [
+        "20250309-140507-seed3",
+        "20250309-140507-seed3-2",
+        "20250309-140507-seed3-3",
+    ]
+    for run in runs:
+        run.close()
+
+
+def test_an_empty_folder_may_be_given(tmp_path):
+    (tmp_path / "mine").mkdir()
+    run = create("mine")
+    assert run.path == Path("mine")
+    run.close()
+
+
+def test_a_folder_that_holds_a_run_is_refused_with_both_mends():
+    started("mine")
+    with pytest.raises(UserError) as caught:
+        create("mine")
+    expected = (
+        "out=mine: already contains a run. Choose another folder, or continue the run with `coterie resume mine`."
+    )
+    assert str(caught.value) == expected
+
+
+def test_a_folder_that_holds_other_files_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match=r"^out=mine: already contains files. Choose another folder.$"):
+        create("mine")
+    assert os.listdir("mine") == ["thesis.tex"]
+
+
+def test_a_file_in_the_way_is_one_clear_line(tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(UserError, match=r"^out=mine: is a file. Choose another folder.$"):
+        create("mine")
+    with pytest.raises(
+        UserError, match=r"^cannot write the run folder mine/run: .*\. Choose another folder with out=\.$"
+    ):
+        create("mine/run")
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(UserError, match=r"^cannot write the run folder runs/particle"):
+        create()
+
+
+# ---------------------------------------------------------------------------------------- a start that failed is undone
+
+
+def test_a_failed_start_leaves_nothing_behind(tmp_path):
+    for path in (None, "a/b/c"):
+        run = create(path)
+        write_text(run.config_path, "x")
+        run.write_manifest({})
+        run.metrics_path.touch()
+        run.checkpoints_path.mkdir()
+        run.tensorboard_path.mkdir()
+        (run.tensorboard_path / "events").write_text("header")
+        assert run.remove_if_empty()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_there_before_stays(tmp_path):
+    (tmp_path / "a").mkdir()
+    run = create("a")
+    write_text(run.config_path, "x")
+    assert not run.remove_if_empty()
+    assert os.listdir("a") == []
+    run = create("a/b/c")
+    assert run.remove_if_empty()
+    assert os.listdir("a") == []
+
+
+def test_a_run_with_metrics_or_a_checkpoint_or_foreign_files_is_not_removed():
+    run = create("a")
+    run.metrics_path.write_text("{}\n")
+    assert not run.remove_if_empty()
+    assert run.metrics_path.exists()
+    run = create("b")
+    (run.checkpoints_path / "000000000001").mkdir(parents=True)
+    assert not run.remove_if_empty()
+    assert run.checkpoints_path.exists()
+    run = create("c")
+    (run.path / "notes").write_text("mine")
+    assert not run.remove_if_empty()
+    assert os.listdir("c") == ["notes"]
+    assert not run.remove_if_empty()
+
+
+# -------------------------------------------------------------------------------------------------------------- opening
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints", "checkpoints/000000000020"])
+def test_a_run_opens_at_its_folder_its_checkpoints_or_one_of_them(tmp_path, monkeypatch, below):
+    run = started("mine")
+    (run.checkpoints_path / "000000000020").mkdir(parents=True)
+    for path in (Path("mine", below), str(tmp_path / "mine" / below)):
+        found = RunFolder.open(path)
+        assert found.path.resolve() == tmp_path / "mine"
+        assert found.checkpoint == (Path(path) if below.endswith("20") else None)
+    monkeypatch.chdir(tmp_path / "mine" / below)
+    assert RunFolder.open(".").path.resolve() == tmp_path / "mine"
+
+
+def test_a_path_that_is_not_there_gives_the_nearest():
+    started("runs/first")
+    with pytest.raises(UserError) as caught:
+        RunFolder.open("runs/frist")
+    assert str(caught.value) == "runs/frist: no such run. Did you mean 'runs/first'?"
+    with pytest.raises(UserError, match=r"^there is no run x/y/z; expected the folder of a run$"):
+        RunFolder.open("x/y/z")
+
+
+def test_a_folder_that_is_not_a_run_says_what_is_missing(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match=r"^mine: not a run, it has no config.yaml and manifest.json. Expected"):
+        RunFolder.open("mine")
+    (tmp_path / "mine" / "config.yaml").write_text("")
+    with pytest.raises(UserError, match=r"^mine is not a run: it has no manifest.json; expected"):
+        RunFolder.open("mine")
+    with pytest.raises(UserError, match=r"^mine/config.yaml is not a run"):
+        RunFolder.open("mine/config.yaml")
+
+
+def test_a_folder_of_runs_lists_a_few():
+    for i in range(4):
+        started(f"runs/a/{i}")
+    with pytest.raises(UserError) as caught:
+        RunFolder.open("runs")
+    expected = "runs: contains several runs. Name one of them: runs/a/0, runs/a/1, runs/a/2, ..."
+    assert str(caught.value) == expected
+    assert runs_below(Path("runs"), most=2) == [Path("runs/a/0"), Path("runs/a/1")]
+    assert runs_below(Path("runs"), depth=1) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- locking
+
+
+HOLD = """
+    import sys, time
+    from coterie.runs.folder import RunFolder
+    run = RunFolder.open(sys.argv[1])
+    run.lock()
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_in_use_is_refused_until_its_process_is_killed():
+    started("mine")
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLD), "mine"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    run = RunFolder.open("mine")
+    with pytest.raises(UserError, match=rf"^run mine: in use by process {process.pid} on .*. Wait for it to finish"):
+        run.lock()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    run.lock()
+    run.lock()
+    with pytest.raises(UserError, match=f"in use by process {os.getpid()} on"):
+        RunFolder.open("mine").lock()
+    run.close()
+    run.close()
+    RunFolder.open("mine").lock()
+
+
+def test_a_new_run_is_locked():
+    run = create("mine")
+    with pytest.raises(UserError, match="in use by process"):
+        RunFolder(Path("mine")).lock()
+    run.close()
+
+
+def test_a_lock_file_that_says_nothing_does_not_hide_who_holds_it():
+    run = create("mine")
+    (run.path / "lock").write_text("[]")
+    with pytest.raises(UserError, match=r"in use by another process\. Wait"):
+        RunFolder(Path("mine")).lock()
+    run.close()
+
+
+def test_a_forked_worker_does_not_keep_the_lock_of_its_parent():
+    run = create("mine")
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+
+    def work() -> None:
+        ready.set()
+        done.wait(30)
+
+    process = context.Process(target=work)
+    process.start()
+    assert ready.wait(30)
+    run.close()
+    other = RunFolder(Path("mine"))
+    other.lock()
+    done.set()
+    process.join()
+    other.close()
+    assert process.exitcode == 0
+
+
+def test_a_file_system_without_locks_is_no_obstacle(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder.fcntl, "flock", refuse)
+    run = create("mine")
+    assert run.path.is_dir()
+    run.close()
+
+
+# --------------------------------------------------------------------------------------------------- files and manifest
+
+
+def test_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_text(path, "old")
+    write_text(path, "ü new\n")
+    assert path.read_bytes() == "ü new\n".encode()
+    monkeypatch.setattr(folder.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError) as caught:
+        write_text(path, "newer")
+    assert str(caught.value) == (
+        f"cannot write the file {path}: No space left on device. Free some space, then continue with `coterie resume`."
+    )
+    assert path.read_text() == "ü new\n"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_is_written_is_flushed_to_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
+    files.write_bytes(tmp_path / "file", b"12345")
+    assert flushed == [5]
+    write_text(tmp_path / "text", "123")
+    assert flushed[:2] == [5, 3]
+    assert len(flushed) == 3
+
+
+def test_the_manifest_says_where_a_run_comes_from():
+    run = create()
+    local = NOW.astimezone(timezone(timedelta(hours=2)))
+    command = ["coterie", "train", "seed=3"]
+    manifest = describe(3, command, threads=2, now=local, env="e", levels={"random": {"agent": -79.0}})
+    run.write_manifest(manifest)
+    read = run.read_manifest()
+    assert read == json.loads(json.dumps(manifest))
+    assert read["started"] == "2025-03-09T14:05:07+00:00"
+    assert read["command"] == command
+    assert (read["seed"], read["threads"], read["env"]) == (3, 2, "e")
+    assert read["levels"] == {"random": {"agent": -79.0}}
+    assert set(read["versions"]) == {"python", "coterie", "torch", "numpy", "gymnasium", "safetensors"}
+    assert read["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert read["hardware"]["cores"] >= 1
+    assert read["hardware"]["cpu"]
+    assert read["hardware"]["memory_bytes"] is None or read["hardware"]["memory_bytes"] > 1e8
+    assert isinstance(read["hardware"]["gpus"], list)
+    assert read["git"] == {"revision": None, "modified": False}
+    run.close()
+
+
+def test_the_manifest_knows_the_git_revision():
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+
+    git("init")
+    Path("file").write_text("a")
+    git("add", "file")
+    git("commit", "-m", "first")
+    clean = describe(0, [], None, NOW)["git"]
+    assert len(clean["revision"]) == 40
+    assert not clean["modified"]
+    Path("file").write_text("b")
+    assert describe(0, [], None, NOW)["git"] == {"revision": clean["revision"], "modified": True}
+
+
+def test_the_manifest_does_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert describe(0, [], None, NOW)["git"] == {"revision": None, "modified": False}
+
+
+def test_an_unreadable_manifest_is_one_clear_line():
+    run = started("mine")
+    run.manifest_path.write_text("{")
+    with pytest.raises(UserError, match=r"^mine/manifest.json: cannot be read"):
+        RunFolder.open("mine").read_manifest()

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import json
+import math
+import resource
+import signal
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.errors import UserError
+from coterie.runs.loggers import (
+    JsonlLogger,
+    Logger,
+    Loggers,
+    MlflowLogger,
+    NullLogger,
+    TensorBoardLogger,
+    WandbLogger,
+    read,
+)
+
+ROW = {"steps": 10, "eval/adversary/return_mean": 1.5, "loss/policy": math.nan}
+
+
+class Recorder(Logger):
+    def __init__(self):
+        self.calls = []
+
+    def write(self, row):
+        self.calls.append(row)
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_several_loggers_are_one():
+    first, second = Recorder(), Recorder()
+    both = Loggers([first, NullLogger(), second])
+    both.write(ROW)
+    both.flush()
+    both.close()
+    assert first.calls == second.calls == [ROW, "flush", "close"]
+
+
+# --------------------------------------------------------------------------------------------------------------- jsonl
+
+
+def test_rows_are_strict_json_lines_that_can_be_followed_at_once(tmp_path):
+    logger = JsonlLogger(tmp_path / "metrics.jsonl")
+    row = {"steps": 3, "a": 0.1, "b": math.inf, "c": -math.inf, "d": math.nan, "e": np.float32(0.5), "f": np.int64(2)}
+    logger.write({**row, "g": torch.tensor(1.5), "h": True, "i": np.float64(math.nan)})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text == (
+        '{"steps": 3, "a": 0.1, "b": null, "c": null, "d": null, "e": 0.5, "f": 2, "g": 1.5, "h": 1, "i": null}\n'
+    )
+    logger.close()
+    logger.close()
+
+
+def test_opening_again_appends(tmp_path):
+    for steps in (1, 2, 3):
+        logger = JsonlLogger(tmp_path / "m")
+        logger.write({"steps": steps})
+        assert logger.position() == (tmp_path / "m").stat().st_size
+        logger.close()
+    assert [row["steps"] for row in read(tmp_path / "m")] == [1, 2, 3]
+
+
+def test_resuming_cuts_what_was_written_after_the_checkpoint(tmp_path):
+    logger = JsonlLogger(tmp_path / "m")
+    logger.write({"steps": 1})
+    position = logger.position()
+    logger.write({"steps": 2})
+    logger.write({"steps": 3})
+    logger.close()
+    logger = JsonlLogger(tmp_path / "m")
+    logger.truncate(position)
+    assert logger.position() == position
+    logger.write({"steps": 2, "again": 1})
+    logger.close()
+    assert read(tmp_path / "m") == [{"steps": 1}, {"steps": 2, "again": 1}]
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"steps": 2', b'{"steps": 2}', b"\x00" * 100_000, b"x" * 200_000])
+def test_a_torn_line_is_cut_away_before_going_on(tmp_path, torn):
+    (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + torn)
+    logger = JsonlLogger(tmp_path / "m")
+    logger.write({"steps": 2})
+    logger.close()
+    assert (tmp_path / "m").read_bytes() == b'{"steps": 1}\n{"steps": 2}\n'
+
+
+@pytest.mark.parametrize(("position", "left"), [(0, 0), (5, 0), (13, 13), (20, 13), (26, 26), (1000, 26)])
+def test_cutting_leaves_whole_lines_and_never_lengthens(tmp_path, position, left):
+    (tmp_path / "m").write_bytes(b'{"steps": 1}\n{"steps": 2}\n')
+    logger = JsonlLogger(tmp_path / "m")
+    logger.truncate(position)
+    assert logger.position() == left
+    logger.close()
+
+
+def test_a_file_without_any_line_end_becomes_empty(tmp_path):
+    (tmp_path / "m").write_bytes(b"x" * 100_000)
+    logger = JsonlLogger(tmp_path / "m")
+    assert logger.position() == 0
+    logger.close()
+
+
+def write_often(logger, row):
+    for _ in range(100):
+        logger.write(row)
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_whole_rows(tmp_path):
+    logger = JsonlLogger(tmp_path / "m")
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    row = {"steps": 1, "loss/policy": 0.123456789}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"^cannot write the file .*m: File too large\. Free some space"):
+            write_often(logger, row)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    count = len(read(tmp_path / "m"))
+    assert (tmp_path / "m").read_text() == (json.dumps(row) + "\n") * count
+    assert count > 10
+    logger.write(row)
+    assert len(read(tmp_path / "m")) == count + 1
+    logger.close()
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "m", tmp_path):
+        with pytest.raises(UserError, match=r"^cannot write the file .*\. Choose another folder with out=\.$"):
+            JsonlLogger(path)
+
+
+def test_reading_minds_no_torn_end_and_turns_null_to_nan(tmp_path):
+    (tmp_path / "m").write_bytes(b'{"steps": 1, "a": null}\n{"steps": 2')
+    rows = read(tmp_path / "m")
+    assert len(rows) == 1
+    assert rows[0]["steps"] == 1
+    assert math.isnan(rows[0]["a"])
+    (tmp_path / "m").write_bytes(b'{"steps": 1}\n{"steps": 2}')
+    assert [row["steps"] for row in read(tmp_path / "m")] == [1, 2]
+    assert read(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b"\xff", b""])
+def test_reading_names_a_broken_line(tmp_path, line):
+    (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + line + b'\n{"steps": 3}\n')
+    with pytest.raises(UserError, match=r"m: line 2 is not a JSON object\. Remove the line"):
+        read(tmp_path / "m")
+
+
+def test_reading_a_folder_is_one_clear_line(tmp_path):
+    with pytest.raises(UserError, match="cannot be read \\(Is a directory\\)"):
+        read(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- tensorboard
+
+
+def scalars(folder, name):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def test_tensorboard_shows_rows_against_steps_and_hides_what_resuming_takes_back(tmp_path):
+    logger = TensorBoardLogger(tmp_path)
+    for steps in (10, 20, 30):
+        logger.write({"steps": steps, "eval/return_mean": steps / 4, "loss/policy": math.nan, "n": np.int64(3)})
+    logger.flush()
+    logger.close()
+    logger.close()
+    assert scalars(tmp_path, "eval/return_mean") == [(10, 2.5), (20, 5.0), (30, 7.5)]
+    logger = TensorBoardLogger(tmp_path, purge_step=20)
+    logger.write({"steps": 25, "eval/return_mean": 1.0})
+    logger.close()
+    assert scalars(tmp_path, "eval/return_mean") == [(10, 2.5), (20, 5.0), (25, 1.0)]
+
+
+def test_a_tensorboard_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^cannot write the folder .*file/tensorboard: "):
+        TensorBoardLogger(tmp_path / "file" / "tensorboard")
+
+
+# --------------------------------------------------------------------------------------------------- outside trackers
+
+
+class FakeWandb(ModuleType):
+    """Records what is asked of Weights & Biases."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.calls = []
+        self.run = SimpleNamespace(
+            define_metric=lambda *a, **k: self.calls.append(("define_metric", a, k)),
+            log=lambda row: self.calls.append(("log", row)),
+            finish=lambda: self.calls.append(("finish",)),
+        )
+
+    def Settings(self, **settings):
+        return settings
+
+    def init(self, **arguments):
+        self.calls.append(("init", arguments))
+        return self.run
+
+
+def test_wandb_gets_rows_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for _ in range(2):
+        logger = WandbLogger(tmp_path, project="coterie", name="my run", config={"algo": {"lr": 1e-3}}, mode="offline")
+        logger.write(ROW)
+        logger.flush()
+        logger.close()
+        logger.close()
+    names = [call[0] for call in fake.calls]
+    assert names == ["init", "define_metric", "log", "finish"] * 2
+    first, second = fake.calls[0][1], fake.calls[4][1]
+    assert first == second
+    assert len(first["id"]) == 12
+    assert first["dir"] == str(tmp_path)
+    assert (first["project"], first["name"], first["mode"]) == ("coterie", "my run", "offline")
+    assert first["config"] == {"algo": {"lr": 1e-3}}
+    assert first["resume"] == "allow"
+    assert fake.calls[1] == ("define_metric", ("*",), {"step_metric": "steps"})
+    assert fake.calls[2] == ("log", ROW)
+
+
+class FakeMlflow(ModuleType):
+    """A tracking server of one experiment that records what is asked of it."""
+
+    def __init__(self):
+        super().__init__("mlflow")
+        self.calls, self.experiments, self.down = [], {}, False
+        self.entities = ModuleType("mlflow.entities")
+        self.entities.Metric = lambda key, value, timestamp, step: (key, value, step)  # type: ignore[attr-defined]
+        self.exceptions = SimpleNamespace(MlflowException=type("MlflowException", (Exception,), {}))
+
+    def MlflowClient(self, tracking_uri):
+        self.calls.append(("client", tracking_uri))
+        if self.down:
+            raise self.exceptions.MlflowException("no route\nto host")
+        return self
+
+    def get_experiment_by_name(self, name):
+        return self.experiments.get(name)
+
+    def create_experiment(self, name):
+        self.experiments[name] = SimpleNamespace(experiment_id="7")
+        return "7"
+
+    def create_run(self, experiment, run_name):
+        self.calls.append(("create_run", experiment, run_name))
+        return SimpleNamespace(info=SimpleNamespace(run_id="abc"))
+
+    def update_run(self, run_id, status):
+        self.calls.append(("update_run", run_id, status))
+
+    def log_param(self, run_id, key, value):
+        self.calls.append(("log_param", run_id, key, value))
+
+    def log_batch(self, run_id, metrics):
+        if self.down:
+            raise self.exceptions.MlflowException("no route to host")
+        self.calls.append(("log_batch", run_id, metrics))
+
+    def set_terminated(self, run_id):
+        self.calls.append(("set_terminated", run_id))
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", fake.entities)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return fake
+
+
+def test_mlflow_gets_settings_and_rows_and_a_resumed_run_goes_on(tmp_path, mlflow):
+    for _ in range(2):
+        logger = MlflowLogger(tmp_path, experiment="coterie", name="my run", config={"algo": {"lr": 1e-3}, "seed": 3})
+        logger.write({**ROW, "loss/policy": 2})
+        logger.flush()
+        logger.close()
+        logger.close()
+    batch = ("log_batch", "abc", [("eval/adversary/return_mean", 1.5, 10), ("loss/policy", 2.0, 10)])
+    assert mlflow.calls == [
+        ("client", (tmp_path / "mlruns").as_uri()),
+        ("create_run", "7", "my run"),
+        ("log_param", "abc", "algo.lr", 1e-3),
+        ("log_param", "abc", "seed", 3),
+        batch,
+        ("set_terminated", "abc"),
+        ("client", (tmp_path / "mlruns").as_uri()),
+        ("update_run", "abc", "RUNNING"),
+        batch,
+        ("set_terminated", "abc"),
+    ]
+
+
+def test_mlflow_takes_at_most_a_thousand_numbers_at_once(tmp_path, mlflow):
+    logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:1")
+    logger.write({"steps": 1, **{f"a/{i}": i for i in range(2500)}})
+    assert mlflow.calls[0] == ("client", "http://localhost:1")
+    assert [len(call[2]) for call in mlflow.calls if call[0] == "log_batch"] == [1000, 1000, 500]
+
+
+def test_mlflow_follows_the_environment(tmp_path, mlflow, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:2")
+    MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
+    assert mlflow.calls[0] == ("client", None)
+
+
+def test_an_mlflow_server_that_is_not_there_is_one_clear_line(tmp_path, mlflow):
+    mlflow.down = True
+    with pytest.raises(
+        UserError, match=r"^MLflow rejected the run: no route. Check its tracking URI http://localhost:3.$"
+    ):
+        MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:3")
+
+
+def test_an_mlflow_server_that_goes_away_does_not_end_the_training(tmp_path, mlflow):
+    logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
+    mlflow.down = True
+    with pytest.warns(UserWarning, match="MLflow: logging stopped .no route"):
+        logger.write(ROW)
+    logger.write(ROW)
+    logger.close()
+    assert mlflow.calls[-1][0] == "create_run"
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "install"),
+    [
+        ("wandb", lambda path: WandbLogger(path, project="p", name="n", config={}), r"pip install 'coterie\[wandb\]'$"),
+        (
+            "mlflow",
+            lambda path: MlflowLogger(path, experiment="p", name="n", config={}),
+            r"pip install 'coterie\[mlflow\]'$",
+        ),
+        ("torch.utils.tensorboard", TensorBoardLogger, r"pip install tensorboard$"),
+    ],
+)
+def test_a_missing_library_is_an_error_that_installs_it(tmp_path, monkeypatch, module, make, install):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=r"^log\.\w+: .* is not installed .*: " + install):
+        make(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_the_loggers_imports_no_view():
+    program = "import sys, coterie.runs.loggers;"
+    program += "print([m for m in ('torch', 'tensorboard', 'wandb', 'mlflow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

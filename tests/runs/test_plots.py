@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from coterie.core.errors import UserError
+from coterie.runs.plots import Run, draw, group_runs, mean_and_band, plot, sparkline
+
+
+def make(path: Path, seed: int = 0, algo: str = "mappo", env: str = "particle/simple_spread", **more) -> Path:
+    """A run with a point at every thousandth step. more: points, teams, levels, config, area."""
+    points, teams = more.get("points", 5), more.get("teams", ("",))
+    path.mkdir(parents=True)
+    config = {"algo": {"name": algo, "lr": 1e-3}, "env": {"name": env}, "seed": seed, "steps": 10**6}
+    config.update(more.get("config", {}))
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    (path / "manifest.json").write_text(json.dumps({"seed": seed, "levels": more.get("levels", {})}))
+    with open(path / "metrics.jsonl", "w") as file:
+        for i in range(points):
+            row: dict = {"steps": i * 1000, "time/wall_s": i * (10 + seed)}
+            for team in teams:
+                name = "/".join(word for word in (more.get("area", "eval"), team, "return_mean") if word)
+                row[name] = i + seed * 10.0
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def load(*paths: Path) -> list[Run]:
+    return [Run.load(path) for path in paths]
+
+
+# ------------------------------------------------------------------------------------------------------------ sparkline
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([1], "▁"),
+        ([2, 2, 2], "▁▁▁"),
+        ([0, 7], "▁█"),
+        (list(range(8)), "▁▂▃▄▅▆▇█"),
+        ([0, math.nan, 7], "▁ █"),
+        ([math.nan, math.inf], "  "),
+        (list(range(80)), "▁▂▃▄▅▆▇█"),
+    ],
+)
+def test_sparkline(values, bars):
+    assert sparkline(values, 8) == bars
+
+
+# ------------------------------------------------------------------------------------------------------------ gathering
+
+
+def test_runs_that_differ_in_the_seed_and_in_what_is_logged_are_of_one_kind(tmp_path):
+    first = make(tmp_path / "a", seed=0, config={"log": {"wandb": True}, "eval": {"every": 10, "mode": "greedy"}})
+    second = make(tmp_path / "b", seed=1, config={"out": "x", "threads": 1, "eval": {"every": 20, "mode": "greedy"}})
+    assert list(group_runs(load(first, second))) == ["mappo"]
+
+
+def test_kinds_are_named_by_what_differs(tmp_path):
+    plain = make(tmp_path / "a")
+    ippo = make(tmp_path / "b", algo="ippo")
+    slow = make(tmp_path / "c", config={"algo": {"name": "mappo", "lr": 1e-4, "epochs": 3}})
+    greedy = make(tmp_path / "d", config={"eval": {"mode": "greedy"}})
+    elsewhere = make(tmp_path / "e", env="particle/simple_tag")
+    gathered = group_runs(load(plain, ippo, slow, greedy, elsewhere))
+    assert {label: [run.path.name for run in runs] for label, runs in gathered.items()} == {
+        "mappo lr=0.001": ["a"],
+        "ippo": ["b"],
+        "mappo lr=0.0001 epochs=3": ["c"],
+        "mappo lr=0.001 eval.mode=greedy": ["d"],
+        "mappo": ["e"],
+    }
+
+
+def test_a_section_that_is_off_elsewhere_is_one_word(tmp_path):
+    icm = {"strength": 0.02, "lr": 1e-3, "share": "role", "beta": 0.2}
+    runs = [make(tmp_path / str(i), config={"rewards": {"icm": x, "rnd": None}}) for i, x in enumerate((None, icm))]
+    assert list(group_runs(load(*runs))) == ["mappo", "mappo +icm"]
+    other = make(tmp_path / "other", config={"rewards": {"icm": icm | {"lr": 0.1}, "rnd": None}})
+    assert list(group_runs(load(runs[1], other))) == ["mappo rewards.icm.lr=0.001", "mappo rewards.icm.lr=0.1"]
+
+
+def test_kinds_that_differ_in_more_than_a_label_holds_stay_apart(tmp_path):
+    runs = [make(tmp_path / str(i), config={"a": 1, "b": 1, "c": 1, "d": i, "e": {}}) for i in range(2)]
+    more = make(tmp_path / "m", config={"a": 2, "b": 2, "c": 2, "d": 2})
+    assert list(group_runs(load(*runs, more))) == ["mappo a=1 b=1 c=1", "mappo a=1 b=1 c=1'", "mappo a=2 b=2 c=2"]
+
+
+# --------------------------------------------------------------------------------------------------------------- spread
+
+
+def test_up_to_four_seeds_span_from_the_lowest_to_the_highest():
+    x = np.array([0.0, 1.0, 2.0])
+    grid, mean, low, high = mean_and_band([(x, np.array([0.0, 1, 2])), (x, np.array([2.0, 3, 10]))])  # type: ignore[misc]
+    assert grid.tolist() == [0, 1, 2]
+    assert mean.tolist() == [1, 2, 6]
+    assert low.tolist() == [0, 1, 2]
+    assert high.tolist() == [2, 3, 10]
+
+
+def test_other_grids_are_interpolated_where_all_seeds_have_data():
+    first = (np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    second = (np.array([4.0, 20.0]), np.array([0.0, 16.0]))
+    grid, mean, low, high = mean_and_band([first, second])  # type: ignore[misc]
+    assert (grid[0], grid[-1], len(grid)) == (4.0, 10.0, 300)
+    assert mean[[0, -1]].tolist() == [2.0, 8.0]
+    assert low[[0, -1]].tolist() == [0.0, 6.0]
+    assert high[[0, -1]].tolist() == [4.0, 10.0]
+
+
+def test_more_seeds_have_the_bootstrap_interval_of_their_mean():
+    x = np.array([0.0, 1.0])
+    values = np.random.default_rng(1).normal(size=(20, 2))
+    grid, mean, low, high = mean_and_band([(x, row) for row in values])  # type: ignore[misc]
+    assert grid.tolist() == [0, 1]
+    np.testing.assert_allclose(mean, values.mean(axis=0))
+    half = 1.96 * values.std(axis=0) / math.sqrt(20)
+    np.testing.assert_allclose(low, mean - half, atol=0.1)
+    np.testing.assert_allclose(high, mean + half, atol=0.1)
+
+
+def test_curves_without_a_common_stretch_have_no_mean():
+    assert mean_and_band([(np.array([0.0, 1.0]), np.zeros(2)), (np.array([2.0, 3.0]), np.zeros(2))]) is None
+
+
+# --------------------------------------------------------------------------------------------------------------- curves
+
+
+def test_a_curve_is_sorted_finite_and_without_repeats(tmp_path):
+    path = make(tmp_path / "a", points=0)
+    lines = [
+        {"steps": 20, "time/wall_s": 2, "eval/return_mean": 1},
+        {"steps": 10, "time/wall_s": 1, "eval/return_mean": 5},
+        {"steps": 30, "eval/return_mean": None},
+        {"steps": 20, "time/wall_s": 3, "eval/return_mean": 2},
+        {"steps": 40, "eval/return_mean": 7, "eval/return_mean/agent_0": 99},
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    curve = Run.load(path).curve("", "eval/return_mean")
+    assert curve is not None
+    assert curve.steps.tolist() == [10, 20, 40]
+    assert curve.value.tolist() == [5, 2, 7]
+    assert curve.wall_s[:2].tolist() == [1, 3]
+    assert math.isnan(curve.wall_s[2])
+    assert Run.load(path).curve("", "rollout/return_mean") is None
+    assert Run.load(path).curve("red", "eval/return_mean") is None
+
+
+def test_a_long_curve_is_averaged(tmp_path):
+    curve = Run.load(make(tmp_path / "a", points=2000)).curve("", "eval/return_mean")
+    assert curve is not None
+    assert len(curve.steps) == 500
+    assert curve.value.mean() == pytest.approx(999.5)
+    assert (np.diff(curve.steps) > 0).all()
+
+
+# --------------------------------------------------------------------------------------------------------------- figure
+
+
+def test_the_figure_gathers_seeds_and_says_what_its_bands_mean(tmp_path):
+    levels = {"random": {"agent": -1.0}, "published": {"agent": 30.0}}
+    runs = [make(tmp_path / f"m{seed}", seed, levels=levels) for seed in range(3)]
+    runs += [make(tmp_path / f"i{seed}", seed, algo="ippo") for seed in range(6)]
+    runs += [make(tmp_path / "p", algo="ppo", seed=7)]
+    figure = draw(load(*runs))
+    assert texts(figure) == [
+        "mappo (3 seeds: mean, min to max)",
+        "ippo (6 seeds: mean, 95% CI)",
+        "ppo (seed 7)",
+        "random policy",
+        "published score",
+    ]
+    left, right = figure.axes
+    assert left.get_title(loc="left") == "particle/simple_spread"
+    assert (left.get_xlabel(), right.get_xlabel()) == ("environment steps (thousands)", "wall time (seconds)")
+    assert left.get_ylabel() == "evaluation return"
+    for panel in (left, right):
+        assert len(panel.collections) == 2
+        colours = {line.get_color() for line in panel.get_lines()}
+        assert colours == {"#0072B2", "#D55E00", "#009E73", "0.35"}
+    thick = [line for line in left.get_lines() if line.get_linewidth() == 1.8]
+    assert len(thick) == 3
+    assert thick[0].get_xdata().tolist() == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
+    assert thick[0].get_ydata().tolist() == [10, 11, 12, 13, 14]  # type: ignore[union-attr]
+
+
+def test_every_team_of_every_environment_has_a_row(tmp_path):
+    tag = make(
+        tmp_path / "a", env="particle/simple_tag", teams=("adversary", "agent"), levels={"random": {"agent": 2.0}}
+    )
+    figure = draw(load(tag, make(tmp_path / "b")))
+    titles = [axes.get_title(loc="left") for axes in figure.axes[::2]]
+    assert titles == ["particle/simple_tag · adversary", "particle/simple_tag · agent", "particle/simple_spread"]
+    assert [len(axes.get_lines()) for axes in figure.axes] == [1, 1, 2, 2, 1, 1]
+    assert texts(figure) == ["mappo (seed 0)", "random policy"]
+
+
+def test_training_and_evaluation_returns_are_not_mixed(tmp_path):
+    trained = make(tmp_path / "a", area="rollout")
+    both = make(tmp_path / "b", seed=1)
+    with open(both / "metrics.jsonl", "a") as file:
+        file.write('{"steps": 9000, "time/wall_s": 1, "rollout/return_mean": 3}\n')
+        file.write('{"steps": 9500, "time/wall_s": 2, "rollout/return_mean": 4}\n')
+    figure = draw(load(trained, both))
+    assert figure.axes[0].get_ylabel() == "training return"
+    assert draw(load(both)).axes[0].get_ylabel() == "evaluation return"
+
+
+def test_the_same_seed_twice_is_called_runs(tmp_path):
+    figure = draw(load(make(tmp_path / "a"), make(tmp_path / "b")))
+    assert texts(figure) == ["mappo (2 runs: mean, min to max)"]
+
+
+def test_edges_a_single_point_and_no_wall_time(tmp_path):
+    path = make(tmp_path / "a", points=0)
+    (path / "metrics.jsonl").write_text('{"steps": 5000000, "eval/return_mean": 1}\n')
+    figure = draw(load(path))
+    assert figure.axes[0].get_xlabel() == "environment steps (millions)"
+    assert figure.axes[1].get_xlabel() == "wall time (seconds)"
+    assert plot([path]) == [path / "curves.png", path / "curves.svg"]
+
+
+def test_many_kinds_share_the_palette(tmp_path):
+    runs = [make(tmp_path / str(i), algo=f"a{i}") for i in range(9)]
+    assert len(texts(draw(load(*runs)))) == 9
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def test_png_and_svg_are_written_beside_the_run(tmp_path):
+    run = make(tmp_path / "a")
+    files = plot([run])
+    assert files == [run / "curves.png", run / "curves.svg"]
+    with Image.open(files[0]) as picture:
+        assert picture.width == 1840
+        assert len(picture.convert("L").getcolors() or [0] * 99) > 50
+    assert files[1].read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("out", "names"),
+    [
+        (None, ["curves.png", "curves.svg"]),
+        ("x", ["x.png", "x.svg"]),
+        ("x.png", ["x.png", "x.svg"]),
+        ("deep/er/x.svg", ["deep/er/x.png", "deep/er/x.svg"]),
+        ("x.pdf", ["x.pdf"]),
+        ("runs", ["runs/curves.png", "runs/curves.svg"]),
+    ],
+)
+def test_the_files_lie_where_they_are_asked_for(tmp_path, monkeypatch, out, names):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "runs" / "a"), make(tmp_path / "runs" / "b", seed=1)
+    files = plot([Path("runs")], None if out is None else Path(out))
+    assert [str(file) for file in files] == names
+    assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_levels_can_be_given(tmp_path):
+    run = make(tmp_path / "a", levels={"random": {"x": 1.0}})
+    plot([run], tmp_path / "with.png", levels={"published": {"any": 100.0}})
+    plot([run], tmp_path / "without.png", levels={})
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+
+
+def test_what_cannot_be_drawn_is_one_clear_line(tmp_path):
+    run = make(tmp_path / "a")
+    with pytest.raises(UserError, match=r"no such run"):
+        plot([tmp_path / "none"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="is not a run"):
+        plot([tmp_path / "empty"])
+    with pytest.raises(UserError, match=r"pictures are not written as .jpg; expected .png, .svg or .pdf$"):
+        plot([run], tmp_path / "x.jpg")
+    with pytest.raises(UserError, match=r"^cannot write the picture .*\. Choose another folder"):
+        plot([run], run / "config.yaml" / "x.png")
+    with pytest.raises(UserError, match=r"^there are no returns to draw in .*b; train for longer$"):
+        plot([make(tmp_path / "b", points=0)])
+    (run / "config.yaml").write_text("a: [")
+    with pytest.raises(UserError, match=r"config.yaml cannot be read \(while parsing a flow node\)"):
+        plot([run])
+    with pytest.raises(UserError, match="no returns to draw in nothing"):
+        plot([])
+
+
+def test_drawing_leaves_the_global_state_of_matplotlib_alone(tmp_path):
+    run = make(tmp_path / "a")
+    program = """
+import sys
+from pathlib import Path
+import coterie.runs.plots
+assert "matplotlib" not in sys.modules
+import matplotlib
+settings = lambda: {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
+before = settings()
+coterie.runs.plots.plot([Path(sys.argv[1])])
+assert settings() == before
+print("matplotlib.pyplot" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import io
+import math
+import sys
+
+import pytest
+from rich.console import Console
+
+from coterie.runs.progress import LineProgress, NullProgress, PeriodicProgress, RichProgress, duration, number, progress
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (0, "0.00"),
+        (-79.04, "-79.04"),
+        (123.45, "123.5"),
+        (-1234.5, "-1,234"),
+        (0.1234, "0.123"),
+        (1.234e-5, "1.2e-05"),
+        (1.5e12, "1.5e+12"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_show_the_digits_that_matter(value, words):
+    assert number(value) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (3600, "1 h"),
+        (3725, "1 h 2 min"),
+        (90000, "1 d 1 h"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+        (-1, "-"),
+    ],
+)
+def test_durations_read_as_they_are_said(seconds, words):
+    assert duration(seconds) == words
+
+
+# ---------------------------------------------------------------------------------------------------------------- lines
+
+
+def test_lines_come_at_first_at_evaluations_every_ten_seconds_and_at_the_end(clock):
+    stream = io.StringIO()
+    shown = LineProgress("mappo on particle/simple_spread", stream=stream, clock=clock)
+    for second in range(1, 31):
+        clock.now += 1
+        row = {"rollout/return_mean": -80.0 + second, "loss/policy": 0.0123, "policy/entropy": 1.25}
+        if second == 15:
+            row["eval/return_mean"] = -60.0
+        shown.update(second * 1000, 30_000, row)
+    shown.close()
+    assert stream.getvalue() == (
+        "mappo on particle/simple_spread\n"
+        "1,000 / 30,000 steps · 3% · 1,000 steps/s · 29 s left · training -79.00 · policy loss 0.012 · entropy 1.25\n"
+        "11,000 / 30,000 steps · 36% · 1,000 steps/s · 19 s left · training -69.00 · policy loss 0.012 · entropy 1.25\n"
+        "15,000 / 30,000 steps · 50% · 1,000 steps/s · 15 s left · training -65.00 · evaluation -60.00 · "
+        "policy loss 0.012 · entropy 1.25\n"
+        "25,000 / 30,000 steps · 83% · 1,000 steps/s · 5 s left · training -55.00 · evaluation -60.00 · "
+        "policy loss 0.012 · entropy 1.25\n"
+        "30,000 / 30,000 steps · 100% · 1,000 steps/s · done · training -50.00 · evaluation -60.00 · "
+        "policy loss 0.012 · entropy 1.25\n"
+    )
+
+
+def test_the_end_is_one_line_whether_it_is_evaluated_or_not(clock):
+    for evaluated in (True, False):
+        stream = io.StringIO()
+        shown = LineProgress(stream=stream, clock=clock)
+        shown.update(1000, 3000, {})
+        shown.update(3000, 3000, {"rollout/return_mean": -50.0})  # the row of the last update
+        if evaluated:
+            shown.update(3000, 3000, {"eval/return_mean": -60.0})
+        shown.close()
+        shown.close()
+        first, last = stream.getvalue().splitlines()
+        assert first.startswith("1,000 / 3,000 steps")
+        assert last.startswith("3,000 / 3,000 steps")
+        assert ("evaluation -60.00" in last) == evaluated
+
+
+def test_a_resumed_training_says_where_it_starts_and_counts_its_own_steps_only(clock):
+    stream = io.StringIO()
+    shown = LineProgress("mappo", start=500_000, stream=stream, clock=clock)
+    clock.now += 10
+    shown.update(501_000, 600_000, {})
+    assert stream.getvalue() == (
+        "mappo · resumed at 500,000 steps\n501,000 / 600,000 steps · 83% · 100 steps/s · 16 min 30 s left\n"
+    )
+
+
+def test_teams_are_named_and_the_latest_finite_value_stays(clock):
+    stream = io.StringIO()
+    shown = LineProgress(stream=stream, clock=clock)
+    shown.update(1, 100, {"eval/red/return_mean": 1.0, "eval/blue/return_mean": -2.0, "loss/red/policy": 0.5})
+    clock.now += 20
+    shown.update(
+        2, 100, {"eval/red/return_mean": math.nan, "rollout/red/return_mean/red_0": 9.0, "loss/policy": math.inf}
+    )
+    last = stream.getvalue().splitlines()[-1]
+    assert last.endswith("evaluation red 1.00, blue -2.00 · policy loss red 0.500")
+
+
+def test_speed_forgets_what_was_long_ago(clock):
+    stream = io.StringIO()
+    shown = LineProgress(stream=stream, clock=clock)
+    steps = 0
+    for second in range(300):
+        clock.now += 1
+        steps += 10 if second < 150 else 1000
+        shown.update(steps, 10**6, {})
+    assert " · 1,000 steps/s · " in stream.getvalue().splitlines()[-1]
+
+
+def test_an_update_before_any_time_has_passed_and_without_a_total_shows_what_it_can(clock):
+    stream = io.StringIO()
+    LineProgress(stream=stream, clock=clock).update(0, 0, {})
+    assert stream.getvalue() == "0 / 0 steps · 0%\n"
+
+
+# ----------------------------------------------------------------------------------------------------------------- rich
+
+
+def display(clock, width=100, **more):
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, _environ={})
+    return RichProgress("mappo on simple_tag · seed 3", console=console, clock=clock, **more), console
+
+
+def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
+    shown, console = display(clock, start=1000)
+    for i in range(1, 5):
+        clock.now += 1
+        row = {
+            "eval/adversary/return_mean": i * 10.0,
+            "rollout/adversary/return_mean": 5.0,
+            "eval/agent/return_mean": -i,
+        }
+        shown.update(1000 + i * 100, 2000, {**row, "loss/value": 0.5})
+    shown.close()
+    shown.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    last = text[text.rindex("mappo on simple_tag") :].splitlines()
+    assert last[0] == "mappo on simple_tag · seed 3 · resumed at 1,000 steps"
+    assert last[1].startswith("━━━━━━━━━")
+    assert last[1].endswith(" 1,400 / 2,000 steps · 70% · 100 steps/s · 6 s left")
+    assert last[2].split() == ["return", "training", "evaluation", "best"]
+    assert last[3].split() == ["adversary", "5.00", "40.00", "40.00", "▁▃▆█"]
+    assert last[4].split() == ["agent", "-", "-4.00", "-1.00", "█▆▃▁"]
+    assert last[5].startswith("value loss 0.500")
+
+
+def test_the_live_display_is_drawn_rarely(clock, monkeypatch):
+    shown, _ = display(clock)
+    drawn = []
+    monkeypatch.setattr(shown._live, "update", lambda *_, **__: drawn.append(1))
+    for _ in range(1000):
+        clock.now += 0.01
+        shown.update(1, 10, {"rollout/return_mean": 1.0})
+    assert 35 <= len(drawn) <= 42
+    shown.close()
+
+
+def test_notes_stand_above_the_live_display_unchanged(clock):
+    shown, console = display(clock)
+    shown.update(1, 10, {})
+    shown.print_line("[bold]the checkpoint[/bold] was corrupt")
+    shown.close()
+    assert "[bold]the checkpoint[/bold] was corrupt\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_closing_before_any_update_and_after_an_error_gives_the_terminal_back(clock):
+    shown, _ = display(clock)
+    shown.close()
+    assert not shown._live.is_started
+
+    def failing() -> None:
+        with shown_again:
+            raise ValueError("boom")
+
+    shown_again, _ = display(clock)
+    with pytest.raises(ValueError, match="boom"):
+        failing()
+    assert not shown_again._live.is_started
+
+
+def test_a_narrow_terminal_is_no_obstacle(clock):
+    shown, console = display(clock, width=20)
+    shown.update(10, 100, {"eval/adversary/return_mean": 1.0})
+    shown.close()
+    assert "10 / 100" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------------------------------- choice
+
+
+class Stream(io.StringIO):
+    def __init__(self, terminal: bool):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("mode", "terminal", "term", "expected"),
+    [
+        ("auto", True, "xterm", RichProgress),
+        ("auto", True, "dumb", LineProgress),
+        ("auto", False, "xterm", LineProgress),
+        ("rich", False, "xterm", RichProgress),
+        ("lines", True, "xterm", LineProgress),
+        ("off", True, "xterm", NullProgress),
+    ],
+)
+def test_the_display_fits_where_it_is_shown(monkeypatch, mode, terminal, term, expected):
+    stream = Stream(terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", term)
+    with progress(mode, "title", start=5) as shown:
+        assert type(shown) is expected
+        shown.update(6, 10, {})
+        shown.print_line("noted")
+    assert ("noted" in stream.getvalue()) == (mode != "off")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_said_after_the_live_display_begins_a_line_of_its_own(clock, terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None, _environ={})
+    with RichProgress("mappo", console=console, clock=clock) as shown:
+        shown.update(10, 10, {"loss/policy": 0.5})
+    console.print("10 steps")
+    said = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert "policy loss 0.500" in said
+    assert said[-1].removeprefix("\x1b[?25h") == "10 steps"
+
+
+def test_updates_within_one_interval_write_nothing(clock):
+    shown, console = display(clock)
+    shown.update(0, 10**6, {"rollout/return_mean": 1.0})
+    before = len(console.file.getvalue())  # type: ignore[attr-defined]
+    for i in range(1000):
+        shown.update(i, 10**6, {"rollout/return_mean": 1.0, "loss/policy": 1.0})
+    assert len(console.file.getvalue()) == before  # type: ignore[attr-defined]
+    shown.close()
+
+
+def test_what_takes_long_besides_training_says_how_far_it_is() -> None:
+    now, said = [0.0], []
+    told = PeriodicProgress(said.append, "random play", first_s=2.0, interval_s=10.0, clock=lambda: now[0])
+    for seconds, done in ((1.0, 1), (2.0, 2), (11.0, 3), (12.5, 1500), (30.0, 2000)):
+        now[0] = seconds
+        told(done, 2000)
+    assert said == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]

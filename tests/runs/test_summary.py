@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+
+from rich.console import Console
+
+from coterie.config.resolve import resolve
+from coterie.runs.summary import no_gradient_step_warnings, summarize
+
+RUN = Path("runs/my run")
+
+
+def rows(*returns: float, name: str = "eval/return_mean") -> list[dict[str, float]]:
+    return [{"steps": i * 1000, "time/wall_s": 10.0 * i, name: value} for i, value in enumerate(returns)]
+
+
+def test_summary_of_a_finished_run_with_one_team(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    for name in ("metrics.jsonl", "curves.png"):
+        (run / name).touch()
+    summary = summarize(run, rows(-78.5, -50, -41.25, -42), 3000, {"agent": -79.0}, {"agent": -40.0})
+    assert (
+        summary.text()
+        == f"""\
+3,000 steps in 30 s (100 steps/s)
+
+evaluation return  random   start     now    best  published  best at step
+                   -79.00  -78.50  -42.00  -41.25     -40.00         2,000  ▁▆██
+
+best is 97% of the way from the random policy (-79.00) to the published score (-40.00)
+
+metrics      {run}/metrics.jsonl
+curves       {run}/curves.png
+checkpoints  {run}/checkpoints
+
+watch        coterie play {run} --video out.mp4
+evaluate     coterie evaluate {run}
+continue     coterie resume {run} steps=6000
+plot         coterie plot {run}
+"""
+    )
+
+
+def test_summary_of_a_stopped_run_with_two_teams():
+    data = rows(1, 2, 3)
+    for row, value in zip(data, (-1, -5, math.nan), strict=True):
+        row["eval/red/return_mean"] = row.pop("eval/return_mean")
+        row["eval/blue/return_mean"] = value
+    summary = summarize(RUN, data, 10_000, {"red": 0.5, "blue": -0.5}, {"red": 2.5})
+    assert (
+        summary.text(80)
+        == """\
+2,000 of 10,000 steps in 20 s (100 steps/s)
+
+evaluation return  random  start    now   best  published  best at step
+red                 0.500   1.00   3.00   3.00       2.50         2,000
+blue               -0.500  -1.00  -5.00  -1.00          -             0
+
+red: best is 125% of the way from the random policy (0.500) to the published score (2.50)
+blue: best is 0.500 below the random policy (-0.500)
+
+watch        coterie play 'runs/my run' --video out.mp4
+evaluate     coterie evaluate 'runs/my run'
+continue     coterie resume 'runs/my run'
+plot         coterie plot 'runs/my run'
+"""
+    )
+
+
+def test_training_returns_are_shown_without_evaluations_and_unknown_scores_are_omitted():
+    text = summarize(RUN, rows(1, 2, name="rollout/return_mean"), 1000).text()
+    assert text.startswith(
+        "1,000 steps in 10 s (100 steps/s)\n\n"
+        "training return  start   now  best  best at step\n"
+        "                  1.00  2.00  2.00         1,000  ▁█\n"
+        "\nwatch "
+    )
+
+
+def test_a_run_without_metrics_or_times_has_a_summary():
+    assert summarize(RUN, [], 1000).text().startswith("0 of 1,000 steps\n\nwatch ")
+    assert summarize(RUN, [{"steps": 1000, "time/wall_s": None}], 1000).text().startswith("1,000 steps\n\nwatch")
+    assert math.isnan(summarize(RUN, [{"steps": 1000}], 1000).wall_s)
+
+
+def test_the_comparison_uses_the_known_reference_scores():
+    def comparison(best, random=None, published=None):
+        known = ({"x": random} if random is not None else None, {"x": published} if published is not None else {})
+        return summarize(RUN, rows(best), 0, *known).teams[0].comparison
+
+    assert comparison(5) == ""
+    assert comparison(5, random=2) == "best is 3.00 above the random policy (2.00)"
+    assert comparison(5, published=7) == "best is 2.00 below the published score (7.00)"
+    assert (
+        comparison(5, random=0, published=10)
+        == "best is 50% of the way from the random policy (0.00) to the published score (10.00)"
+    )
+    assert comparison(-5, random=0, published=10) == "best is 5.00 below the random policy (0.00)"
+    assert comparison(5, random=10, published=1) == "best is 5.00 below the random policy (10.00)"
+
+
+def test_the_best_return_is_the_first_maximum():
+    team = summarize(RUN, rows(1, 3, 3, 2), 3000).teams[0]
+    assert (team.start, team.now, team.best, team.best_steps) == (1, 2, 3, 1000)
+    assert team.history == (1, 3, 3, 2)
+
+
+def test_a_team_without_a_reference_score_does_not_get_that_of_another_team():
+    data = [{"steps": 1, "eval/red/return_mean": 1.0}]
+    assert summarize(RUN, data, 1, {"blue": 5.0}).teams[0].random is None
+    assert summarize(RUN, rows(1.0), 1, {"blue": 5.0, "red": 1.0}).teams[0].random is None
+
+
+def test_the_warning_about_missing_gradient_steps_gives_the_reason():
+    settings = ["algo=qmix", "steps=6000", "algo.learning_starts=2000", "algo.batch_size=16"]
+    config = resolve(settings).config
+
+    def warnings(rows, steps=6000, config=config, team="red"):
+        return no_gradient_step_warnings(config, [team], rows, steps)
+
+    few = [{"steps": 3000, "replay/sequences": 7.0}, {"replay/sequences": 8.0}]
+    assert warnings(few) == (
+        "team red: the learner took no gradient step because the replay buffer contains 8 sequences, "
+        "fewer than algo.batch_size=16. Reduce it or increase steps.",
+    )
+    long = resolve([*settings, "algo.rnn=gru", "algo.sequence_start=episode"]).config
+    assert warnings(few, config=long)[0].endswith(" For long episodes, set algo.sequence_start=rollout.")
+    assert "contains 0 sequences" in warnings([])[0]
+    short = resolve([*settings[:1], "steps=1500", *settings[2:]]).config
+    assert warnings([], 1500, short) == (
+        "team red: the learner took no gradient step because the run ended after 1,500 steps, before "
+        "algo.learning_starts=2000. Reduce it or increase steps.",
+    )
+    alternating = [{"replay/red/sequences": 99.0, "replay/red/updates": 0.0, "replay/blue/updates": 5.0}]
+    assert (
+        "red: the learner took no gradient step because it trained for fewer steps than algo.learning"
+        in warnings(alternating)[0]
+    )
+    assert warnings(alternating, team="blue") == ()
+    own = resolve([*settings, "env=particle/simple_tag", "teams.agent.algo.batch_size=9"]).config
+    assert "fewer than teams.agent.algo.batch_size=9. Reduce it" in warnings(few, config=own, team="agent")[0]
+
+
+def test_no_warning_for_learners_that_learned_may_still_learn_or_have_no_replay_buffer():
+    config = resolve(["algo=ddpg", "steps=6000", "algo.learning_starts=2000"]).config
+    learned = [{"replay/updates": 0.0}, {"replay/updates": 3.0}, {"eval/return_mean": 1.0}]
+    assert no_gradient_step_warnings(config, ["red"], learned, 6000) == ()
+    assert no_gradient_step_warnings(config, ["red"], [], 1000) == ()  # it was stopped
+    assert no_gradient_step_warnings(config, ["red"], [{"replay/updates": 0.0}], 3000)
+    assert no_gradient_step_warnings(resolve(["algo=ippo"]).config, ["red"], [], 10**6) == ()
+
+
+def test_a_terminal_shows_colors_and_unbroken_paths():
+    summary = summarize(Path("runs") / ("long" * 40), rows(1, 2), 1000, {"": 0.0})
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard", _environ={})
+    summary.print(console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[" in text
+    assert f"coterie resume runs/{'long' * 40} steps=2000" in text
+    assert f"coterie resume runs/{'long' * 40} steps=2000\n" in summary.text(80)

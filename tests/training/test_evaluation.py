@@ -1,0 +1,206 @@
+"""Evaluation: equal numbers of episodes per environment, masked timesteps, and reproducible results."""
+
+from __future__ import annotations
+
+import multiprocessing
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.commands import evaluate as evaluation
+from coterie.commands.build import build
+from coterie.config.resolve import resolve
+from coterie.core.errors import UserError
+from coterie.core.seeds import generator
+from coterie.nets.config import NetworkConfig
+from coterie.policies.base import Policy, RandomPolicy
+from coterie.policies.stochastic import StochasticPolicy
+from coterie.runs.checkpoints import Checkpoints
+from coterie.runs.folder import RunFolder
+from coterie.training.evaluation import Evaluation, Evaluator, evaluate
+from tinyruns import log_entries, train
+from worlds import Counter
+
+CPU = torch.device("cpu")
+
+
+def world(num_envs: int = 3, **settings: Any) -> Counter:
+    return Counter(num_envs, 0, "cpu", **settings)
+
+
+def random_policies(env: Counter) -> dict[str, Policy]:
+    return {team.name: RandomPolicy(team, CPU) for team in env.spec.default_teams()}
+
+
+def played(env: Counter, episodes: int, seed: int = 0, mode: Any = "sample") -> Evaluation:
+    policies = random_policies(env)
+    return evaluate(env, policies, episodes=episodes, modes=dict.fromkeys(policies, mode), seed=seed)
+
+
+def test_every_environment_plays_the_same_number_of_episodes_of_any_length() -> None:
+    result = played(world(num_envs=4, staggered=True), 40)  # episodes of environment b have b + 1 steps
+    found = result.episodes
+    assert torch.bincount(found.env_index).tolist() == [10, 10, 10, 10]
+    assert found.length.tolist() == (found.env_index + 1).tolist()
+    assert found.metrics["age"].tolist() == (found.env_index + 1).tolist()
+    assert result.env_metrics() == {"age": 2.5}
+    assert found.length.double().mean() == 2.5
+
+
+def test_the_number_of_episodes_is_rounded_up_to_the_same_in_every_environment() -> None:
+    assert len(played(world(num_envs=4), 10).episodes) == 12
+    assert len(played(world(num_envs=4), 4).episodes) == 4
+
+
+@pytest.mark.parametrize("fill", [0.0, 7.0, float("nan")])
+def test_final_timesteps_and_dead_agents_do_not_count(fill: float) -> None:
+    found = played(world(limit=6, agents_can_die=True, fill=fill), 9)
+    assert found.episodes.length.tolist() == [6] * 9
+    assert found.episodes.returns.tolist() == [[6.0, 8.0]] * 9  # walker_1 is dead for two of six steps
+    assert found.episodes.group_returns.tolist() == [[3.0]] * 9
+    assert found.return_mean("walkers") == 17.0
+    assert found.report() == {
+        "walkers": {
+            "return_mean": 17.0,
+            "return_std": 0.0,
+            "return_by_agent": {"walker_0": 6.0, "walker_1": 8.0},
+            "length_mean": 6.0,
+        }
+    }
+
+
+def test_results_depend_on_the_steps_and_the_seed_only() -> None:
+    env = world(bonus=1.0)
+    policies = random_policies(env)
+    evaluator = Evaluator(env, policies, episodes=12, modes={"walkers": "sample"}, seed=3)
+    first, other, again = (evaluator(steps).episodes.returns.tolist() for steps in (100, 200, 100))
+    assert first == again
+    assert first != other
+    reseeded = Evaluator(env, policies, episodes=12, modes={"walkers": "sample"}, seed=4)
+    assert reseeded(100).episodes.returns.tolist() != first
+    assert len(set(env.seeds)) == 3
+
+
+def test_greedy_takes_the_most_likely_action_and_sample_draws() -> None:
+    env = world(bonus=1.0)
+    team = env.spec.default_teams()[0]
+    network = NetworkConfig((8,), "tanh")
+    policy = StochasticPolicy(team, network, generator(0, "weights"), CPU, init_std=0.6)
+    found = {}
+    for mode in ("greedy", "sample"):
+        found[mode] = evaluate(env, {"walkers": policy}, episodes=30, modes={"walkers": mode}, seed=0).return_mean(
+            "walkers"
+        )
+    with torch.no_grad():
+        for parameter in policy.module.parameters():
+            parameter.zero_()  # all actions are equally likely: greedy takes the first, action 0
+    assert (
+        evaluate(env, {"walkers": policy}, episodes=30, modes={"walkers": "greedy"}, seed=0).return_mean("walkers")
+        == 15 + 2.5 + 10
+    )
+    drawn = evaluate(env, {"walkers": policy}, episodes=300, modes={"walkers": "sample"}, seed=0).return_mean("walkers")
+    assert drawn == pytest.approx(15 + 2.5 + 10 / 3, abs=0.5)
+    assert found["greedy"] != found["sample"]
+
+
+def test_episodes_that_do_not_end_raise_an_error_that_suggests_a_fix() -> None:
+    env = world(limit=10**6)
+    policies = random_policies(env)
+    with pytest.raises(
+        UserError, match=r"3 of 3 environments did not finish 2 episodes within 64 steps\. Set an episode limit"
+    ):
+        evaluate(env, policies, episodes=6, modes={"walkers": "sample"}, seed=0, max_steps=64)
+
+
+def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+    results = iter([1.0, 5.0, 9.0, 3.0, 8.0, 2.0, 1.0])
+    call = Evaluator.__call__
+
+    def scripted(self: Evaluator, steps: int, on_progress: Any = None) -> Evaluation:
+        found = call(self, steps)
+        wanted, have = next(results), found.return_mean("agent")
+        scale = wanted / have
+        return replace(found, episodes=replace(found.episodes, returns=found.episodes.returns * scale))
+
+    monkeypatch.setattr(Evaluator, "__call__", scripted)
+    train(tmp_path / "run", "steps=240", "eval.every=40", "checkpoint.every=1000")
+    evaluations = [entry for entry in log_entries(tmp_path / "run") if "eval/return_mean" in entry]
+    best = max(evaluations, key=lambda entry: entry["eval/return_mean"])
+    found = Checkpoints(tmp_path / "run" / "checkpoints").load_best()
+    assert found is not None
+    assert found.warning is None
+    assert found.steps == best["steps"]
+    assert best is evaluations[2]
+
+
+def test_without_evaluations_no_checkpoint_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+    train(tmp_path / "run", "eval.every=0")
+    assert not (tmp_path / "run" / "checkpoints" / "best").exists()
+
+
+def test_if_only_the_final_checkpoint_is_kept_it_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+    train(tmp_path / "run", "steps=160", "checkpoint.every=0")
+    store = Checkpoints(tmp_path / "run" / "checkpoints")
+    best, last = store.load_best(), store.latest()
+    assert best is not None
+    assert last is not None
+    assert best.steps == last.steps >= 160
+
+
+@pytest.mark.parametrize(
+    ("env", "episodes", "num_envs"),
+    [
+        ("gym/CartPole-v1", 12, 3),
+        ("gym/CartPole-v1", 2, 2),
+        ("particle/simple", 12, 12),
+        ("particle/simple", 1500, 1000),
+    ],
+)
+def test_only_batched_environments_are_evaluated_in_more_instances_than_the_run_has(
+    monkeypatch: pytest.MonkeyPatch, env: str, episodes: int, num_envs: int
+) -> None:
+    created: list[int] = []
+    environment = evaluation.make_environment
+
+    def recorded(*args: Any, num_envs: int, **kwargs: Any) -> Any:
+        created.append(num_envs)
+        return environment(*args, num_envs=num_envs, **kwargs)
+
+    monkeypatch.setattr(evaluation, "make_environment", recorded)
+    settings = ["algo=random", f"env={env}", "eval.num_envs=3", "threads=1", "device=cpu"]
+    found = evaluation.evaluate_baseline(resolve(settings), episodes)
+    assert created == [num_envs]
+    assert found["episodes"] >= episodes
+
+
+def test_an_evaluation_reports_its_progress() -> None:
+    env, reports = world(num_envs=4, limit=40), []
+    policies = random_policies(env)
+    evaluate(
+        env,
+        policies,
+        episodes=8,
+        modes=dict.fromkeys(policies, "sample"),
+        seed=0,
+        on_progress=lambda done, total: reports.append((done, total)),
+    )
+    assert reports == [(0, 8), (4, 8), (8, 8)]  # every 32 steps
+
+
+def test_a_run_without_evaluations_has_no_random_returns_and_one_idle_environment(tmp_path: Path) -> None:
+    def manifest(every: str) -> dict[str, Any]:
+        return RunFolder.open(train(tmp_path / every, f"eval.every={every}").run).read_manifest()
+
+    assert "random" in manifest("300")
+    assert "random" not in manifest("0")
+    config = resolve(["algo=random", "env=gym/CartPole-v1", "eval.every=0", "workers.count=1", "num_envs=2"]).config
+    with closing(build(config)) as components:
+        assert components.evaluator.env.num_envs == 1
+        assert len(multiprocessing.active_children()) == 1
