@@ -239,7 +239,7 @@ def check_env() -> str:
 def errors() -> str:
     """Wrong settings and their messages."""
     return _session(
-        "coterie train algo.epsilon_clip=0.2",
+        "coterie train algo.clip_epz=0.2",
         "coterie train env=particle/simple_tga",
         "coterie train num_envs=0",
     )
