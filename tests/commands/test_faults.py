@@ -48,8 +48,8 @@ def test_a_corrupt_last_checkpoint_falls_back_to_the_previous_one_with_a_note(
     tensors.write_bytes(tensors.read_bytes()[:-10])
     training.resume(stopped, ["progress=lines"])
     output = capsys.readouterr().err
-    assert "is corrupt: state.safetensors is not what was written" in output
-    assert f"the one of {before} steps is used" in output
+    assert "corrupt, state.safetensors does not match its hash" in output
+    assert f"Using the checkpoint of {before} steps." in output
     assert_same(checkpoint_state(tmp_path / "whole"), checkpoint_state(stopped))
     assert log_entries(tmp_path / "whole") == log_entries(stopped)
 
@@ -57,13 +57,13 @@ def test_a_corrupt_last_checkpoint_falls_back_to_the_previous_one_with_a_note(
 def test_the_fallback_is_reported_without_a_display(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stopped / "checkpoints" / f"{steps_of(stopped)[-1]:012d}" / "state.json").write_text("{}")
     training.resume(stopped, [])
-    assert "state.json is not what was written" in capsys.readouterr().err
+    assert "corrupt, state.json does not match its hash" in capsys.readouterr().err
 
 
 def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
     for folder in Checkpoints(stopped / "checkpoints").all():
         (folder / "state.json").unlink()
-    with pytest.raises(UserError, match=r"no checkpoint in .* is whole"):
+    with pytest.raises(UserError, match=r"checkpoints: no intact checkpoint \(checkpoint .*no readable state.json"):
         training.resume(stopped, [])
 
 
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
         training.resume(stopped, ["steps=440"])
-    with pytest.raises(UserError, match="has format 99, this version of coterie reads up to 1"):
+    with pytest.raises(UserError, match="format 99, but this version of Coterie reads up to 1. Update Coterie."):
         training.resume(stopped, ["steps=800"])
 
 
@@ -135,11 +135,11 @@ def test_a_run_in_use_and_an_existing_run_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = Process(tmp_path, "train", *tiny("steps=1000000"), f"out={out}")
     process.wait_for((out / "checkpoints" / "last").exists)
-    with pytest.raises(UserError, match=r"is in use by process \d+ on .*; wait for it to end"):
+    with pytest.raises(UserError, match=r"in use by process \d+ on .*\. Wait for it to finish"):
         training.resume(out, [])
     process.signal(signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
-    with pytest.raises(UserError, match=r"holds a run already; choose another out=, or go on with `coterie resume"):
+    with pytest.raises(UserError, match=r"already contains a run\. Choose another folder, or continue the run with `coterie resume"):
         train(out)
 
 
@@ -182,9 +182,9 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(out: str, tmp_path:
             "algo.share_params: all agents of team 'all' cannot share parameters",
         ),
         (("algo.rnn=gru", "algo.sequence_length=7"), "algo.sequence_length: 7 does not divide"),
-        (("env.wrappers.frame_stack=2",), "one that steps a batch has none"),
+        (("env.wrappers.frame_stack=2",), "Wrappers are not available for environments that step a batch"),
         (("teams.agent.algo=frozen",), "has no run"),
-        (("env=particle/simple_tag", "teams.agent.run=nowhere"), "there is no run .*nowhere"),
+        (("env=particle/simple_tag", "teams.agent.run=nowhere"), "nowhere: no such run"),
     ],
 )
 def test_a_failed_start_leaves_nothing_behind(settings: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from scipy.stats import norm
 
 from coterie.math.exploration import (
     add_noise,
+    choice_probs,
+    epsilon_greedy,
     normal_to_uniform,
     ornstein_uhlenbeck,
     sample_choice,
@@ -59,3 +61,17 @@ def test_choice_frequencies_match_the_softmax():
     noise = -torch.empty(40_000, 3).exponential_(generator=torch.Generator().manual_seed(0)).log()
     often = torch.bincount(sample_choice(logits, None, noise), minlength=3) / 40_000
     torch.testing.assert_close(often, logits.softmax(-1), atol=0.01, rtol=0)
+
+
+def test_choice_probs_are_a_softmax_per_component_over_available_choices():
+    logits = torch.tensor([0.0, 0.0, torch.tensor(3.0).log(), 1.0, 1.0])
+    assert torch.allclose(choice_probs(logits, (3, 2), None), torch.tensor([0.2, 0.2, 0.6, 0.5, 0.5]))
+    mask = torch.tensor([True, False, True, False, True])
+    assert torch.allclose(choice_probs(logits, (3, 2), mask), torch.tensor([0.25, 0.0, 0.75, 0.0, 1.0]))
+
+
+def test_epsilon_greedy_divides_epsilon_among_available_choices():
+    q = torch.tensor([5.0, 1.0, 2.0, -1.0, -3.0])
+    assert torch.allclose(epsilon_greedy(q, (3, 2), None, 0.3), torch.tensor([0.8, 0.1, 0.1, 0.85, 0.15]))
+    mask = torch.tensor([False, True, True, True, True])
+    assert torch.allclose(epsilon_greedy(q, (3, 2), mask, 0.3), torch.tensor([0.0, 0.15, 0.85, 0.85, 0.15]))

@@ -460,7 +460,7 @@ def test_segments_stay_while_one_of_the_newest_checkpoints_names_them(tmp_path):
 def test_a_checkpoint_without_its_segments_is_not_whole_but_its_policies_can_be_had(tmp_path):
     there, one = Checkpoints(tmp_path / "run"), segment(1)
     alone = shutil.copytree(there.save(10, with_segments(one), {}), tmp_path / "copied" / "000000000010")
-    with pytest.raises(CorruptError, match=rf"copied/000000000010 : incomplete, .*{one.written.digest}.* is missing"):
+    with pytest.raises(CorruptError, match=rf"copied/000000000010: incomplete, .*{one.written.digest}.* is missing"):
         load(alone)
     assert load(alone, segments=False)[0]["steps"] == 7
     copied = Checkpoints(tmp_path / "copied")

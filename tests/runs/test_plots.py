@@ -283,9 +283,9 @@ def test_what_cannot_be_drawn_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match=r"no such run"):
         plot([tmp_path / "none"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="not a run"):
         plot([tmp_path / "empty"])
-    with pytest.raises(UserError, match=r"pictures are not written as .jpg; expected .png, .svg or .pdf$"):
+    with pytest.raises(UserError, match=r"x.jpg: unsupported file type .jpg. Expected .png, .svg or .pdf.$"):
         plot([run], tmp_path / "x.jpg")
     with pytest.raises(UserError, match=r"^cannot write the picture .*\. Choose another folder"):
         plot([run], run / "config.yaml" / "x.png")

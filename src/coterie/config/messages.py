@@ -127,7 +127,8 @@ def _expected(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
         return _range(detail, field)
     if kind in {"too_short", "too_long"}:
         limit = "at least" if kind == "too_short" else "at most"
-        return f"{limit} {context.get('min_length', context.get('max_length'))} items"
+        number = context.get("min_length", context.get("max_length"))
+        return f"{limit} {number} {'item' if number == 1 else 'items'}"
     if kind == "multiple_of":
         return f"a multiple of {show(context['multiple_of'])}"
     if kind == "string_pattern_mismatch":

@@ -482,7 +482,7 @@ def test_the_summary_contains_the_rating_and_the_next_command(tmp_path: Path, ca
         "progress=lines",
     )
     output = capsys.readouterr().err
-    assert "the newest snapshot is rated" in output
+    assert "Elo of the newest snapshot: " in output
     assert f"coterie exploit {tmp_path / 'run'}" in output
     train(tmp_path / "plain", *RPS, "progress=lines")
-    assert "is rated" not in capsys.readouterr().err
+    assert "Elo of" not in capsys.readouterr().err
