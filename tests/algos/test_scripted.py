@@ -164,7 +164,10 @@ def test_registered_scripts_support_existing_roles():
             "env=particle/simple_tag algo=scripted algo.script=nowhere:make",
             "script 'nowhere:make': there is no module 'nowhere'",
         ),
-        ("env=particle/simple_tag algo=scripted algo.script=ownbots:stil", "module 'ownbots' has no 'stil'. Did you mean 'still'?"),
+        (
+            "env=particle/simple_tag algo=scripted algo.script=ownbots:stil",
+            "module 'ownbots' has no 'stil'. Did you mean 'still'?",
+        ),
         ("env=particle/simple_tag algo=scripted algo.script=ownbots:number", "'ownbots:number' is a int: expected a"),
         ("env=particle/simple_tag algo=scripted algo.script=ownbots:no_function", "returned a NoneType: expected a"),
         (

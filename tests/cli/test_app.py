@@ -66,7 +66,10 @@ MISTAKES = [
     ("train seed.x=5", "seed.x: no such setting. Did you mean 'seed'"),
     ("train algo=random algo.lr=1e-3", "algo.lr: not a setting of algorithm 'random' but of coma, ddpg, ddqn and"),
     ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, qmix and 3"),
-    ("train algo=mappo algo.embedding_size=8", "algo.embedding_size: not a setting of algorithm 'mappo' but of poca. Choose"),
+    (
+        "train algo=mappo algo.embedding_size=8",
+        "algo.embedding_size: not a setting of algorithm 'mappo' but of poca. Choose",
+    ),
     (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "not a setting of algorithm 'random' but of coma"),
     (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary'. Did you mean 'adversary'"),
     (f"train {TAG} teams.adversary.algo=mapo", "there is no algorithm 'mapo'"),
@@ -149,7 +152,8 @@ def test_a_mistake_has_no_traceback_unless_it_is_asked_for():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
     assert plain.stdout == ""
-    assert plain.stderr == "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'maddpg' or 'ppo'? Your own: algo=package.module:Class.\n"
+    message = "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'maddpg' or 'ppo'? "
+    assert plain.stderr == message + "Your own: algo=package.module:Class.\n"
     debug = _coterie("train", "algo=mapo", env={"COTERIE_DEBUG": "1"})
     assert debug.returncode == 2
     assert "Traceback" in debug.stderr

@@ -71,7 +71,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
         training.resume(stopped, ["steps=440"])
-    with pytest.raises(UserError, match="format 99, but this version of Coterie reads up to 1. Update Coterie."):
+    with pytest.raises(UserError, match=r"format 99, but this version of Coterie reads up to 1\. Update Coterie\."):
         training.resume(stopped, ["steps=800"])
 
 
@@ -139,7 +139,9 @@ def test_a_run_in_use_and_an_existing_run_are_refused(tmp_path: Path) -> None:
         training.resume(out, [])
     process.signal(signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
-    with pytest.raises(UserError, match=r"already contains a run\. Choose another folder, or continue the run with `coterie resume"):
+    with pytest.raises(
+        UserError, match=r"already contains a run\. Choose another folder, or continue the run with `coterie resume"
+    ):
         train(out)
 
 

@@ -142,7 +142,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_whole_rows(tmp_path):
 def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "m", tmp_path):
-        with pytest.raises(UserError, match=r"^cannot write the file .*\. Choose another folder with out=\.$"):
+        with pytest.raises(UserError, match=r"^cannot write the file .*\. Choose another folder\.$"):
             JsonlLogger(path)
 
 

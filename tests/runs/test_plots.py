@@ -287,14 +287,14 @@ def test_what_cannot_be_drawn_is_one_clear_line(tmp_path):
         plot([tmp_path / "empty"])
     with pytest.raises(UserError, match=r"x.jpg: unsupported file type .jpg. Expected .png, .svg or .pdf.$"):
         plot([run], tmp_path / "x.jpg")
-    with pytest.raises(UserError, match=r"^cannot write the picture .*\. Choose another folder"):
+    with pytest.raises(UserError, match=r"^cannot write the figure .*\. Choose another folder"):
         plot([run], run / "config.yaml" / "x.png")
-    with pytest.raises(UserError, match=r"^there are no returns to draw in .*b; train for longer$"):
+    with pytest.raises(UserError, match=r"b: no returns to plot yet. Train longer.$"):
         plot([make(tmp_path / "b", points=0)])
     (run / "config.yaml").write_text("a: [")
-    with pytest.raises(UserError, match=r"config.yaml cannot be read \(while parsing a flow node\)"):
+    with pytest.raises(UserError, match=r"config.yaml: cannot be read \(while parsing a flow node\)"):
         plot([run])
-    with pytest.raises(UserError, match="no returns to draw in nothing"):
+    with pytest.raises(UserError, match="plot: no returns to plot yet"):
         plot([])
 
 

@@ -15,7 +15,7 @@ def disk_error(description: str, path: Path, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "Free some space, then continue with `coterie resume`."
     else:
-        fix = "Choose another folder with out=."
+        fix = "Choose another folder."
     return UserError(f"cannot write {description} {path}: {error.strerror or error}. {fix}")
 
 
