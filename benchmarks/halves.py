@@ -68,9 +68,8 @@ def took(
     """Milliseconds per step of all environments, acting included."""
     env = make(name, params, num_envs, 0, workers=workers)
     (team,) = env.spec.default_teams()
-    shape = NetworkConfig(hidden, "relu", False, "none", 0)
-    generator = torch.Generator().manual_seed(0)
-    policy = StochasticPolicy(team, shape, "all", False, False, 1.0, False, generator, env.device)
+    network = NetworkConfig(hidden, share_params="all")
+    policy = StochasticPolicy(team, network, torch.Generator().manual_seed(0), env.device)
     collector = Collector(env, {team.name: policy}, 0)
     collector.advance(ROLLOUT_LENGTH)
     times, began = [], time.perf_counter()

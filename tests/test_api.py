@@ -104,7 +104,7 @@ def test_baselines_need_no_run(tmp_path: Path):
     assert report == same != other
 
 
-def test_make_gives_a_batch_of_copies():
+def test_make_returns_a_batch_of_environments():
     env = coterie.make("particle/simple_spread", num_envs=3, agents=4)
     assert isinstance(env, coterie.VectorEnv)
     assert env.reset().obs["agent"].shape[:2] == (3, 4)
@@ -122,11 +122,11 @@ def test_make_gives_a_batch_of_copies():
         (lambda run: coterie.load(run, checkpoint="99"), "no checkpoint '99'"),
         (lambda run: coterie.load(run).player("agnet"), "Did you mean 'agent'"),
         (lambda run: coterie.load(run).player(mode="gredy"), "Did you mean 'greedy'"),
-        (lambda run: coterie.resume(run, seed=3), "seed cannot change"),
+        (lambda run: coterie.resume(run, seed=3), "seed=3: cannot change when a run is resumed"),
         (lambda run: coterie.make("particle/simple_spread", agnets=3), "agents"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_mend(spread: coterie.TrainingResult, call: Any, message: str):
+def test_mistakes_are_one_line_that_names_the_fix(spread: coterie.TrainingResult, call: Any, message: str):
     with pytest.raises(UserError, match=message) as raised:
         call(spread.run)
     assert "\n" not in str(raised.value)

@@ -31,7 +31,7 @@ from coterie.__main__ import main
 from coterie.config import registry
 from coterie.config.messages import leaf_fields
 from coterie.config.overrides import parse_primitive
-from coterie.config.resolve import _CHANGEABLE as CHANGEABLE
+from coterie.config.resolve import CHANGEABLE
 from coterie.config.resolve import resolve
 from coterie.config.schema import RunConfig
 from coterie.config.sources import flatten
@@ -276,6 +276,7 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
         patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+        patch.setattr(sys, "argv", [name(page)])  # the examples read the number of steps from it
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
@@ -284,6 +285,7 @@ def run_command(line: str, block: Block, monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         if words[0] in {"train", "resume"}:  # drawing the curves would take longer than the rest
             patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+        patch.setattr(sys, "argv", [name(page)])  # the examples read the number of steps from it
         assert main(words) == 0, shlex.join(words)
 
 

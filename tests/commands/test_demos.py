@@ -147,7 +147,7 @@ MISTAKES = {
         *("teams.agent.algo=random", "teams.agent.imitation.demos=nowhere", "imitation.demos=null"),
     ),
     "imitation.weight=-1: expected a number at least 0": ("imitation.weight=-1",),
-    "there is no key 'imitation.stepz'. Did you mean 'imitation.steps'": ("imitation.stepz=3",),
+    "imitation.stepz: no such setting. Did you mean 'imitation.steps'": ("imitation.stepz=3",),
 }
 
 
@@ -194,8 +194,8 @@ def test_demos_reports_errors_and_mismatches(demos, tmp_path, capsys):
     assert main(["demos", str(demos), "--env", "probe/roles"]) == 0
     output = capsys.readouterr().out
     assert "9 episodes of probe/roles" in output
-    assert "played by random as agent" in output
-    assert "fits the environment" in output
+    assert "team agent played by random" in output
+    assert "matches the environment" in output
     assert main(["demos", str(demos), "--env", "probe/both"]) == 1
     assert (
         "does not fit: they were recorded in probe/roles, but the environment is probe/both" in capsys.readouterr().out
@@ -214,7 +214,7 @@ def test_demonstrations_with_other_parameters_fit_with_a_note(tmp_path, capsys):
     assert main(["record", "--algo", "random", "--env", "particle/simple_spread", "--out", str(path)]) == 0
     words = ["demos", str(path), "--env", "particle/simple_spread", "env.local_ratio=0.1"]
     assert main(words) == 0
-    assert "fits, but env.local_ratio:" in capsys.readouterr().out
+    assert "matches, but env.local_ratio:" in capsys.readouterr().out
     assert main([*words, "env.agents=4"]) == 1
     assert "3 agents in the demonstrations, 4 in the environment" in capsys.readouterr().out
 
@@ -223,7 +223,7 @@ def test_demonstrations_of_a_user_batch_fit(tmp_path, capsys):
     path = tmp_path / "demos"
     assert main(["record", "--algo", "random", "--env", "worlds:counter", "--out", str(path), "--episodes", "3"]) == 0
     assert main(["demos", str(path), "--env", "worlds:counter"]) == 0
-    assert "fits the environment" in capsys.readouterr().out
+    assert "matches the environment" in capsys.readouterr().out
 
 
 def test_twenty_demonstrations_solve_a_task_that_exploration_does_not(tmp_path):

@@ -113,7 +113,7 @@ def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytes
     assert main(["league", str(runs / "selfplay"), "random", "--episodes=4", f"--out={picture}", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report["elo"]) == {"ippo-0", "random"}
-    assert report["picture"] == str(picture)
+    assert report["figure"] == str(picture)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytes
         ),
         (["{}/tag", "{}/short"], r"was trained with env.episode_limit=6, but .* with 5"),
         (["{}/tag", "{}/tag"], "two members are named 'tag'. Give them names, e.g. first=RUN second=RUN"),
-        (["{}/nothing", "random"], "there is no run"),
+        (["{}/nothing", "random"], "nothing: no such run"),
     ],
 )
 def test_an_invalid_league_is_refused_in_one_line(members: list[str], message: str, runs: Path):
@@ -188,7 +188,7 @@ def test_the_command_reports_the_gap(runs: Path, capsys: pytest.CaptureFixture[s
     report = json.loads(capsys.readouterr().out)
     assert report["gap"] == pytest.approx(report["response_return"] - report["own_return"])
     assert main(["exploit", str(runs / "tag"), "--steps", "many"]) == 2
-    assert "expected a number of environment steps" in capsys.readouterr().err
+    assert "--steps many: not a number of environment steps" in capsys.readouterr().err
 
 
 def test_the_functions_equal_the_commands(runs: Path):

@@ -69,7 +69,7 @@ def test_a_video_depends_on_the_seed_only(tag: Path):
 
 
 def test_other_file_types_are_refused_before_anything_runs(tag: Path):
-    with pytest.raises(UserError, match=r"expected a file that ends in \.mp4 or \.gif"):
+    with pytest.raises(UserError, match=r"unsupported file type\. Expected \.mp4 or \.gif"):
         run(["play", str(tag), "--video", "played.avi"])
 
 

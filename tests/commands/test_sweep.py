@@ -79,7 +79,7 @@ def test_out_is_the_parent_folder_of_a_sweep():
 def test_an_invalid_combination_is_refused_before_anything_runs():
     with pytest.raises(UserError, match="no algorithm 'mapo'"):
         plan(["algo=mappo,mapo"])
-    with pytest.raises(UserError, match="is no key of algorithm 'random'"):
+    with pytest.raises(UserError, match="algo.lr: not a setting of algorithm 'random'"):
         plan(["algo=mappo,random", "algo.lr=1e-3"])
 
 

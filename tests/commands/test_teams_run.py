@@ -91,7 +91,7 @@ def test_another_team_of_a_run_can_be_frozen_by_name(trained: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("teams.agent.run={}", "teams.agent.algo.team=adversary"), "name the right one with teams.agent.algo.team"),
+        (("teams.agent.run={}", "teams.agent.algo.team=adversary"), "or name the right team with teams.agent.algo.team=TEAM"),
         (("teams.agent.run={}", "teams.agent.algo.team=wolf"), "has no team 'wolf'. Choose from adversary, agent"),
         (
             ("teams.agent.run={}", "env.obstacles=3"),

@@ -106,7 +106,7 @@ def test_a_run_without_gradient_steps_warns_in_one_line(tmp_path: Path, capsys: 
         return result, capsys.readouterr().err
 
     result, output = trained("few", 40, 10_000, "progress=off")
-    assert output.startswith("coterie: team agent: the learner took no gradient step: its replay came to ")
+    assert output.startswith("coterie: team agent: the learner took no gradient step because the replay buffer contains ")
     assert output == f"coterie: {result.summary.warnings[0]}\n"
     assert result.exit_code == 0
     assert "end before algo.learning_starts=500" in trained("short", 500, 16, "progress=off")[1]

@@ -109,7 +109,7 @@ def test_roles_limits_and_settings_come_from_the_environment():
     ("name", "params", "message"),
     [
         ("lbforaging/Foraging-8x8-2p-2f-cop-v3", {}, "Did you mean 'lbforaging/Foraging-8x8-2p-2f-coop-v3'"),
-        ("rware/forklift", {}, "no such environment: 'rware/forklift'; such as 'rware/rware-tiny"),
+        ("rware/forklift", {}, "no such environment: 'rware/forklift'. An example is 'rware/rware-tiny"),
         (FORAGING, {"players": 0.5}, "environment 'lbforaging/Foraging-8x8-2p-2f-coop-v3'"),
         (FORAGING, {"plyers": 3}, "Did you mean 'env.players'"),
     ],

@@ -224,7 +224,7 @@ def _registered(name: str, package: str, env_id: str) -> GymSpec:
     known = {key: spec for key, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)}
     if env_id not in known:
         family = name.partition("/")[0]
-        raise UserError(f"no such environment: '{name}'; {_similar(family, env_id, known)}")
+        raise UserError(f"no such environment: '{name}'. {_similar(family, env_id, known)}")
     return known[env_id]
 
 
