@@ -285,7 +285,6 @@ def run_command(line: str, block: Block, monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         if words[0] in {"train", "resume"}:  # drawing the curves would take longer than the rest
             patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-        patch.setattr(sys, "argv", [name(page)])  # the examples read the number of steps from it
         assert main(words) == 0, shlex.join(words)
 
 

@@ -197,9 +197,8 @@ def test_demos_reports_errors_and_mismatches(demos, tmp_path, capsys):
     assert "team agent played by random" in output
     assert "matches the environment" in output
     assert main(["demos", str(demos), "--env", "probe/both"]) == 1
-    assert (
-        "does not fit: they were recorded in probe/roles, but the environment is probe/both" in capsys.readouterr().out
-    )
+    output = capsys.readouterr().out
+    assert "does not match: they were recorded in probe/roles, but the environment is probe/both" in output
     bad = Demos.open(demos)
     bad.tensors["episode/return"][3] += 5
     bad.write(tmp_path / "bad")

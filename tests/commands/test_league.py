@@ -113,7 +113,7 @@ def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytes
     assert main(["league", str(runs / "selfplay"), "random", "--episodes=4", f"--out={picture}", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report["elo"]) == {"ippo-0", "random"}
-    assert report["figure"] == str(picture)
+    assert report["plot"] == str(picture)
 
 
 @pytest.mark.parametrize(

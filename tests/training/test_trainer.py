@@ -109,7 +109,7 @@ def test_a_run_without_gradient_steps_warns_in_one_line(tmp_path: Path, capsys: 
     assert output.startswith("coterie: team agent: the learner took no gradient step because the replay buffer contains ")
     assert output == f"coterie: {result.summary.warnings[0]}\n"
     assert result.exit_code == 0
-    assert "end before algo.learning_starts=500" in trained("short", 500, 16, "progress=off")[1]
+    assert "the run ended after 100 steps, before algo.learning_starts=500" in trained("short", 500, 16, "progress=off")[1]
     assert "took no gradient step" in trained("shown", 40, 10_000, "progress=lines")[1]
     assert trained("learned", 40, 16, "progress=off")[1] == ""
     assert trained("unlogged", 40, 16, "progress=off", "log.every=10")[1] == ""  # the updates are not logged
