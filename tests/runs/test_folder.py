@@ -31,7 +31,7 @@ def create(path: str | None = None, seed: int = 3) -> RunFolder:
 
 
 def started(path: str | None = None) -> RunFolder:
-    """A run as a start leaves it."""
+    """Creates the folder of a started run, with a configuration and a manifest."""
     run = create(path)
     write_text(run.config_path, "algo: mappo\n")
     run.write_manifest({"seed": 3})
@@ -39,17 +39,17 @@ def started(path: str | None = None) -> RunFolder:
     return run
 
 
-# ------------------------------------------------------------------------------------------------------------- creating
+# -------------------------------------------------------------------------------------------------------- creating runs
 
 
-def test_a_run_lies_under_its_environment_algorithm_date_and_seed():
+def test_the_default_folder_contains_environment_algorithm_date_and_seed():
     run = create()
     assert run.path == Path("runs/particle/simple_spread/mappo/20250309-140507-seed3")
     assert run.path.is_dir()
     run.close()
 
 
-def test_a_second_run_of_the_same_moment_gets_a_suffix():
+def test_runs_started_in_the_same_second_get_a_suffix():
     runs = [create() for _ in range(3)]
     assert [run.path.name for run in runs] == [
         "20250309-140507-seed3",
@@ -60,14 +60,14 @@ def test_a_second_run_of_the_same_moment_gets_a_suffix():
         run.close()
 
 
-def test_an_empty_folder_may_be_given(tmp_path):
+def test_an_empty_folder_is_accepted(tmp_path):
     (tmp_path / "mine").mkdir()
     run = create("mine")
     assert run.path == Path("mine")
     run.close()
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_both_mends():
+def test_a_folder_that_contains_a_run_is_refused_with_both_fixes():
     started("mine")
     with pytest.raises(UserError) as caught:
         create("mine")
@@ -77,7 +77,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_both_mends():
     assert str(caught.value) == expected
 
 
-def test_a_folder_that_holds_other_files_is_refused(tmp_path):
+def test_a_folder_that_contains_other_files_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("dear")
     with pytest.raises(UserError, match=r"^out=mine: already contains files. Choose another folder.$"):
@@ -85,7 +85,7 @@ def test_a_folder_that_holds_other_files_is_refused(tmp_path):
     assert os.listdir("mine") == ["thesis.tex"]
 
 
-def test_a_file_in_the_way_is_one_clear_line(tmp_path):
+def test_a_file_in_place_of_the_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(UserError, match=r"^out=mine: is a file. Choose another folder.$"):
         create("mine")
@@ -96,10 +96,10 @@ def test_a_file_in_the_way_is_one_clear_line(tmp_path):
         create()
 
 
-# ---------------------------------------------------------------------------------------- a start that failed is undone
+# -------------------------------------------------------------------------------------------------------- failed starts
 
 
-def test_a_failed_start_leaves_nothing_behind(tmp_path):
+def test_a_failed_start_leaves_no_files(tmp_path):
     for path in (None, "a/b/c"):
         run = create(path)
         write_text(run.config_path, "x")
@@ -112,7 +112,7 @@ def test_a_failed_start_leaves_nothing_behind(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_was_there_before_stays(tmp_path):
+def test_an_existing_folder_is_not_removed(tmp_path):
     (tmp_path / "a").mkdir()
     run = create("a")
     write_text(run.config_path, "x")
@@ -123,7 +123,7 @@ def test_a_folder_that_was_there_before_stays(tmp_path):
     assert os.listdir("a") == []
 
 
-def test_a_run_with_metrics_or_a_checkpoint_or_foreign_files_is_not_removed():
+def test_a_run_with_metrics_or_a_checkpoint_or_other_files_is_not_removed():
     run = create("a")
     run.metrics_path.write_text("{}\n")
     assert not run.remove_if_empty()
@@ -139,11 +139,11 @@ def test_a_run_with_metrics_or_a_checkpoint_or_foreign_files_is_not_removed():
     assert not run.remove_if_empty()
 
 
-# -------------------------------------------------------------------------------------------------------------- opening
+# --------------------------------------------------------------------------------------------------------- opening runs
 
 
 @pytest.mark.parametrize("below", ["", "checkpoints", "checkpoints/000000000020"])
-def test_a_run_opens_at_its_folder_its_checkpoints_or_one_of_them(tmp_path, monkeypatch, below):
+def test_a_run_is_opened_by_its_folder_its_checkpoints_folder_or_a_checkpoint(tmp_path, monkeypatch, below):
     run = started("mine")
     (run.checkpoints_path / "000000000020").mkdir(parents=True)
     for path in (Path("mine", below), str(tmp_path / "mine" / below)):
@@ -154,7 +154,7 @@ def test_a_run_opens_at_its_folder_its_checkpoints_or_one_of_them(tmp_path, monk
     assert RunFolder.open(".").path.resolve() == tmp_path / "mine"
 
 
-def test_a_path_that_is_not_there_gives_the_nearest():
+def test_the_error_for_a_missing_path_suggests_the_closest_run():
     started("runs/first")
     with pytest.raises(UserError) as caught:
         RunFolder.open("runs/frist")
@@ -163,7 +163,7 @@ def test_a_path_that_is_not_there_gives_the_nearest():
         RunFolder.open("x/y/z")
 
 
-def test_a_folder_that_is_not_a_run_says_what_is_missing(tmp_path):
+def test_the_error_for_a_folder_that_is_not_a_run_names_the_missing_files(tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(UserError, match=r"^mine: not a run, it has no config.yaml and manifest.json. Expected"):
         RunFolder.open("mine")
@@ -174,7 +174,7 @@ def test_a_folder_that_is_not_a_run_says_what_is_missing(tmp_path):
         RunFolder.open("mine/config.yaml")
 
 
-def test_a_folder_of_runs_lists_a_few():
+def test_the_error_for_a_folder_of_runs_lists_some_of_them():
     for i in range(4):
         started(f"runs/a/{i}")
     with pytest.raises(UserError) as caught:
@@ -185,7 +185,7 @@ def test_a_folder_of_runs_lists_a_few():
     assert runs_below(Path("runs"), depth=1) == []
 
 
-# -------------------------------------------------------------------------------------------------------------- locking
+# ---------------------------------------------------------------------------------------------------------------- locks
 
 
 HOLD = """
@@ -198,7 +198,7 @@ HOLD = """
 """
 
 
-def test_a_run_in_use_is_refused_until_its_process_is_killed():
+def test_a_run_is_locked_until_its_process_is_killed():
     started("mine")
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLD), "mine"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -225,7 +225,7 @@ def test_a_new_run_is_locked():
     run.close()
 
 
-def test_a_lock_file_that_says_nothing_does_not_hide_who_holds_it():
+def test_a_lock_file_without_a_process_id_still_locks_the_run():
     run = create("mine")
     (run.path / "lock").write_text("[]")
     with pytest.raises(UserError, match=r"in use by another process\. Wait"):
@@ -254,7 +254,7 @@ def test_a_forked_worker_does_not_keep_the_lock_of_its_parent():
     assert process.exitcode == 0
 
 
-def test_a_file_system_without_locks_is_no_obstacle(monkeypatch):
+def test_a_run_can_be_created_on_a_file_system_without_locks(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -267,7 +267,7 @@ def test_a_file_system_without_locks_is_no_obstacle(monkeypatch):
 # --------------------------------------------------------------------------------------------------- files and manifest
 
 
-def test_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_text_files_are_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_text(path, "old")
     write_text(path, "ü new\n")
@@ -282,7 +282,7 @@ def test_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_what_is_written_is_flushed_to_the_disk(tmp_path, monkeypatch):
+def test_written_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
     files.write_bytes(tmp_path / "file", b"12345")
@@ -292,7 +292,7 @@ def test_what_is_written_is_flushed_to_the_disk(tmp_path, monkeypatch):
     assert len(flushed) == 3
 
 
-def test_the_manifest_says_where_a_run_comes_from():
+def test_the_manifest_contains_the_provenance_of_a_run():
     run = create()
     local = NOW.astimezone(timezone(timedelta(hours=2)))
     command = ["coterie", "train", "seed=3"]
@@ -314,7 +314,7 @@ def test_the_manifest_says_where_a_run_comes_from():
     run.close()
 
 
-def test_the_manifest_knows_the_git_revision():
+def test_the_manifest_contains_the_git_revision():
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
 
@@ -329,12 +329,12 @@ def test_the_manifest_knows_the_git_revision():
     assert describe(0, [], None, NOW)["git"] == {"revision": clean["revision"], "modified": True}
 
 
-def test_the_manifest_does_without_git(monkeypatch):
+def test_the_manifest_has_no_git_revision_if_git_is_missing(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert describe(0, [], None, NOW)["git"] == {"revision": None, "modified": False}
 
 
-def test_an_unreadable_manifest_is_one_clear_line():
+def test_an_unreadable_manifest_is_a_one_line_error():
     run = started("mine")
     run.manifest_path.write_text("{")
     with pytest.raises(UserError, match=r"^mine/manifest.json: cannot be read"):

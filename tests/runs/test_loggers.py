@@ -41,7 +41,7 @@ class Recorder(Logger):
         self.calls.append("close")
 
 
-def test_several_loggers_are_one():
+def test_several_loggers_are_combined_into_one():
     first, second = Recorder(), Recorder()
     both = Loggers([first, NullLogger(), second])
     both.write(ROW)
@@ -50,10 +50,10 @@ def test_several_loggers_are_one():
     assert first.calls == second.calls == [ROW, "flush", "close"]
 
 
-# --------------------------------------------------------------------------------------------------------------- jsonl
+# ---------------------------------------------------------------------------------------------------------- JSON Lines
 
 
-def test_rows_are_strict_json_lines_that_can_be_followed_at_once(tmp_path):
+def test_entries_are_strict_json_lines_and_are_flushed_immediately(tmp_path):
     logger = JsonlLogger(tmp_path / "metrics.jsonl")
     row = {"steps": 3, "a": 0.1, "b": math.inf, "c": -math.inf, "d": math.nan, "e": np.float32(0.5), "f": np.int64(2)}
     logger.write({**row, "g": torch.tensor(1.5), "h": True, "i": np.float64(math.nan)})
@@ -65,7 +65,7 @@ def test_rows_are_strict_json_lines_that_can_be_followed_at_once(tmp_path):
     logger.close()
 
 
-def test_opening_again_appends(tmp_path):
+def test_a_reopened_file_is_appended_to(tmp_path):
     for steps in (1, 2, 3):
         logger = JsonlLogger(tmp_path / "m")
         logger.write({"steps": steps})
@@ -74,7 +74,7 @@ def test_opening_again_appends(tmp_path):
     assert [row["steps"] for row in read(tmp_path / "m")] == [1, 2, 3]
 
 
-def test_resuming_cuts_what_was_written_after_the_checkpoint(tmp_path):
+def test_resuming_removes_entries_written_after_the_checkpoint(tmp_path):
     logger = JsonlLogger(tmp_path / "m")
     logger.write({"steps": 1})
     position = logger.position()
@@ -89,25 +89,25 @@ def test_resuming_cuts_what_was_written_after_the_checkpoint(tmp_path):
     assert read(tmp_path / "m") == [{"steps": 1}, {"steps": 2, "again": 1}]
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"steps": 2', b'{"steps": 2}', b"\x00" * 100_000, b"x" * 200_000])
-def test_a_torn_line_is_cut_away_before_going_on(tmp_path, torn):
-    (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + torn)
+@pytest.mark.parametrize("incomplete", [b"{", b'{"steps": 2', b'{"steps": 2}', b"\x00" * 100_000, b"x" * 200_000])
+def test_an_incomplete_last_line_is_removed_before_appending(tmp_path, incomplete):
+    (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + incomplete)
     logger = JsonlLogger(tmp_path / "m")
     logger.write({"steps": 2})
     logger.close()
     assert (tmp_path / "m").read_bytes() == b'{"steps": 1}\n{"steps": 2}\n'
 
 
-@pytest.mark.parametrize(("position", "left"), [(0, 0), (5, 0), (13, 13), (20, 13), (26, 26), (1000, 26)])
-def test_cutting_leaves_whole_lines_and_never_lengthens(tmp_path, position, left):
+@pytest.mark.parametrize(("position", "size"), [(0, 0), (5, 0), (13, 13), (20, 13), (26, 26), (1000, 26)])
+def test_truncating_keeps_complete_lines_and_never_extends_the_file(tmp_path, position, size):
     (tmp_path / "m").write_bytes(b'{"steps": 1}\n{"steps": 2}\n')
     logger = JsonlLogger(tmp_path / "m")
     logger.truncate(position)
-    assert logger.position() == left
+    assert logger.position() == size
     logger.close()
 
 
-def test_a_file_without_any_line_end_becomes_empty(tmp_path):
+def test_a_file_without_a_line_break_becomes_empty(tmp_path):
     (tmp_path / "m").write_bytes(b"x" * 100_000)
     logger = JsonlLogger(tmp_path / "m")
     assert logger.position() == 0
@@ -119,7 +119,7 @@ def write_often(logger, row):
         logger.write(row)
 
 
-def test_a_full_disk_is_one_clear_line_and_leaves_whole_rows(tmp_path):
+def test_a_full_disk_is_a_one_line_error_and_leaves_complete_entries(tmp_path):
     logger = JsonlLogger(tmp_path / "m")
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -139,14 +139,14 @@ def test_a_full_disk_is_one_clear_line_and_leaves_whole_rows(tmp_path):
     logger.close()
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
+def test_a_path_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "m", tmp_path):
         with pytest.raises(UserError, match=r"^cannot write the file .*\. Choose another folder\.$"):
             JsonlLogger(path)
 
 
-def test_reading_minds_no_torn_end_and_turns_null_to_nan(tmp_path):
+def test_reading_ignores_an_incomplete_last_line_and_converts_null_to_nan(tmp_path):
     (tmp_path / "m").write_bytes(b'{"steps": 1, "a": null}\n{"steps": 2')
     rows = read(tmp_path / "m")
     assert len(rows) == 1
@@ -158,18 +158,18 @@ def test_reading_minds_no_torn_end_and_turns_null_to_nan(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b"\xff", b""])
-def test_reading_names_a_broken_line(tmp_path, line):
+def test_reading_raises_an_error_that_names_an_invalid_line(tmp_path, line):
     (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + line + b'\n{"steps": 3}\n')
     with pytest.raises(UserError, match=r"m: line 2 is not a JSON object\. Remove the line"):
         read(tmp_path / "m")
 
 
-def test_reading_a_folder_is_one_clear_line(tmp_path):
+def test_reading_a_folder_is_a_one_line_error(tmp_path):
     with pytest.raises(UserError, match="cannot be read \\(Is a directory\\)"):
         read(tmp_path)
 
 
-# --------------------------------------------------------------------------------------------------------- tensorboard
+# --------------------------------------------------------------------------------------------------------- TensorBoard
 
 
 def scalars(folder, name):
@@ -180,7 +180,7 @@ def scalars(folder, name):
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_tensorboard_shows_rows_against_steps_and_hides_what_resuming_takes_back(tmp_path):
+def test_tensorboard_logs_against_steps_and_purges_steps_that_resuming_repeats(tmp_path):
     logger = TensorBoardLogger(tmp_path)
     for steps in (10, 20, 30):
         logger.write({"steps": steps, "eval/return_mean": steps / 4, "loss/policy": math.nan, "n": np.int64(3)})
@@ -194,17 +194,17 @@ def test_tensorboard_shows_rows_against_steps_and_hides_what_resuming_takes_back
     assert scalars(tmp_path, "eval/return_mean") == [(10, 2.5), (20, 5.0), (25, 1.0)]
 
 
-def test_a_tensorboard_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+def test_a_tensorboard_folder_that_cannot_be_created_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^cannot write the folder .*file/tensorboard: "):
         TensorBoardLogger(tmp_path / "file" / "tensorboard")
 
 
-# --------------------------------------------------------------------------------------------------- outside trackers
+# ------------------------------------------------------------------------------------------------ experiment trackers
 
 
 class FakeWandb(ModuleType):
-    """Records what is asked of Weights & Biases."""
+    """A replacement for the wandb package that records calls."""
 
     def __init__(self):
         super().__init__("wandb")
@@ -223,7 +223,7 @@ class FakeWandb(ModuleType):
         return self.run
 
 
-def test_wandb_gets_rows_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
+def test_wandb_logs_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     for _ in range(2):
@@ -246,7 +246,7 @@ def test_wandb_gets_rows_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, 
 
 
 class FakeMlflow(ModuleType):
-    """A tracking server of one experiment that records what is asked of it."""
+    """A replacement for the mlflow package with one experiment that records calls."""
 
     def __init__(self):
         super().__init__("mlflow")
@@ -297,7 +297,7 @@ def mlflow(monkeypatch):
     return fake
 
 
-def test_mlflow_gets_settings_and_rows_and_a_resumed_run_goes_on(tmp_path, mlflow):
+def test_mlflow_logs_settings_and_metrics_and_continues_a_resumed_run(tmp_path, mlflow):
     for _ in range(2):
         logger = MlflowLogger(tmp_path, experiment="coterie", name="my run", config={"algo": {"lr": 1e-3}, "seed": 3})
         logger.write({**ROW, "loss/policy": 2})
@@ -319,20 +319,20 @@ def test_mlflow_gets_settings_and_rows_and_a_resumed_run_goes_on(tmp_path, mlflo
     ]
 
 
-def test_mlflow_takes_at_most_a_thousand_numbers_at_once(tmp_path, mlflow):
+def test_mlflow_batches_contain_at_most_1000_metrics(tmp_path, mlflow):
     logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:1")
     logger.write({"steps": 1, **{f"a/{i}": i for i in range(2500)}})
     assert mlflow.calls[0] == ("client", "http://localhost:1")
     assert [len(call[2]) for call in mlflow.calls if call[0] == "log_batch"] == [1000, 1000, 500]
 
 
-def test_mlflow_follows_the_environment(tmp_path, mlflow, monkeypatch):
+def test_mlflow_uses_the_tracking_uri_of_the_environment_variable(tmp_path, mlflow, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:2")
     MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
     assert mlflow.calls[0] == ("client", None)
 
 
-def test_an_mlflow_server_that_is_not_there_is_one_clear_line(tmp_path, mlflow):
+def test_an_unreachable_mlflow_server_is_a_one_line_error(tmp_path, mlflow):
     mlflow.down = True
     with pytest.raises(
         UserError, match=r"^MLflow rejected the run: no route. Check its tracking URI http://localhost:3.$"
@@ -340,7 +340,7 @@ def test_an_mlflow_server_that_is_not_there_is_one_clear_line(tmp_path, mlflow):
         MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:3")
 
 
-def test_an_mlflow_server_that_goes_away_does_not_end_the_training(tmp_path, mlflow):
+def test_training_continues_if_the_mlflow_server_fails(tmp_path, mlflow):
     logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
     mlflow.down = True
     with pytest.warns(UserWarning, match="MLflow: logging stopped .no route"):
@@ -362,14 +362,14 @@ def test_an_mlflow_server_that_goes_away_does_not_end_the_training(tmp_path, mlf
         ("torch.utils.tensorboard", TensorBoardLogger, r"pip install tensorboard$"),
     ],
 )
-def test_a_missing_library_is_an_error_that_installs_it(tmp_path, monkeypatch, module, make, install):
+def test_a_missing_library_is_an_error_with_the_command_that_installs_it(tmp_path, monkeypatch, module, make, install):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=r"^log\.\w+: .* is not installed .*: " + install):
         make(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_importing_the_loggers_imports_no_view():
+def test_importing_the_loggers_imports_no_tracking_library():
     program = "import sys, coterie.runs.loggers;"
     program += "print([m for m in ('torch', 'tensorboard', 'wandb', 'mlflow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from coterie.runs.plots import Run, draw, group_runs, mean_and_band, plot, spark
 
 
 def make(path: Path, seed: int = 0, algo: str = "mappo", env: str = "particle/simple_spread", **more) -> Path:
-    """A run with a point at every thousandth step. more: points, teams, levels, config, area."""
+    """Writes a run with one point per 1,000 steps. more: points, teams, levels, config, area."""
     points, teams = more.get("points", 5), more.get("teams", ("",))
     path.mkdir(parents=True)
     config = {"algo": {"name": algo, "lr": 1e-3}, "env": {"name": env}, "seed": seed, "steps": 10**6}
@@ -57,27 +57,27 @@ def load(*paths: Path) -> list[Run]:
         (list(range(80)), "▁▂▃▄▅▆▇█"),
     ],
 )
-def test_sparkline(values, bars):
+def test_a_sparkline_scales_values_to_eight_bars(values, bars):
     assert sparkline(values, 8) == bars
 
 
-# ------------------------------------------------------------------------------------------------------------ gathering
+# ------------------------------------------------------------------------------------------------------------- grouping
 
 
-def test_runs_that_differ_in_the_seed_and_in_what_is_logged_are_of_one_kind(tmp_path):
+def test_runs_that_differ_only_in_seed_and_logging_are_one_group(tmp_path):
     first = make(tmp_path / "a", seed=0, config={"log": {"wandb": True}, "eval": {"every": 10, "mode": "greedy"}})
     second = make(tmp_path / "b", seed=1, config={"out": "x", "threads": 1, "eval": {"every": 20, "mode": "greedy"}})
     assert list(group_runs(load(first, second))) == ["mappo"]
 
 
-def test_kinds_are_named_by_what_differs(tmp_path):
+def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     plain = make(tmp_path / "a")
     ippo = make(tmp_path / "b", algo="ippo")
     slow = make(tmp_path / "c", config={"algo": {"name": "mappo", "lr": 1e-4, "epochs": 3}})
     greedy = make(tmp_path / "d", config={"eval": {"mode": "greedy"}})
-    elsewhere = make(tmp_path / "e", env="particle/simple_tag")
-    gathered = group_runs(load(plain, ippo, slow, greedy, elsewhere))
-    assert {label: [run.path.name for run in runs] for label, runs in gathered.items()} == {
+    other_env = make(tmp_path / "e", env="particle/simple_tag")
+    groups = group_runs(load(plain, ippo, slow, greedy, other_env))
+    assert {label: [run.path.name for run in runs] for label, runs in groups.items()} == {
         "mappo lr=0.001": ["a"],
         "ippo": ["b"],
         "mappo lr=0.0001 epochs=3": ["c"],
@@ -86,7 +86,7 @@ def test_kinds_are_named_by_what_differs(tmp_path):
     }
 
 
-def test_a_section_that_is_off_elsewhere_is_one_word(tmp_path):
+def test_a_section_that_is_off_in_other_groups_is_one_word_of_the_label(tmp_path):
     icm = {"strength": 0.02, "lr": 1e-3, "share": "role", "beta": 0.2}
     runs = [make(tmp_path / str(i), config={"rewards": {"icm": x, "rnd": None}}) for i, x in enumerate((None, icm))]
     assert list(group_runs(load(*runs))) == ["mappo", "mappo +icm"]
@@ -94,16 +94,16 @@ def test_a_section_that_is_off_elsewhere_is_one_word(tmp_path):
     assert list(group_runs(load(runs[1], other))) == ["mappo rewards.icm.lr=0.001", "mappo rewards.icm.lr=0.1"]
 
 
-def test_kinds_that_differ_in_more_than_a_label_holds_stay_apart(tmp_path):
+def test_groups_with_equal_shortened_labels_are_not_merged(tmp_path):
     runs = [make(tmp_path / str(i), config={"a": 1, "b": 1, "c": 1, "d": i, "e": {}}) for i in range(2)]
     more = make(tmp_path / "m", config={"a": 2, "b": 2, "c": 2, "d": 2})
     assert list(group_runs(load(*runs, more))) == ["mappo a=1 b=1 c=1", "mappo a=1 b=1 c=1'", "mappo a=2 b=2 c=2"]
 
 
-# --------------------------------------------------------------------------------------------------------------- spread
+# -------------------------------------------------------------------------------------------------------- mean and band
 
 
-def test_up_to_four_seeds_span_from_the_lowest_to_the_highest():
+def test_the_band_of_up_to_four_seeds_is_their_minimum_and_maximum():
     x = np.array([0.0, 1.0, 2.0])
     grid, mean, low, high = mean_and_band([(x, np.array([0.0, 1, 2])), (x, np.array([2.0, 3, 10]))])  # type: ignore[misc]
     assert grid.tolist() == [0, 1, 2]
@@ -112,7 +112,7 @@ def test_up_to_four_seeds_span_from_the_lowest_to_the_highest():
     assert high.tolist() == [2, 3, 10]
 
 
-def test_other_grids_are_interpolated_where_all_seeds_have_data():
+def test_different_grids_are_interpolated_where_all_seeds_have_data():
     first = (np.array([0.0, 10.0]), np.array([0.0, 10.0]))
     second = (np.array([4.0, 20.0]), np.array([0.0, 16.0]))
     grid, mean, low, high = mean_and_band([first, second])  # type: ignore[misc]
@@ -122,7 +122,7 @@ def test_other_grids_are_interpolated_where_all_seeds_have_data():
     assert high[[0, -1]].tolist() == [4.0, 10.0]
 
 
-def test_more_seeds_have_the_bootstrap_interval_of_their_mean():
+def test_the_band_of_more_seeds_is_the_bootstrap_interval_of_their_mean():
     x = np.array([0.0, 1.0])
     values = np.random.default_rng(1).normal(size=(20, 2))
     grid, mean, low, high = mean_and_band([(x, row) for row in values])  # type: ignore[misc]
@@ -133,14 +133,14 @@ def test_more_seeds_have_the_bootstrap_interval_of_their_mean():
     np.testing.assert_allclose(high, mean + half, atol=0.1)
 
 
-def test_curves_without_a_common_stretch_have_no_mean():
+def test_curves_that_do_not_overlap_have_no_mean():
     assert mean_and_band([(np.array([0.0, 1.0]), np.zeros(2)), (np.array([2.0, 3.0]), np.zeros(2))]) is None
 
 
 # --------------------------------------------------------------------------------------------------------------- curves
 
 
-def test_a_curve_is_sorted_finite_and_without_repeats(tmp_path):
+def test_a_curve_is_sorted_finite_and_without_duplicates(tmp_path):
     path = make(tmp_path / "a", points=0)
     lines = [
         {"steps": 20, "time/wall_s": 2, "eval/return_mean": 1},
@@ -160,7 +160,7 @@ def test_a_curve_is_sorted_finite_and_without_repeats(tmp_path):
     assert Run.load(path).curve("red", "eval/return_mean") is None
 
 
-def test_a_long_curve_is_averaged(tmp_path):
+def test_a_long_curve_is_downsampled_by_averaging(tmp_path):
     curve = Run.load(make(tmp_path / "a", points=2000)).curve("", "eval/return_mean")
     assert curve is not None
     assert len(curve.steps) == 500
@@ -171,7 +171,7 @@ def test_a_long_curve_is_averaged(tmp_path):
 # --------------------------------------------------------------------------------------------------------------- figure
 
 
-def test_the_figure_gathers_seeds_and_says_what_its_bands_mean(tmp_path):
+def test_the_figure_groups_seeds_and_its_legend_explains_the_bands(tmp_path):
     levels = {"random": {"agent": -1.0}, "published": {"agent": 30.0}}
     runs = [make(tmp_path / f"m{seed}", seed, levels=levels) for seed in range(3)]
     runs += [make(tmp_path / f"i{seed}", seed, algo="ippo") for seed in range(6)]
@@ -190,15 +190,15 @@ def test_the_figure_gathers_seeds_and_says_what_its_bands_mean(tmp_path):
     assert left.get_ylabel() == "evaluation return"
     for panel in (left, right):
         assert len(panel.collections) == 2
-        colours = {line.get_color() for line in panel.get_lines()}
-        assert colours == {"#0072B2", "#D55E00", "#009E73", "0.35"}
+        colors = {line.get_color() for line in panel.get_lines()}
+        assert colors == {"#0072B2", "#D55E00", "#009E73", "0.35"}
     thick = [line for line in left.get_lines() if line.get_linewidth() == 1.8]
     assert len(thick) == 3
     assert thick[0].get_xdata().tolist() == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
     assert thick[0].get_ydata().tolist() == [10, 11, 12, 13, 14]  # type: ignore[union-attr]
 
 
-def test_every_team_of_every_environment_has_a_row(tmp_path):
+def test_every_team_of_every_environment_has_a_row_of_panels(tmp_path):
     tag = make(
         tmp_path / "a", env="particle/simple_tag", teams=("adversary", "agent"), levels={"random": {"agent": 2.0}}
     )
@@ -220,12 +220,12 @@ def test_training_and_evaluation_returns_are_not_mixed(tmp_path):
     assert draw(load(both)).axes[0].get_ylabel() == "evaluation return"
 
 
-def test_the_same_seed_twice_is_called_runs(tmp_path):
+def test_runs_with_equal_seeds_are_labeled_as_runs(tmp_path):
     figure = draw(load(make(tmp_path / "a"), make(tmp_path / "b")))
     assert texts(figure) == ["mappo (2 runs: mean, min to max)"]
 
 
-def test_edges_a_single_point_and_no_wall_time(tmp_path):
+def test_a_single_point_without_wall_time_can_be_plotted(tmp_path):
     path = make(tmp_path / "a", points=0)
     (path / "metrics.jsonl").write_text('{"steps": 5000000, "eval/return_mean": 1}\n')
     figure = draw(load(path))
@@ -234,7 +234,7 @@ def test_edges_a_single_point_and_no_wall_time(tmp_path):
     assert plot([path]) == [path / "curves.png", path / "curves.svg"]
 
 
-def test_many_kinds_share_the_palette(tmp_path):
+def test_many_groups_share_the_palette(tmp_path):
     runs = [make(tmp_path / str(i), algo=f"a{i}") for i in range(9)]
     assert len(texts(draw(load(*runs)))) == 9
 
@@ -242,7 +242,7 @@ def test_many_kinds_share_the_palette(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def test_png_and_svg_are_written_beside_the_run(tmp_path):
+def test_png_and_svg_are_written_to_the_folder_of_the_run(tmp_path):
     run = make(tmp_path / "a")
     files = plot([run])
     assert files == [run / "curves.png", run / "curves.svg"]
@@ -263,7 +263,7 @@ def test_png_and_svg_are_written_beside_the_run(tmp_path):
         ("runs", ["runs/curves.png", "runs/curves.svg"]),
     ],
 )
-def test_the_files_lie_where_they_are_asked_for(tmp_path, monkeypatch, out, names):
+def test_figures_are_written_to_the_requested_path(tmp_path, monkeypatch, out, names):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "runs" / "a"), make(tmp_path / "runs" / "b", seed=1)
     files = plot([Path("runs")], None if out is None else Path(out))
@@ -271,14 +271,14 @@ def test_the_files_lie_where_they_are_asked_for(tmp_path, monkeypatch, out, name
     assert all(file.stat().st_size > 1000 for file in files)
 
 
-def test_levels_can_be_given(tmp_path):
+def test_reference_scores_can_be_passed(tmp_path):
     run = make(tmp_path / "a", levels={"random": {"x": 1.0}})
     plot([run], tmp_path / "with.png", levels={"published": {"any": 100.0}})
     plot([run], tmp_path / "without.png", levels={})
     assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
 
 
-def test_what_cannot_be_drawn_is_one_clear_line(tmp_path):
+def test_runs_that_cannot_be_plotted_raise_one_line_errors(tmp_path):
     run = make(tmp_path / "a")
     with pytest.raises(UserError, match=r"no such run"):
         plot([tmp_path / "none"])
@@ -298,7 +298,7 @@ def test_what_cannot_be_drawn_is_one_clear_line(tmp_path):
         plot([])
 
 
-def test_drawing_leaves_the_global_state_of_matplotlib_alone(tmp_path):
+def test_plotting_does_not_change_the_global_settings_of_matplotlib(tmp_path):
     run = make(tmp_path / "a")
     program = """
 import sys

@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
         (None, "-"),
         (math.nan, "-"),
@@ -38,12 +38,12 @@ def clock() -> Clock:
         (math.inf, "inf"),
     ],
 )
-def test_numbers_show_the_digits_that_matter(value, words):
-    assert number(value) == words
+def test_numbers_are_formatted_with_significant_digits(value, text):
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.4, "0 s"),
         (59.4, "59 s"),
@@ -57,23 +57,23 @@ def test_numbers_show_the_digits_that_matter(value, words):
         (-1, "-"),
     ],
 )
-def test_durations_read_as_they_are_said(seconds, words):
-    assert duration(seconds) == words
+def test_durations_are_formatted_with_at_most_two_units(seconds, text):
+    assert duration(seconds) == text
 
 
-# ---------------------------------------------------------------------------------------------------------------- lines
+# ---------------------------------------------------------------------------------------------------------- plain lines
 
 
-def test_lines_come_at_first_at_evaluations_every_ten_seconds_and_at_the_end(clock):
+def test_a_line_is_written_first_at_evaluations_every_ten_seconds_and_at_the_end(clock):
     stream = io.StringIO()
-    shown = LineProgress("mappo on particle/simple_spread", stream=stream, clock=clock)
+    display = LineProgress("mappo on particle/simple_spread", stream=stream, clock=clock)
     for second in range(1, 31):
         clock.now += 1
         row = {"rollout/return_mean": -80.0 + second, "loss/policy": 0.0123, "policy/entropy": 1.25}
         if second == 15:
             row["eval/return_mean"] = -60.0
-        shown.update(second * 1000, 30_000, row)
-    shown.close()
+        display.update(second * 1000, 30_000, row)
+    display.close()
     assert stream.getvalue() == (
         "mappo on particle/simple_spread\n"
         "1,000 / 30,000 steps · 3% · 1,000 steps/s · 29 s left · training -79.00 · policy loss 0.012 · entropy 1.25\n"
@@ -87,71 +87,71 @@ def test_lines_come_at_first_at_evaluations_every_ten_seconds_and_at_the_end(clo
     )
 
 
-def test_the_end_is_one_line_whether_it_is_evaluated_or_not(clock):
+def test_the_end_is_one_line_with_or_without_an_evaluation(clock):
     for evaluated in (True, False):
         stream = io.StringIO()
-        shown = LineProgress(stream=stream, clock=clock)
-        shown.update(1000, 3000, {})
-        shown.update(3000, 3000, {"rollout/return_mean": -50.0})  # the row of the last update
+        display = LineProgress(stream=stream, clock=clock)
+        display.update(1000, 3000, {})
+        display.update(3000, 3000, {"rollout/return_mean": -50.0})  # the entry of the last update
         if evaluated:
-            shown.update(3000, 3000, {"eval/return_mean": -60.0})
-        shown.close()
-        shown.close()
+            display.update(3000, 3000, {"eval/return_mean": -60.0})
+        display.close()
+        display.close()
         first, last = stream.getvalue().splitlines()
         assert first.startswith("1,000 / 3,000 steps")
         assert last.startswith("3,000 / 3,000 steps")
         assert ("evaluation -60.00" in last) == evaluated
 
 
-def test_a_resumed_training_says_where_it_starts_and_counts_its_own_steps_only(clock):
+def test_a_resumed_run_displays_its_first_step_and_excludes_earlier_steps_from_its_speed(clock):
     stream = io.StringIO()
-    shown = LineProgress("mappo", start=500_000, stream=stream, clock=clock)
+    display = LineProgress("mappo", start=500_000, stream=stream, clock=clock)
     clock.now += 10
-    shown.update(501_000, 600_000, {})
+    display.update(501_000, 600_000, {})
     assert stream.getvalue() == (
         "mappo · resumed at 500,000 steps\n501,000 / 600,000 steps · 83% · 100 steps/s · 16 min 30 s left\n"
     )
 
 
-def test_teams_are_named_and_the_latest_finite_value_stays(clock):
+def test_teams_are_named_and_the_latest_finite_value_is_kept(clock):
     stream = io.StringIO()
-    shown = LineProgress(stream=stream, clock=clock)
-    shown.update(1, 100, {"eval/red/return_mean": 1.0, "eval/blue/return_mean": -2.0, "loss/red/policy": 0.5})
+    display = LineProgress(stream=stream, clock=clock)
+    display.update(1, 100, {"eval/red/return_mean": 1.0, "eval/blue/return_mean": -2.0, "loss/red/policy": 0.5})
     clock.now += 20
-    shown.update(
+    display.update(
         2, 100, {"eval/red/return_mean": math.nan, "rollout/red/return_mean/red_0": 9.0, "loss/policy": math.inf}
     )
     last = stream.getvalue().splitlines()[-1]
     assert last.endswith("evaluation red 1.00, blue -2.00 · policy loss red 0.500")
 
 
-def test_speed_forgets_what_was_long_ago(clock):
+def test_the_speed_is_that_of_recent_steps(clock):
     stream = io.StringIO()
-    shown = LineProgress(stream=stream, clock=clock)
+    display = LineProgress(stream=stream, clock=clock)
     steps = 0
     for second in range(300):
         clock.now += 1
         steps += 10 if second < 150 else 1000
-        shown.update(steps, 10**6, {})
+        display.update(steps, 10**6, {})
     assert " · 1,000 steps/s · " in stream.getvalue().splitlines()[-1]
 
 
-def test_an_update_before_any_time_has_passed_and_without_a_total_shows_what_it_can(clock):
+def test_speed_and_time_left_are_omitted_without_elapsed_time_and_a_total(clock):
     stream = io.StringIO()
     LineProgress(stream=stream, clock=clock).update(0, 0, {})
     assert stream.getvalue() == "0 / 0 steps · 0%\n"
 
 
-# ----------------------------------------------------------------------------------------------------------------- rich
+# --------------------------------------------------------------------------------------------------------- live display
 
 
-def display(clock, width=100, **more):
+def make_display(clock, width=100, **more):
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, _environ={})
     return RichProgress("mappo on simple_tag · seed 3", console=console, clock=clock, **more), console
 
 
 def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
-    shown, console = display(clock, start=1000)
+    display, console = make_display(clock, start=1000)
     for i in range(1, 5):
         clock.now += 1
         row = {
@@ -159,9 +159,9 @@ def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
             "rollout/adversary/return_mean": 5.0,
             "eval/agent/return_mean": -i,
         }
-        shown.update(1000 + i * 100, 2000, {**row, "loss/value": 0.5})
-    shown.close()
-    shown.close()
+        display.update(1000 + i * 100, 2000, {**row, "loss/value": 0.5})
+    display.close()
+    display.close()
     text = console.file.getvalue()  # type: ignore[attr-defined]
     last = text[text.rindex("mappo on simple_tag") :].splitlines()
     assert last[0] == "mappo on simple_tag · seed 3 · resumed at 1,000 steps"
@@ -173,48 +173,48 @@ def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
     assert last[5].startswith("value loss 0.500")
 
 
-def test_the_live_display_is_drawn_rarely(clock, monkeypatch):
-    shown, _ = display(clock)
+def test_the_live_display_is_drawn_at_most_four_times_per_second(clock, monkeypatch):
+    display, _ = make_display(clock)
     drawn = []
-    monkeypatch.setattr(shown._live, "update", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr(display._live, "update", lambda *_, **__: drawn.append(1))
     for _ in range(1000):
         clock.now += 0.01
-        shown.update(1, 10, {"rollout/return_mean": 1.0})
+        display.update(1, 10, {"rollout/return_mean": 1.0})
     assert 35 <= len(drawn) <= 42
-    shown.close()
+    display.close()
 
 
-def test_notes_stand_above_the_live_display_unchanged(clock):
-    shown, console = display(clock)
-    shown.update(1, 10, {})
-    shown.print_line("[bold]the checkpoint[/bold] was corrupt")
-    shown.close()
+def test_printed_lines_appear_unchanged_above_the_live_display(clock):
+    display, console = make_display(clock)
+    display.update(1, 10, {})
+    display.print_line("[bold]the checkpoint[/bold] was corrupt")
+    display.close()
     assert "[bold]the checkpoint[/bold] was corrupt\n" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_closing_before_any_update_and_after_an_error_gives_the_terminal_back(clock):
-    shown, _ = display(clock)
-    shown.close()
-    assert not shown._live.is_started
+def test_closing_before_any_update_and_after_an_error_stops_the_live_display(clock):
+    display, _ = make_display(clock)
+    display.close()
+    assert not display._live.is_started
 
     def failing() -> None:
-        with shown_again:
+        with second:
             raise ValueError("boom")
 
-    shown_again, _ = display(clock)
+    second, _ = make_display(clock)
     with pytest.raises(ValueError, match="boom"):
         failing()
-    assert not shown_again._live.is_started
+    assert not second._live.is_started
 
 
-def test_a_narrow_terminal_is_no_obstacle(clock):
-    shown, console = display(clock, width=20)
-    shown.update(10, 100, {"eval/adversary/return_mean": 1.0})
-    shown.close()
+def test_the_live_display_works_in_a_narrow_terminal(clock):
+    display, console = make_display(clock, width=20)
+    display.update(10, 100, {"eval/adversary/return_mean": 1.0})
+    display.close()
     assert "10 / 100" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-# --------------------------------------------------------------------------------------------------------------- choice
+# ------------------------------------------------------------------------------------------------ choice of the display
 
 
 class Stream(io.StringIO):
@@ -237,42 +237,42 @@ class Stream(io.StringIO):
         ("off", True, "xterm", NullProgress),
     ],
 )
-def test_the_display_fits_where_it_is_shown(monkeypatch, mode, terminal, term, expected):
+def test_the_display_depends_on_mode_and_terminal(monkeypatch, mode, terminal, term, expected):
     stream = Stream(terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", term)
-    with progress(mode, "title", start=5) as shown:
-        assert type(shown) is expected
-        shown.update(6, 10, {})
-        shown.print_line("noted")
+    with progress(mode, "title", start=5) as display:
+        assert type(display) is expected
+        display.update(6, 10, {})
+        display.print_line("noted")
     assert ("noted" in stream.getvalue()) == (mode != "off")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_said_after_the_live_display_begins_a_line_of_its_own(clock, terminal):
+def test_output_after_the_live_display_starts_on_a_new_line(clock, terminal):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None, _environ={})
-    with RichProgress("mappo", console=console, clock=clock) as shown:
-        shown.update(10, 10, {"loss/policy": 0.5})
+    with RichProgress("mappo", console=console, clock=clock) as display:
+        display.update(10, 10, {"loss/policy": 0.5})
     console.print("10 steps")
-    said = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert "policy loss 0.500" in said
-    assert said[-1].removeprefix("\x1b[?25h") == "10 steps"
+    lines = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert "policy loss 0.500" in lines
+    assert lines[-1].removeprefix("\x1b[?25h") == "10 steps"
 
 
 def test_updates_within_one_interval_write_nothing(clock):
-    shown, console = display(clock)
-    shown.update(0, 10**6, {"rollout/return_mean": 1.0})
+    display, console = make_display(clock)
+    display.update(0, 10**6, {"rollout/return_mean": 1.0})
     before = len(console.file.getvalue())  # type: ignore[attr-defined]
     for i in range(1000):
-        shown.update(i, 10**6, {"rollout/return_mean": 1.0, "loss/policy": 1.0})
+        display.update(i, 10**6, {"rollout/return_mean": 1.0, "loss/policy": 1.0})
     assert len(console.file.getvalue()) == before  # type: ignore[attr-defined]
-    shown.close()
+    display.close()
 
 
-def test_what_takes_long_besides_training_says_how_far_it_is() -> None:
-    now, said = [0.0], []
-    told = PeriodicProgress(said.append, "random play", first_s=2.0, interval_s=10.0, clock=lambda: now[0])
+def test_periodic_progress_prints_completed_episodes_at_intervals() -> None:
+    now, messages = [0.0], []
+    report = PeriodicProgress(messages.append, "random play", first_s=2.0, interval_s=10.0, clock=lambda: now[0])
     for seconds, done in ((1.0, 1), (2.0, 2), (11.0, 3), (12.5, 1500), (30.0, 2000)):
         now[0] = seconds
-        told(done, 2000)
-    assert said == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]
+        report(done, 2000)
+    assert messages == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]
