@@ -39,19 +39,19 @@ def forces(env: Any, seed: int) -> dict[str, Action]:
 def test_observations_and_rewards_equal_vmas_s_own_loop():
     env, own = balance(), VMAS.make_env("balance", num_envs=3, clamp_actions=True)
     timestep = env.reset()
-    seen = own.reset(seed=seed_of(1, "env", "vmas/balance") >> 32)
-    assert torch.equal(timestep.obs["agent"], torch.stack(seen, 1))
+    own_obs = own.reset(seed=seed_of(1, "env", "vmas/balance") >> 32)
+    assert torch.equal(timestep.obs["agent"], torch.stack(own_obs, 1))
     for t in range(95):
         action = forces(env, t)
         step, timestep = env.step(action)
-        seen, rewards, done, infos = own.step([action["agent"].continuous[:, k].clone() for k in range(3)])
-        assert torch.equal(timestep.obs["agent"], torch.stack(seen, 1))
+        own_obs, rewards, done, infos = own.step([action["agent"].continuous[:, k].clone() for k in range(3)])
+        assert torch.equal(timestep.obs["agent"], torch.stack(own_obs, 1))
         assert torch.equal(step.reward, torch.stack(rewards, 1))
         assert torch.equal(step.episode_terminated, done)
         assert torch.equal(step.metrics["pos_rew"], infos[0]["pos_rew"])
         if done.any():
             return
-    pytest.fail("no episode ended, so ends were not compared")
+    pytest.fail("no episode ended, so that terminations were not compared")
 
 
 def test_the_limit_truncates_and_resets_all_environments_at_once():
@@ -78,25 +78,25 @@ def test_the_end_of_one_episode_resets_one_environment():
         step, timestep = env.step(forces(env, t))
         if not before.acted.all():
             break
-    closed = ~before.acted
-    assert closed.any()
-    assert not closed.all()
-    assert torch.equal(timestep.first[:, 0], closed)
-    assert not step.reward[closed].any()
-    assert step.reward[~closed].any()
-    # A new episode moves the package far; the other environments continue in small steps.
+    reset = ~before.acted
+    assert reset.any()
+    assert not reset.all()
+    assert torch.equal(timestep.first[:, 0], reset)
+    assert not step.reward[reset].any()
+    assert step.reward[~reset].any()
+    # A reset moves the package by a large distance, a step only by a small one.
     moved = (timestep.obs["agent"] - before.obs["agent"]).abs().amax((1, 2))
-    assert moved[closed].min() > moved[~closed].max()
+    assert moved[reset].min() > moved[~reset].max()
 
 
 def test_batches_have_independent_random_streams_and_keep_the_global_ones():
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # type: ignore[index]  # noqa: NPY002
-    alone, twin, other = balance(), balance(), balance(seed=2)
-    timesteps = [alone.reset(), twin.reset()]
+    env, twin, other = balance(), balance(), balance(seed=2)
+    timesteps = [env.reset(), twin.reset()]
     other.reset()
     assert torch.equal(timesteps[0].obs["agent"], timesteps[1].obs["agent"])
     for t in range(130):  # resets sample
-        _, timestep = alone.step(forces(alone, t))
+        _, timestep = env.step(forces(env, t))
         other.step(forces(other, t + 1))
         _, same = twin.step(forces(twin, t))
         assert torch.equal(timestep.obs["agent"], same.obs["agent"])
@@ -107,7 +107,7 @@ def test_batches_have_independent_random_streams_and_keep_the_global_ones():
 
 @pytest.mark.parametrize("keys", [{"actions": "discrete"}, {"actions": "multi_discrete"}, {}])
 @pytest.mark.parametrize("scenario", ["balance", "simple_tag", "simple_speaker_listener", "navigation"])
-def test_scenarios_keep_the_contract(scenario: str, keys: dict[str, str]):
+def test_scenarios_satisfy_the_contract(scenario: str, keys: dict[str, str]):
     params = {"episode_limit": 6, **keys}
     report = check(lambda num_envs, seed: make(f"vmas/{scenario}", params, num_envs, seed), steps=15, num_envs=3)
     assert {finding.rule for finding in report.findings} <= {"slow"}, report.render()

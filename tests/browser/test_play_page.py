@@ -135,9 +135,9 @@ def test_a_slider_sets_a_continuous_value(page: Open):
     shown.until(lambda: shown.text(".yours .dial .value") == "3.10")
     shown.keys(".")
     ready(shown, 1)
-    left = float(shown.find(".yours .gauge .action").value_of_css_property("left").removesuffix("px"))
-    wide = shown.find(".yours .gauge").rect["width"]
-    assert left / wide == pytest.approx((3.1 + 2) / 6, abs=0.01)
+    position = float(shown.find(".yours .gauge .action").value_of_css_property("left").removesuffix("px"))
+    width = shown.find(".yours .gauge").rect["width"]
+    assert position / width == pytest.approx((3.1 + 2) / 6, abs=0.01)
 
 
 def test_two_players_share_a_keyboard(page: Open):

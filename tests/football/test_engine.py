@@ -1,4 +1,4 @@
-"""The real engine. Run by `make football`; the default suite does not collect these tests."""
+"""Tests with the installed Google Research Football engine. Run by `make football`, not by the default suite."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_every_task_can_be_stepped_on_both_sides(name: str):
     assert set(timestep.obs) == {"left", "right"}
     for k in range(3):
         _, timestep = env.step(sample_actions(env, timestep, k))
-    for seen in timestep.obs.values():
-        assert seen.isfinite().all()
-        assert seen[0, :, 97:108].sum(-1).max() == 1
+    for obs in timestep.obs.values():
+        assert obs.isfinite().all()
+        assert obs[0, :, 97:108].sum(-1).max() == 1
     assert timestep.state["global"].isfinite().all()
     env.close()
 
@@ -91,14 +91,16 @@ def test_a_match_equals_the_package_s_own_environment(name: str, players: tuple[
     episode, seed = match.episode
     own, wrapper, simple115 = package_env(name.partition("/")[2], players, seed)
     own._config["episode_number"] = episode - 1
-    seen = own.reset()
+    own_obs = own.reset()
     wrapper._collected_checkpoints = {}
     for k in range(120):
-        shown = simple115(seen, True)
-        np.testing.assert_array_equal(torch.cat([timestep.obs["left"][0], timestep.obs["right"][0]]).numpy(), shown)
+        expected_obs = simple115(own_obs, True)
+        np.testing.assert_array_equal(
+            torch.cat([timestep.obs["left"][0], timestep.obs["right"][0]]).numpy(), expected_obs
+        )
         action = sample_actions(env, timestep, k)
-        picks = torch.cat([action["left"].discrete[0, :, 0], action["right"].discrete[0, :, 0]]).tolist()
-        seen, reward, done, _ = own.step(picks)
+        choices = torch.cat([action["left"].discrete[0, :, 0], action["right"].discrete[0, :, 0]]).tolist()
+        own_obs, reward, done, _ = own.step(choices)
         step, timestep = env.step(action)
         expected = wrapper.reward(reward.copy())
         sides = torch.cat([step.group_reward[0, :1].expand(players[0]), step.group_reward[0, 1:].expand(players[1])])
@@ -111,7 +113,7 @@ def test_a_match_equals_the_package_s_own_environment(name: str, players: tuple[
     env.close()
 
 
-def test_environments_keep_the_contract():
+def test_environments_satisfy_the_contract():
     params = {"episode_limit": 25, "sides": "both"}
     report = check(lambda num_envs, seed: make(TASK, params, num_envs, seed))
     assert not [finding for finding in report.findings if finding.rule != "slow"], report
@@ -193,16 +195,19 @@ def test_a_match_resumes_bit_for_bit_from_its_saved_state():
 
 
 def test_workers_do_not_change_results():
-    alone, worked = make(TASK, num_envs=4, seed=2), make(TASK, num_envs=4, seed=2, workers=WorkersConfig(count=2))
-    timesteps = [env.reset() for env in (alone, worked)]
+    without, with_workers = (
+        make(TASK, num_envs=4, seed=2),
+        make(TASK, num_envs=4, seed=2, workers=WorkersConfig(count=2)),
+    )
+    timesteps = [env.reset() for env in (without, with_workers)]
     for k in range(40):
         assert first_difference(*timesteps) is None
-        action = sample_actions(alone, timesteps[0], k)
-        found = [env.step(action) for env in (alone, worked)]
+        action = sample_actions(without, timesteps[0], k)
+        found = [env.step(action) for env in (without, with_workers)]
         assert first_difference(found[0][0], found[1][0]) is None
         timesteps = [timestep for _, timestep in found]
-    alone.close()
-    worked.close()
+    without.close()
+    with_workers.close()
 
 
 def test_nothing_is_printed_and_no_files_are_left(tmp_path: Path):
@@ -214,8 +219,8 @@ def test_nothing_is_printed_and_no_files_are_left(tmp_path: Path):
         "[env.step({'left': Action(torch.full((2, 1, 1), 12 if k % 3 else 5))}) for k in range(60)]\n"
         "env.close()\n"
     )
-    there = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=there, cwd=tmp_path)
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environ, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,6 @@
 """The Unity adapter with the real protocol: mlagents-envs in the helper, and a simulated Unity build.
 
-They need the interpreter that `make unity` creates. Run them with `make unity-test`.
+These tests need the interpreter that `make unity` creates. Run them with `make unity-test`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def play(build: str) -> Iterator[Play]:
 
     def made(scene: str, num_envs: int = 1, seed: int = 0, workers: int = 0, args: tuple[str, ...] = (), **keys: Any):
         keys = {"file": build, "args": ("--scene", scene, *args), "timeout": 20, **keys}
-        some = WorkersConfig(count=workers, timeout=30, restarts=2)
-        envs.append(make("unity/game", keys, num_envs, seed, workers=some))
+        config = WorkersConfig(count=workers, timeout=30, restarts=2)
+        envs.append(make("unity/game", keys, num_envs, seed, workers=config))
         return envs[-1]
 
     yield made
@@ -105,11 +105,11 @@ def test_the_checker_has_no_findings(build: str):
 def test_side_channels_seed_and_arguments_reach_the_build(play: Play):
     keys = {"parameters": {"gravity": 3.5}, "time_scale": 7, "areas": 3, "no_graphics": True}
     env = play("echo", num_envs=2, **keys)
-    settings = env.reset(5).obs["Echo"][:, 0].tolist()
-    for time_scale, gravity, _, areas, _, no_graphics in settings:
+    echoed = env.reset(5).obs["Echo"][:, 0].tolist()
+    for time_scale, gravity, _, areas, _, no_graphics in echoed:
         assert (time_scale, gravity, areas, no_graphics) == (7, 3.5, 3, 1)
-    assert settings[0][2] != settings[1][2]  # every environment has its own seed
-    assert settings[0][4] != settings[1][4]  # and its own port
+    assert echoed[0][2] != echoed[1][2]  # every environment has its own seed
+    assert echoed[0][4] != echoed[1][4]  # and its own port
 
 
 def test_a_seed_repeats_the_same_episodes(play: Play):
@@ -130,7 +130,7 @@ def test_ends_are_terminations_and_limits_truncations(play: Play):
         for env_index in range(2)
         if not timestep.acted[env_index]
     ]
-    kinds = {(bool(step.terminated[c]), bool(step.truncated[c])) for step, _, c in ends}
+    kinds = {(bool(step.terminated[env_index]), bool(step.truncated[env_index])) for step, _, env_index in ends}
     assert kinds == {(True, False), (False, True)}
     for step, timestep, env_index in ends:
         at, age = timestep.obs["Balance"][env_index, 0, :2], round(float(timestep.obs["Balance"][env_index, 0, 2]) * 10)  # pyright: ignore
@@ -218,10 +218,10 @@ def helpers() -> set[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                settings = (folder / "cmdline").read_bytes()
+                command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"standin.py" in settings or b"unity/helper.py" in settings:
+            if b"standin.py" in command or b"unity/helper.py" in command:
                 found.add(int(folder.name))
     return found
 
@@ -287,8 +287,8 @@ def test_the_connection_of_the_editor_is_kept(build: str):
     editor = subprocess.Popen([build, "--mlagents-port", "5004", "--scene", "bandit"])
     try:
         env = coterie.make("unity/editor", timeout=20)
-        entries = play_random(env, 20)
-        assert sum(step.episode_terminated.item() for step, _ in steps_of(entries)) == 2
+        found = steps_of(play_random(env, 20))
+        assert sum(step.episode_terminated.item() for step, _ in found) == 2
         env.close()
         assert editor.wait(10) == 0  # it was asked to quit only once
     finally:
@@ -337,7 +337,7 @@ def test_ppo_learns_through_the_protocol(build: str, tmp_path: Path):
         tmp_path, build, "algo=ppo", "env.args=[--scene,bandit]", "steps=1600", "num_envs=4", "algo.rollout_length=64",
         "algo.lr=0.01", "algo.hidden_sizes=[16]", "algo.epochs=10", "algo.num_minibatches=1",
     )  # fmt: skip
-    returns = [timestep["rollout/return_mean"] for timestep in entries if "rollout/return_mean" in timestep]
+    returns = [entry["rollout/return_mean"] for entry in entries if "rollout/return_mean" in entry]
     assert returns[0] < 4.5
     assert returns[-1] > 6.5
 
@@ -350,8 +350,6 @@ def test_algorithms_train_on_every_kind_of_scene(build: str, tmp_path: Path, alg
         tmp_path, build, f"algo={algo}", f"env.args=[--scene,{scene}]", "steps=192", "num_envs=2",
         "algo.rollout_length=32", "env.episode_limit=30",
     )  # fmt: skip
-    losses = [
-        value for timestep in entries for name, value in timestep.items() if "loss" in name and name.endswith("policy")
-    ]
+    losses = [value for entry in entries for name, value in entry.items() if "loss" in name and name.endswith("policy")]
     assert len(losses) >= 3
     assert np.isfinite(losses).all()
