@@ -87,7 +87,7 @@ def test_later_layers_win_and_values_keep_their_origin(tmp_path: Path, monkeypat
     assert (config.eval.num_envs, origins["eval.num_envs"]) == (5, "command line")
 
 
-def test_a_variant_lies_on_top_of_its_base_and_leaves_tuned_presets_out():
+def test_a_variant_extends_its_base_preset_without_tuned_presets():
     resolved = resolve(["algo=ippo/yardstick"])
     params = resolved.config.algo.params.model_dump()
     assert params["hidden_sizes"] == (64, 64)

@@ -50,7 +50,7 @@ def test_the_hidden_state_holds_last_actions_if_the_network_reads_them():
     assert torch.equal(hidden_state["last"], actor.encode_last(actions))
 
 
-def test_a_restored_policy_acts_alike():
+def test_a_restored_policy_has_equal_action_probabilities():
     actor, other = policy(), policy()
     actor.epsilon = 0.25
     with torch.no_grad():

@@ -234,7 +234,7 @@ def ratings_of(out: Path) -> Sequence[float]:
     return [row["selfplay/elo"] for row in rows if "selfplay/elo" in row]
 
 
-def test_ratings_rise_only_if_there_is_something_to_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In the race every later policy is stronger. Negative control: a game in which all choices are equal."""
     from coterie.config import registry
 

@@ -163,7 +163,7 @@ def test_script_always_escapes_with_one_sacrifice():
     assert metrics == {"escaped": 1, "slain": 1, "fallen": pytest.approx(1, abs=0.01)}
 
 
-def test_without_a_sacrifice_there_is_no_reward():
+def test_the_reward_requires_a_sacrifice():
     def keep_off(world: Any, state: Any) -> Any:
         move = ESCAPE_BY_ONE(world, state)["agent"].discrete
         assert move is not None

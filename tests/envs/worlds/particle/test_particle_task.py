@@ -166,7 +166,7 @@ def test_resuming_from_a_state_dict_is_bit_identical(scenario: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_there_is_no_state_unless_requested() -> None:
+def test_the_state_is_included_only_if_requested() -> None:
     env = WorldEnv(make_world("simple_adversary"), 2, seed=0)
     assert env.spec.state_sizes == {}
     assert env.reset().state == {}

@@ -1,4 +1,4 @@
-"""The memory probe: its cue, its question, and policies without memory."""
+"""The memory probe: its cue, its question, and memoryless policies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from coterie.core.types import Action
 from probeplay import is_close_to, make_env, probe_of, step_discrete
 
 
-def test_memory_shows_the_cue_once_and_asks_for_it_later():
+def test_the_cue_is_shown_once_and_requested_later():
     env = make_env("memory", 6, delay=3, cues=3)
     timestep = env.reset()
     cue = timestep.obs["agent"][:, 0, :3].argmax(1)

@@ -71,12 +71,12 @@ def test_sizes_and_limits_match_smac(name: str):
 @pytest.mark.parametrize("name", ROSTERS)
 def test_every_map_can_be_played(name: str):
     env = env_of(name, 2)
-    row, generator = env.reset(), torch.Generator().manual_seed(0)
+    timestep, generator = env.reset(), torch.Generator().manual_seed(0)
     for _ in range(3):
-        _, row = env.step(random_legal_action(row, generator))
-    assert torch.isfinite(row.obs["ally"]).all()
+        _, timestep = env.step(random_legal_action(timestep, generator))
+    assert torch.isfinite(timestep.obs["ally"]).all()
     assert env.spec.n == sum(ROSTERS[name].allies.values())
-    assert row.alive.all()  # nobody has met anybody yet
+    assert timestep.alive.all()  # no units are in range yet
 
 
 # ------------------------------------------------------------------------------------------------- masks and views
@@ -84,53 +84,53 @@ def test_every_map_can_be_played(name: str):
 
 def test_targets_are_available_within_six_units_while_alive():
     env = env_of("3m")
-    row = placed(env, [(10.0, 16.0), GONE, GONE, (16.0, 16.0), (10.0, 22.01), GONE])
-    assert row.action_mask["ally"][0, 0].tolist() == [False, True, True, True, True, True, True, False, False]
+    timestep = placed(env, [(10.0, 16.0), GONE, GONE, (16.0, 16.0), (10.0, 22.01), GONE])
+    assert timestep.action_mask["ally"][0, 0].tolist() == [False, True, True, True, True, True, True, False, False]
 
 
 def test_moves_out_of_the_field_are_masked():
     env = env_of("3m")
-    row = placed(env, [(0.5, 0.5), (31.5, 31.5), (1.5, 30.5), (20.0, 16.0), GONE, GONE])
-    north_south_east_west = row.action_mask["ally"][0, :, 2:6].tolist()
+    timestep = placed(env, [(0.5, 0.5), (31.5, 31.5), (1.5, 30.5), (20.0, 16.0), GONE, GONE])
+    north_south_east_west = timestep.action_mask["ally"][0, :, 2:6].tolist()
     assert north_south_east_west == [[True, False, True, False], [False, True, False, True], [True] * 4]
 
 
 def test_dead_agents_observe_zeros_have_all_actions_and_do_nothing():
     env = env_of("3m", num_envs=2)
-    row = placed(env, [(10.0, 16.0), GONE, GONE, (14.0, 16.0), GONE, GONE])
-    assert row.alive[0].tolist() == [True, False, False]
-    assert row.action_mask["ally"][0, 1].all()
-    assert (row.obs["ally"][:, 1:] == 0).all()
-    assert (row.obs["ally"][:, 0] != 0).any()
+    timestep = placed(env, [(10.0, 16.0), GONE, GONE, (14.0, 16.0), GONE, GONE])
+    assert timestep.alive[0].tolist() == [True, False, False]
+    assert timestep.action_mask["ally"][0, 1].all()
+    assert (timestep.obs["ally"][:, 1:] == 0).all()
+    assert (timestep.obs["ally"][:, 0] != 0).any()
     both = torch.stack((act(0, "stop", "stop")["ally"].discrete[0], act(0, "east", 2)["ally"].discrete[0]))
     chosen = act(0, "stop", "stop", num_envs=2)
     chosen["ally"].discrete.copy_(both)
-    _, row = env.step(chosen)
-    assert torch.equal(row.obs["ally"][0], row.obs["ally"][1])
-    assert torch.equal(row.state["global"][0], row.state["global"][1])
+    _, timestep = env.step(chosen)
+    assert torch.equal(timestep.obs["ally"][0], timestep.obs["ally"][1])
+    assert torch.equal(timestep.state["global"][0], timestep.state["global"][1])
 
 
 def test_healers_target_ground_teammates_only():
     env = env_of("MMM")
     places: list[tuple[float, float] | str] = [GONE] * 20
     places[0], places[2], places[9], places[12], places[19] = (8.0, 16.0), (14.0, 16.0), (9.0, 16.0), (10.0, 16.0), GONE
-    row = placed(env, places)
-    mask = row.action_mask["ally"][0]
+    timestep = placed(env, places)
+    mask = timestep.action_mask["ally"][0]
     assert mask[9, 6:].tolist() == [True, False, True, *[False] * 7][:10]
     assert mask[2, 6:].nonzero().flatten().tolist() == [2]  # the enemy's marine
     # Marauders cannot target flying units.
     places[19] = (10.0, 17.0)
-    row = placed(env, places)
-    assert row.action_mask["ally"][0, 0, 6:].nonzero().flatten().tolist() == [2]
-    assert row.action_mask["ally"][0, 2, 6:].nonzero().flatten().tolist() == [2, 9]
+    timestep = placed(env, places)
+    assert timestep.action_mask["ally"][0, 0, 6:].nonzero().flatten().tolist() == [2]
+    assert timestep.action_mask["ally"][0, 2, 6:].nonzero().flatten().tolist() == [2, 9]
 
 
 def test_observation_is_moves_then_enemies_then_allies_then_own_features():
     env = env_of("3m")
     here = [(10.0, 16.0), (13.0, 20.0), (10.0, 25.1), (16.0, 16.0), (18.1, 16.0), (20.0, 16.0)]
-    row = placed(env, here, health=[9, 18, 45, 36, 27, 45])
+    timestep = placed(env, here, health=[9, 18, 45, 36, 27, 45])
     ninth = 1 / 9
-    assert row.obs["ally"][0, 0].tolist() == pytest.approx(
+    assert timestep.obs["ally"][0, 0].tolist() == pytest.approx(
         [1, 1, 1, 1]
         + [1, 6 * ninth, 6 * ninth, 0, 0.8]  # it can be chosen
         + [0, 8.1 * ninth, 8.1 * ninth, 0, 0.6]  # it is seen only
@@ -156,11 +156,11 @@ def test_unit_types_and_shields_are_observed_where_present():
 def test_state_contains_all_units_and_the_last_actions():
     env = env_of("3m")
     places = [(8.0, 16.0), (24.0, 24.0), GONE, (16.0, 16.0), GONE, GONE]
-    row = placed(env, places, cooldown=[6.832, 0, 0, 5, 0, 0])
+    timestep = placed(env, places, cooldown=[6.832, 0, 0, 5, 0, 0])
     allies = [1, 0.5, -0.25, 0, 1, 0, 0.25, 0.25] + [0] * 4
-    assert row.state["global"][0].tolist() == pytest.approx(allies + [1, 0, 0] + [0] * 6 + [0] * 27)
-    _, row = step(env, "north", 0, 2)
-    assert row.state["global"][0, 21:].view(3, 9).nonzero().tolist() == [[0, 2], [1, 6], [2, 0]]
+    assert timestep.state["global"][0].tolist() == pytest.approx(allies + [1, 0, 0] + [0] * 6 + [0] * 27)
+    _, timestep = step(env, "north", 0, 2)
+    assert timestep.state["global"][0, 21:].view(3, 9).nonzero().tolist() == [[0, 2], [1, 6], [2, 0]]
 
 
 # ------------------------------------------------------------------------------------------------ rewards and ends
@@ -213,16 +213,16 @@ def test_the_sparse_reward_is_one_for_a_win_and_minus_one_for_a_loss():
 def test_battles_end_when_decided_and_agents_terminate_when_killed():
     env = env_of("3m")
     placed(env, [(10.0, 16.0), (3.0, 3.0), GONE, (14.0, 16.0), GONE, GONE], health=[6, 45, 0, 45, 0, 0])
-    result, row = step(env, "stop", "stop", "stop")
+    result, timestep = step(env, "stop", "stop", "stop")
     assert result.terminated[0].tolist() == [True, False, False]
     assert not result.episode_terminated.any()
-    assert row.alive[0].tolist() == [False, True, False]
+    assert timestep.alive[0].tolist() == [False, True, False]
     placed(env, [(10.0, 16.0), GONE, GONE, (14.0, 16.0), GONE, GONE], health=[6, 0, 0, 45, 0, 0])
-    result, row = step(env, "stop", "stop", "stop")
+    result, timestep = step(env, "stop", "stop", "stop")
     assert result.episode_terminated.all()
-    assert not row.acted.any()
+    assert not timestep.acted.any()
     placed(env, [(10.0, 16.0), GONE, GONE, (14.0, 16.0), GONE, GONE], health=[45, 0, 0, 6, 0, 0])
-    result, row = step(env, 0, "stop", "stop")
+    result, timestep = step(env, 0, "stop", "stop")
     assert result.episode_terminated.all()
     assert result.terminated[0].tolist() == [True, False, False]
     assert result.metrics["won"].all()
@@ -233,12 +233,12 @@ def test_the_step_limit_truncates_or_terminates_a_battle_as_configured(ends: boo
     env = env_of("3m", episode_limit=2, terminate_at_limit=ends)
     env.reset(0)
     first, _ = step(env, "stop", "stop", "stop")
-    last, row = step(env, "stop", "stop", "stop")
+    last, timestep = step(env, "stop", "stop", "stop")
     assert not (first.episode_terminated | first.episode_truncated).any()
     assert bool(last.episode_terminated) == ends
     assert bool(last.episode_truncated) != ends
     assert last.metrics["won"] == 0
-    assert not row.acted.any()
+    assert not timestep.acted.any()
 
 
 # ------------------------------------------------------------------------------------------------- players and seeds
@@ -264,13 +264,13 @@ def test_an_enemy_that_targets_the_weakest_is_harder():
     assert hard.mean() < easy.mean() - 0.1
 
 
-def test_the_same_seed_and_actions_give_the_same_rows_and_another_seed_does_not():
+def test_timesteps_are_equal_for_equal_seeds_and_actions_and_differ_for_another_seed():
     def played(seed: int) -> torch.Tensor:
         env = env_of("2s3z", 4, seed)
-        row, generator, seen = env.reset(), torch.Generator().manual_seed(5), []
+        timestep, generator, seen = env.reset(), torch.Generator().manual_seed(5), []
         for _ in range(40):
-            result, row = env.step(random_legal_action(row, generator))
-            seen.append(torch.cat((row.obs["ally"].flatten(), result.group_reward.flatten())))
+            result, timestep = env.step(random_legal_action(timestep, generator))
+            seen.append(torch.cat((timestep.obs["ally"].flatten(), result.group_reward.flatten())))
         return torch.stack(seen)
 
     assert torch.equal(played(3), played(3))
@@ -285,8 +285,8 @@ def test_environments_do_not_affect_each_other():
         for _ in range(25):
             action = act("stop", "stop", "stop", num_envs=3)
             action["ally"].discrete[1] = act(order, order, order)["ally"].discrete[0]
-            _, row = env.step(action)
-        seen.append(row.obs["ally"])
+            _, timestep = env.step(action)
+        seen.append(timestep.obs["ally"])
     assert torch.equal(seen[0][[0, 2]], seen[1][[0, 2]])
     assert not torch.equal(seen[0][1], seen[1][1])
 
