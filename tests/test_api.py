@@ -1,4 +1,4 @@
-"""The Python API: the commands as functions, and a policy on plain numpy in an environment of another package."""
+"""The Python API: commands as functions, and policies on NumPy observations in environments of other packages."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def tag(tmp_path_factory: pytest.TempPathFactory) -> coterie.TrainingResult:
 
 
 def randomized(loaded: Loaded) -> Loaded:
-    """Policies that act differently on different observations: a fresh actor's last layer hardly does."""
-    draw = torch.Generator().manual_seed(0)
+    """Randomizes the weights, so that actions depend on observations. A new actor's last layer is close to zero."""
+    generator = torch.Generator().manual_seed(0)
     for policy in loaded.policies.values():
         assert isinstance(policy, StochasticPolicy)
         with torch.no_grad():
             for weight in policy.module.parameters():
-                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.5)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
     return loaded
 
 
 # ------------------------------------------------------------------------------------------------------------ importing
 
 
-def test_importing_coterie_imports_nothing_heavy():
+def test_importing_coterie_imports_no_large_packages():
     code = "import sys, coterie; print([m for m in ('torch', 'numpy', 'pydantic', 'gymnasium') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_every_public_name_is_there_and_no_module_bears_it():
+def test_every_public_name_exists_and_no_module_has_the_same_name():
     for name in coterie.__all__:
         assert getattr(coterie, name) is not None
         assert importlib.util.find_spec(f"coterie.{name}") is None
@@ -78,7 +78,7 @@ def test_every_public_name_is_there_and_no_module_bears_it():
         coterie.trian  # noqa: B018
 
 
-# -------------------------------------------------------------------------------------------- the commands as functions
+# ------------------------------------------------------------------------------------------------ commands as functions
 
 
 def test_train_evaluate_resume_and_play_are_functions(spread: coterie.TrainingResult, tmp_path: Path):
@@ -90,9 +90,9 @@ def test_train_evaluate_resume_and_play_are_functions(spread: coterie.TrainingRe
     assert report["steps"] <= 100
     assert coterie.evaluate(str(result.run), episodes=6, mode="greedy") == report
     assert coterie.evaluate(coterie.load(result), episodes=6, mode="greedy")["teams"] == report["teams"]
-    further = coterie.resume(result.run, steps=200, **{"eval.episodes": 8})
-    assert further.summary.steps >= 200
-    assert coterie.load(result, checkpoint="last").steps == further.summary.steps
+    resumed = coterie.resume(result.run, steps=200, **{"eval.episodes": 8})
+    assert resumed.summary.steps >= 200
+    assert coterie.load(result, checkpoint="last").steps == resumed.summary.steps
     assert coterie.play(result, video=tmp_path / "a.gif", size=64) == tmp_path / "a.gif"
 
 
@@ -126,18 +126,18 @@ def test_make_returns_a_batch_of_environments():
         (lambda run: coterie.make("particle/simple_spread", agnets=3), "agents"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_fix(spread: coterie.TrainingResult, call: Any, message: str):
+def test_invalid_calls_raise_one_line_errors_that_name_the_fix(spread: coterie.TrainingResult, call: Any, message: str):
     with pytest.raises(UserError, match=message) as raised:
         call(spread.run)
     assert "\n" not in str(raised.value)
 
 
-# ------------------------------------------------------------------------------------ acting in another package's world
+# ----------------------------------------------------------------------------- acting in environments of other packages
 
 
 def batched(policy: StochasticPolicy, obs: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
-    """Greedy actions of a whole episode at once, by role [T, n]: rows as copies, or as a sequence with memory."""
-    stacked = {role: torch.from_numpy(np.stack(rows)) for role, rows in obs.items()}
+    """Returns the greedy actions of an episode by role, [T, n], computed as one batch or, with an RNN, one sequence."""
+    stacked = {role: torch.from_numpy(np.stack(values)) for role, values in obs.items()}
     steps, n = len(next(iter(stacked.values()))), policy.team.n
     first = torch.zeros(steps, n, dtype=torch.bool)
     first[0] = True
@@ -151,72 +151,72 @@ def batched(policy: StochasticPolicy, obs: dict[str, list[np.ndarray]]) -> dict[
     return {role: actions[role].discrete[..., 0].numpy() for role in obs}  # pyright: ignore[reportOptionalSubscript]
 
 
-def episode(world: Any, player: Player) -> tuple[list[dict[str, np.ndarray]], list[dict[str, Any]]]:
-    """What was seen and done in one episode of a PettingZoo parallel environment."""
-    obs, _ = world.reset(seed=3)
-    seen, done = [], []
-    while world.agents:
-        actions = player.act(obs)
-        assert all(world.action_space(agent).contains(actions[agent]) for agent in world.agents)
-        seen.append(obs)
-        done.append(actions)
-        obs, *_ = world.step(actions)
-    return seen, done
+def episode(env: Any, player: Player) -> tuple[list[dict[str, np.ndarray]], list[dict[str, Any]]]:
+    """Plays an episode of a PettingZoo parallel environment. Returns the observations and actions of all timesteps."""
+    obs, _ = env.reset(seed=3)
+    observations, actions = [], []
+    while env.agents:
+        action = player.act(obs)
+        assert all(env.action_space(agent).contains(action[agent]) for agent in env.agents)
+        observations.append(obs)
+        actions.append(action)
+        obs, *_ = env.step(action)
+    return observations, actions
 
 
-@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
-def test_greedy_actions_are_those_of_the_batched_policy(tmp_path: Path, memory: str):
-    settings = {"algo.rnn": memory, "algo.rnn_size": 8, "algo.normalize_obs": False}
+@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
+def test_greedy_actions_equal_those_of_the_batched_policy(tmp_path: Path, rnn: str):
+    settings = {"algo.rnn": rnn, "algo.rnn_size": 8, "algo.normalize_obs": False}
     loaded = randomized(coterie.load(trained(tmp_path / "run", env="particle/simple_spread", **settings)))
     player = loaded.player(mode="greedy")
-    for _ in range(2):  # memory of the first episode is gone in the second
+    for _ in range(2):  # reset() clears the hidden state of the first episode
         player.reset()
-        seen, done = episode(simple_spread_v3.parallel_env(max_cycles=25), player)
-        assert len(done) == 25
+        observations, actions = episode(simple_spread_v3.parallel_env(max_cycles=25), player)
+        assert len(actions) == 25
         agents = loaded.teams["agent"].agents
         expected = batched(
             loaded.policies["agent"],  # pyright: ignore[reportArgumentType]
-            {"agent": [np.stack([obs[agent] for agent in agents]) for obs in seen]},
+            {"agent": [np.stack([obs[agent] for agent in agents]) for obs in observations]},
         )["agent"]
-        mine = np.array([[actions[agent] for agent in agents] for actions in done])
-        assert np.array_equal(mine, expected)
-        assert len(np.unique(mine)) > 2
+        found = np.array([[action[agent] for agent in agents] for action in actions])
+        assert np.array_equal(found, expected)
+        assert len(np.unique(found)) > 2
 
 
-def test_two_teams_act_at_once_or_one_at_a_time(tag: coterie.TrainingResult):
+def test_two_teams_act_together_or_separately(tag: coterie.TrainingResult):
     loaded = randomized(coterie.load(tag))
-    seen, done = episode(simple_tag_v3.parallel_env(max_cycles=25), loaded.player(mode="greedy"))
+    observations, actions = episode(simple_tag_v3.parallel_env(max_cycles=25), loaded.player(mode="greedy"))
     for team, policy in loaded.policies.items():
         agents = loaded.teams[team].agents
-        rows = [np.stack([obs[agent] for agent in agents]) for obs in seen]
-        expected = batched(policy, {team: rows})[team]  # pyright: ignore[reportArgumentType]
-        assert np.array_equal([[actions[agent] for agent in agents] for actions in done], expected)
-        alone = loaded.player(team, mode="greedy")
-        assert [alone.act(obs) for obs in seen] == [{agent: a[agent] for agent in agents} for a in done]
+        stacked = [np.stack([obs[agent] for agent in agents]) for obs in observations]
+        expected = batched(policy, {team: stacked})[team]  # pyright: ignore[reportArgumentType]
+        assert np.array_equal([[action[agent] for agent in agents] for action in actions], expected)
+        single = loaded.player(team, mode="greedy")
+        assert [single.act(obs) for obs in observations] == [{agent: a[agent] for agent in agents} for a in actions]
 
 
-def test_roles_of_a_team_act_on_their_own_spaces(tmp_path: Path):
+def test_roles_of_a_team_act_in_their_own_spaces(tmp_path: Path):
     loaded = coterie.load(trained(tmp_path / "run", env="particle/simple_speaker_listener"))
-    _, done = episode(simple_speaker_listener_v4.parallel_env(max_cycles=25), loaded.player(mode="sample"))
-    assert {actions["listener_0"] for actions in done} == set(range(5))
-    assert {actions["speaker_0"] for actions in done} == set(range(3))
+    _, actions = episode(simple_speaker_listener_v4.parallel_env(max_cycles=25), loaded.player(mode="sample"))
+    assert {action["listener_0"] for action in actions} == set(range(5))
+    assert {action["speaker_0"] for action in actions} == set(range(3))
 
 
-def test_continuous_actions_keep_the_bounds_of_the_space(tmp_path: Path):
+def test_continuous_actions_are_within_the_bounds_of_the_space(tmp_path: Path):
     loaded = coterie.load(
         trained(tmp_path / "run", algo="ippo", env="particle/simple_spread", **{"env.actions": "continuous"})
     )
-    world = simple_spread_v3.parallel_env(max_cycles=25, continuous_actions=True)
-    _, done = episode(world, loaded.player(mode="sample"))
-    actions = np.stack([a["agent_0"] for a in done])
+    env = simple_spread_v3.parallel_env(max_cycles=25, continuous_actions=True)
+    _, taken = episode(env, loaded.player(mode="sample"))
+    actions = np.stack([a["agent_0"] for a in taken])
     assert actions.dtype == np.float32
     assert 0 <= actions.min() < 0.2 < 0.8 < actions.max() <= 1
 
 
-# -------------------------------------------------------------------------------------------------------- input, output
+# --------------------------------------------------------------------------------------------------- inputs and outputs
 
 
-def test_actions_come_in_the_form_of_the_observations(spread: coterie.TrainingResult):
+def test_actions_have_the_format_of_the_observations(spread: coterie.TrainingResult):
     player = randomized(coterie.load(spread)).player(mode="greedy")
     obs = np.random.default_rng(0).normal(size=(3, 18)).astype(np.float32)
     by_role = player.act({"agent": obs})["agent"]
@@ -226,7 +226,7 @@ def test_actions_come_in_the_form_of_the_observations(spread: coterie.TrainingRe
     assert all(type(action) is int for action in by_agent.values())
 
 
-def test_one_agent_takes_and_gives_bare_arrays(tmp_path: Path):
+def test_a_single_agent_uses_arrays_without_a_dict(tmp_path: Path):
     loaded = coterie.load(trained(tmp_path / "run", algo="ppo", env="particle/simple"))
     assert loaded.act(np.zeros(4)) in range(5)
     loaded.reset(seed=1)
@@ -236,18 +236,18 @@ def test_one_agent_takes_and_gives_bare_arrays(tmp_path: Path):
     assert len(set(drawn)) > 1
 
 
-def test_the_dead_do_not_act_and_begin_anew(tag: coterie.TrainingResult):
+def test_dead_agents_do_not_act_and_start_again_with_the_initial_hidden_state(tag: coterie.TrainingResult):
     loaded = randomized(coterie.load(tag))
     player, fresh = loaded.player("agent", "greedy"), loaded.player("agent", "greedy")
     obs = np.random.default_rng(0).normal(size=(30, 14)).astype(np.float32)
-    for row in obs[:10]:
-        player.act({"agent_0": row})
+    for x in obs[:10]:
+        player.act({"agent_0": x})
     assert player.act({}) == {}
     assert player.act({"adversary_0": np.zeros(16)}) == {}
-    assert [player.act({"agent_0": row}) for row in obs[10:]] == [fresh.act({"agent_0": row}) for row in obs[10:]]
+    assert [player.act({"agent_0": x}) for x in obs[10:]] == [fresh.act({"agent_0": x}) for x in obs[10:]]
 
 
-def test_a_mask_leaves_what_it_allows(spread: coterie.TrainingResult):
+def test_an_action_mask_restricts_the_actions(spread: coterie.TrainingResult):
     player = coterie.load(spread).player(mode="sample")
     obs = {f"agent_{i}": np.zeros(18) for i in range(3)}
     drawn = [player.act(obs, action_mask={"agent_1": [0, 0, 1, 0, 0]}) for _ in range(20)]
@@ -268,17 +268,17 @@ def test_a_mask_leaves_what_it_allows(spread: coterie.TrainingResult):
         ({"agent_0": np.zeros(18)}, {"agent_0": [0] * 5}, "leaves no choice"),
     ],
 )
-def test_wrong_observations_are_refused(spread: coterie.TrainingResult, obs: Any, mask: Any, message: str):
+def test_invalid_observations_and_masks_raise_errors(spread: coterie.TrainingResult, obs: Any, mask: Any, message: str):
     with pytest.raises(UserError, match=message):
         coterie.load(spread).act(obs, mask)
 
 
-def test_actions_in_every_kind_of_space():
+def test_actions_are_converted_to_every_kind_of_space():
     box = spaces.Box(np.float32([0, -2]), np.float32([1, 2]))
     discrete, numbers = torch.tensor([[[1, 2, 0]]]), torch.tensor([[[-1.0, 1.5]]])
     assert to_native(Action(discrete[..., :1]), spaces.Discrete(3, start=5)) == [6]
-    (picks,) = to_native(Action(discrete), spaces.MultiDiscrete([2, 3, 2]))
-    assert picks.tolist() == [1, 2, 0]
+    (choices,) = to_native(Action(discrete), spaces.MultiDiscrete([2, 3, 2]))
+    assert choices.tolist() == [1, 2, 0]
     (position,) = to_native(Action(None, numbers), box)
     assert position.tolist() == [0, 2]
     hybrid = spaces.Tuple([spaces.Discrete(2), box, spaces.MultiDiscrete([3, 2])])
@@ -287,7 +287,7 @@ def test_actions_in_every_kind_of_space():
     assert hybrid.contains((first, second, third))
 
 
-def test_roles_of_hybrid_actions_act_as_tuples():
+def test_hybrid_actions_are_tuples():
     hybrid = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
     role = RoleSpec("mover", "mover", ("a", "b"), spaces.Box(-1, 1, (3,)), hybrid)
     team = TeamSpec("mover", (role,), 0, 2, (0,), False, False, {}, True)

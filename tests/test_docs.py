@@ -2,12 +2,12 @@
 
 HTML comments directly before a fenced block control how the block is tested:
 
-    <!-- run: steps=2000 num_envs=8 --episodes=8 -->   runs with these settings and options instead of the written ones
+    <!-- run: steps=2000 num_envs=8 --episodes=8 -->   runs with these settings and options instead of the given ones
     <!-- file: meeting.py -->                          is also written to this file
     <!-- output -->                                    is the output of the Python block before it
 
 Python blocks always run, all blocks of a page in one namespace and one folder. Bash blocks with `coterie` commands run
-as well and need a mark, so that nobody forgets to make them small.
+as well. They need a mark, so that each of them runs for only a few steps.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from coterie.__main__ import main
 from coterie.config import registry
 from coterie.config.messages import leaf_fields
 from coterie.config.overrides import parse_primitive
-from coterie.config.resolve import CHANGEABLE
-from coterie.config.resolve import resolve
+from coterie.config.resolve import CHANGEABLE, resolve
 from coterie.config.schema import RunConfig
 from coterie.config.sources import flatten
 from coterie.config.wrappers import WrappersConfig
@@ -53,7 +52,7 @@ OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--seconds": lambda words: words[0] == "bench",
     "--print": lambda words: "-m" in words,
 }
-"""Options that a mark may give, and the commands that take them."""
+"""Options that a mark may set, and the commands that accept them."""
 
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)*)^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
@@ -88,12 +87,12 @@ def name(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    """docs/generate.py as a module."""
+    """The module docs/generate.py."""
     return load("docs/generate.py")
 
 
 def load(path: str) -> ModuleType:
-    """The Python file as a module, with the search path unchanged afterwards."""
+    """Imports a Python file as a module and restores the search path."""
     before = list(sys.path)
     try:
         spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
@@ -114,7 +113,7 @@ def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "ALGOS", dict(registry.ALGOS))
 
 
-# ---------------------------------------------------------------------------------------------------------- the pages
+# -------------------------------------------------------------------------------------------------------------- pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -124,7 +123,7 @@ def test_generated_blocks_match_the_code(page: Path, generate: ModuleType):
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, generated as by GitHub."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
@@ -153,7 +152,7 @@ def test_images_exist_and_are_small(page: Path):
                 assert min(image.size) >= 200
 
 
-def test_the_page_of_cooperative_worlds_shows_the_committed_results():
+def test_the_page_of_cooperative_environments_shows_the_committed_results():
     text = (ROOT / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "results" / "learning.md").read_text(encoding="utf-8")
     found = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (.*-.*) \|$", results, re.MULTILINE)}
@@ -162,10 +161,10 @@ def test_the_page_of_cooperative_worlds_shows_the_committed_results():
         shown = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
         assert f"| `{world}` | {' | '.join(shown)} |" in text
         for algo in ("poca", "coma", "ippo", "mappo"):
-            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "the page says 1 M"
+            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "1 M on the page"
 
 
-def test_every_page_can_be_reached_from_the_readme():
+def test_every_page_is_reachable_from_the_readme():
     reached, queue = set(), [ROOT / "README.md"]
     while queue:
         page = queue.pop()
@@ -181,7 +180,7 @@ def test_every_page_can_be_reached_from_the_readme():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_pages_name_no_private_members(page: Path):
+def test_pages_mention_no_private_members(page: Path):
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"`(?:\w+\.)*_[a-z]\w*", text) == []
 
@@ -191,7 +190,7 @@ def test_the_readme_has_at_most_150_lines():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_pages_name_no_folders_of_a_machine(page: Path):
+def test_pages_mention_no_folders_of_a_machine(page: Path):
     assert re.findall(r"/(?:work|home|root|tmp)/\S*", page.read_text(encoding="utf-8")) == []
 
 
@@ -235,7 +234,7 @@ def test_equations_in_docstrings_become_literal_blocks():
     assert marked == ["Loss of \\|x\\|.", "", "::", "", "    L = |x| * u_", "", "Args:", "    x: Bound a\\*b."]
 
 
-# ----------------------------------------------------------------------------------------------------------- the code
+# --------------------------------------------------------------------------------------------------------------- code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -246,7 +245,7 @@ def test_commands_are_marked_to_run(page: Path):
 
 
 def small(line: str, settings: dict[str, str]) -> list[str]:
-    """The words of a command with the settings of the mark instead of its own, where the command takes them."""
+    """Returns the arguments of a command. Settings of the mark that the command accepts replace its own."""
     words = shlex.split(line, comments=True)[1:]
     given = {key: value for key, value in settings.items() if not key.startswith("-")} | ALWAYS
     options = {key: value for key, value in settings.items() if key.startswith("-") and OPTIONS[key](words)}
@@ -314,7 +313,7 @@ def test_the_code_on_a_page_runs(
             capsys.readouterr()
 
 
-# --------------------------------------------------------------------------------------------------------- the metrics
+# ------------------------------------------------------------------------------------------------------------- metrics
 
 
 @pytest.mark.slow

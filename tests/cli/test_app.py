@@ -1,4 +1,4 @@
-"""The command line: every command, and every mistake in one line."""
+"""The command line: every command, and one-line errors for invalid commands."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _coterie(*words: str, env: dict[str, str] | None = None) -> subprocess.Compl
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- mistakes
+# ------------------------------------------------------------------------------------------------------------ errors
 
-MISTAKES = [
+INVALID = [
     ("train algo=mapo", "algo: there is no algorithm 'mapo'. Did you mean 'mappo'"),
     ("train algo=ippo/yardstik", "algo=ippo/yardstik: no such preset. Did you mean 'ippo/yardstick'"),
     ("train algo=7", "algo=7: expected a name. `coterie list algos` lists them."),
@@ -131,11 +131,11 @@ MISTAKES = [
     ("check-env nowhere:make", "there is no module 'nowhere'"),
     ("check-env particle/simple num_envs=3", "num_envs=3: not a setting of the environment"),
 ]
-MISTAKES = [(words, expected) for words, expected in MISTAKES if expected is not None]
+INVALID = [(words, expected) for words, expected in INVALID if expected is not None]
 
 
-@pytest.mark.parametrize(("words", "expected"), MISTAKES)
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+@pytest.mark.parametrize(("words", "expected"), INVALID)
+def test_an_invalid_command_is_a_one_line_error_and_writes_no_files(
     words: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "bad.yaml").write_text("seed: 1\nsteps: [1\n")
@@ -148,7 +148,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 
 
-def test_a_mistake_has_no_traceback_unless_it_is_asked_for():
+def test_an_error_has_a_traceback_only_if_requested():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
     assert plain.stdout == ""
@@ -162,12 +162,16 @@ def test_a_mistake_has_no_traceback_unless_it_is_asked_for():
 @pytest.mark.parametrize(
     ("error", "code", "expected"),
     [
-        (NonFiniteError("copy 3, agent 'a', step 5: the reward is nan"), 3, "coterie: copy 3, agent 'a', step 5"),
+        (
+            NonFiniteError("environment 3, agent 'a', step 5: the reward is nan"),
+            3,
+            "coterie: environment 3, agent 'a', step 5",
+        ),
         (KeyboardInterrupt(), 130, ""),
         (UserError("two\nlines"), 2, "coterie: two lines"),
     ],
 )
-def test_what_ends_a_run_has_its_own_exit_code(
+def test_each_kind_of_failure_has_its_own_exit_code(
     error: BaseException, code: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail(resolved: object) -> None:
@@ -178,13 +182,13 @@ def test_what_ends_a_run_has_its_own_exit_code(
     assert capsys.readouterr().err.startswith(expected)
 
 
-def test_a_reader_that_goes_away_is_no_error():
+def test_a_closed_output_pipe_is_not_an_error():
     words = [sys.executable, "-m", "coterie", "list", "keys"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.close()
-    _, expected = process.communicate(timeout=60)
-    assert expected == ""
+    _, errors = process.communicate(timeout=60)
+    assert errors == ""
     assert process.returncode == 1
 
 
@@ -209,25 +213,25 @@ def test_a_reader_that_goes_away_is_no_error():
 )
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]):
     assert main([*command.split(), "--help"]) == 0
-    expected = " ".join(capsys.readouterr().out.split())
-    assert "Example" in expected
-    assert f"coterie {command}" in expected.partition("Example")[2]
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Example" in output
+    assert f"coterie {command}" in output.partition("Example")[2]
 
 
-def test_help_of_train_tells_every_run_level_key(capsys: pytest.CaptureFixture[str]):
+def test_the_help_of_train_lists_every_run_level_setting(capsys: pytest.CaptureFixture[str]):
     main(["train", "--help"])
-    expected = capsys.readouterr().out
+    output = capsys.readouterr().out
     for key in ("steps", "num_envs", "eval.every", "checkpoint.keep", "log.mlflow", "teams.NAME.algo"):
-        assert f" {key} " in expected
+        assert f" {key} " in output
 
 
-def test_help_and_imports_leave_torch_alone():
+def test_help_does_not_import_torch():
     program = "import sys, coterie.cli.app, coterie.__main__ as m; m.main(['--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_only_what_a_run_names_is_imported():
+def test_resolving_imports_only_modules_that_the_run_uses():
     program = (
         "import sys; from coterie.config.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag']);"
         "names = ('coterie.algos.ppo', 'coterie.envs.worlds.particle.spread', 'matplotlib');"
@@ -237,18 +241,20 @@ def test_only_what_a_run_names_is_imported():
     assert done.stdout.strip() == "[]"
 
 
-def test_cfg_job_prints_the_configuration_with_origins(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_cfg_job_prints_the_configuration_with_the_origin_of_every_setting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     assert main(["train", "--cfg", "job", "seed=3"]) == 0
-    expected = capsys.readouterr().out
-    assert "command line" in expected
-    (tmp_path / "again.yaml").write_text(expected)
+    output = capsys.readouterr().out
+    assert "command line" in output
+    (tmp_path / "again.yaml").write_text(output)
     assert main(["train", "--cfg", "job", "--config", "again.yaml"]) == 0
     assert [line.partition("  #")[0] for line in capsys.readouterr().out.splitlines()] == [
-        line.partition("  #")[0] for line in expected.splitlines()
+        line.partition("  #")[0] for line in output.splitlines()
     ]
 
 
-def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
+def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     families = ({"ppo", "ippo", "mappo"}, {"coma"}, {"poca"}, {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"})
@@ -268,14 +274,14 @@ def test_lists_tell_what_there_is(capsys: pytest.CaptureFixture[str]):
         assert "particle/simple" in capsys.readouterr().out or command == "algos"
 
 
-def test_environments_that_lack_the_same_are_one_line_of_the_list():
+def test_environments_with_the_same_missing_package_share_a_line():
     needs = "environment 'smac/{}' needs smac"
     rows = [{"name": f"smac/{name}", "missing": needs.format(name)} for name in ("3m", "8m", "MMM")]
     rows += [{"name": "gym/CartPole-v1"}, {"name": "lab/pond", "missing": "environment 'lab/pond' is broken"}]
     assert _missing(rows) == ["environment 'smac/3m' needs smac (and 2 others)", "environment 'lab/pond' is broken"]
 
 
-def test_environments_that_bring_the_same_scripts_are_one_line_of_the_list():
+def test_environments_with_the_same_scripted_policies_share_a_line():
     rows = [{"name": f"skirmish/{name}", "scripts": ["near", "weak"]} for name in ("3m", "8m", "MMM")]
     rows += [{"name": "gym/CartPole-v1", "scripts": []}, {"name": "particle/simple_tag", "scripts": ["flee"]}]
     assert _scripted(rows) == [
@@ -329,21 +335,21 @@ def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main([*command, "--seed", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["teams"] != report["teams"]
     assert main(["evaluate", "algo=random", "threads=1", "--episodes", "10"]) == 0
-    expected = capsys.readouterr().out
-    assert "return_mean" in expected
-    assert "agent_0 -" in expected
+    output = capsys.readouterr().out
+    assert "return_mean" in output
+    assert "agent_0 -" in output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_env_says_whether_the_contract_is_kept(
+def test_check_env_reports_findings_and_fails_if_there_are_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     import coterie.envs.contract.check as checking
 
-    seen: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     def check(make: Any) -> Any:
-        seen["env"] = make(3, 1)
+        arguments["env"] = make(3, 1)
         finding = SimpleNamespace(severity="error", rule="masks", message="none is usable", fix="leave one")
         return SimpleNamespace(
             ok=False, findings=(finding,), summary={"tested": "a bit"}, render=lambda width: "broken\n"
@@ -352,12 +358,12 @@ def test_check_env_says_whether_the_contract_is_kept(
     monkeypatch.setattr(checking, "check", check)
     assert main(["check-env", "particle/simple_spread", "env.agents=5"]) == 1
     assert capsys.readouterr().out == "broken\n"
-    assert (seen["env"].num_envs, seen["env"].spec.n) == (3, 5)
+    assert (arguments["env"].num_envs, arguments["env"].spec.n) == (3, 5)
     assert main(["check-env", "particle/simple_spread", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["fix"] == "leave one"
 
 
-def test_a_module_beside_the_user_is_found(tmp_path: Path):
+def test_a_module_in_the_working_directory_is_found(tmp_path: Path):
     (tmp_path / "mine.py").write_text(
         "from coterie.envs.make import make\n"
         "def world(num_envs, seed, device, agents=2):\n"
@@ -383,12 +389,12 @@ def test_a_module_beside_the_user_is_found(tmp_path: Path):
     assert len(json.loads(done.stdout)["teams"]["agent"]["return_by_agent"]) == 4
 
 
-def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]):
+def test_the_version_option_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip().count(".") == 2
 
 
-def test_the_program_alone_shows_its_help(capsys: pytest.CaptureFixture[str]):
+def test_coterie_without_arguments_prints_its_help(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 0
     captured = capsys.readouterr()
     assert "check-env" in captured.out

@@ -83,7 +83,7 @@ def test_tables_and_figures_contain_every_pair():
         assert [row[0] for row in tables(found)[0][2]] == ["a", "b", "c"]
 
 
-def test_runs_and_bots_play_both_sides(runs: Path):
+def test_runs_and_baselines_play_both_sides(runs: Path):
     found = league([f"learned={runs / 'selfplay'}", "random"], options=LeagueOptions(episodes=40))
     assert found.members == ("learned", "random")
     assert found.symmetric
@@ -200,15 +200,17 @@ def test_the_functions_equal_the_commands(runs: Path):
     assert (gap.team, gap.response) == ("agent", "adversary")
 
 
-def test_bots_play_in_a_league_with_runs_that_have_reward_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_baselines_play_in_a_league_with_runs_that_have_reward_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     train(tmp_path / "curious", *RPS, "rewards.icm.weight=0.1")
     found = league([f"curious={tmp_path / 'curious'}", "random"], options=LeagueOptions(episodes=20))
     assert found.members == ("curious", "random")
 
 
-def test_settings_of_a_response_can_be_overridden_and_it_must_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Negative control: by default it has those of the team that it replaces."""
+def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Negative control: without overrides, it has the settings of the team that it replaces."""
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     tag = ("env=particle/simple_tag", "env.episode_limit=5")
     train(tmp_path / "run", *tag, "algo=ippo", "teams.adversary.algo=mappo", "teams.adversary.algo.hidden_sizes=[6]")

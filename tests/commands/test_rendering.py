@@ -125,7 +125,7 @@ class Toolkit:
             self.pending.pop(0)()
 
 
-def test_a_window_shows_every_frame_at_its_time(monkeypatch: pytest.MonkeyPatch):
+def test_the_window_shows_every_frame_at_the_frame_rate(monkeypatch: pytest.MonkeyPatch):
     toolkit = Toolkit()
     monkeypatch.setitem(sys.modules, "tkinter", toolkit)
     monkeypatch.setattr("PIL.ImageTk.PhotoImage", lambda image, master: image)

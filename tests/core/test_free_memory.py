@@ -1,4 +1,4 @@
-"""Free memory of machine and container."""
+"""Free memory of the machine and its container."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_control_groups_version_1_are_read(tmp_path):
     assert free_host_bytes(tmp_path) == 0
 
 
-def test_this_machine_has_free_memory_and_disk():
+def test_free_memory_and_disk_space_of_this_machine_are_positive():
     for store in ("device", "cpu", "disk"):
         free = free_bytes(store, torch.device("cpu"))
         assert free is not None
@@ -59,9 +59,9 @@ def test_this_machine_has_free_memory_and_disk():
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "words"),
+    ("nbytes", "text"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (9_940, "9.9 kB"), (43_210_000, "43 MB"),
      (999_600_000, "1.0 GB"), (1.23e12, "1.2 TB"), (4e17, "400000 TB")],
 )  # fmt: skip
-def test_sizes_are_formatted_with_units(nbytes, words):
-    assert format_bytes(nbytes) == words
+def test_sizes_are_formatted_with_units(nbytes, text):
+    assert format_bytes(nbytes) == text

@@ -50,13 +50,15 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> str:
 def play(build: str) -> Iterator[Play]:
     envs: list[VectorEnv] = []
 
-    def made(scene: str, num_envs: int = 1, seed: int = 0, workers: int = 0, args: tuple[str, ...] = (), **keys: Any):
+    def make_env(
+        scene: str, num_envs: int = 1, seed: int = 0, workers: int = 0, args: tuple[str, ...] = (), **keys: Any
+    ):
         keys = {"file": build, "args": ("--scene", scene, *args), "timeout": 20, **keys}
         config = WorkersConfig(count=workers, timeout=30, restarts=2)
         envs.append(make("unity/game", keys, num_envs, seed, workers=config))
         return envs[-1]
 
-    yield made
+    yield make_env
     for env in envs:
         env.close()
 

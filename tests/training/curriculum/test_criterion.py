@@ -28,7 +28,7 @@ def test_the_exponential_mean_starts_at_the_first_value():
     assert evaluated([4, 8, 0], above=4.5) == ([4, 8, 0], [False, True, False])  # without smoothing
 
 
-def test_the_mean_of_a_window_needs_a_full_window():
+def test_the_moving_average_needs_a_full_window():
     means, met = evaluated([9, 9, 3, 0], above=5, window=3)
     assert math.isnan(means[0])
     assert means[2:] == [7.0, 4.0]

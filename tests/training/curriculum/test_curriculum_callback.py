@@ -1,4 +1,4 @@
-"""Runs with lessons: they start, are logged, evaluated, saved and resumed."""
+"""Runs with a curriculum: logging, evaluation, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lessons(text: str = LESSONS) -> str:
     return f"curriculum.lessons={text}"
 
 
-def index(rows: list[dict[str, Any]]) -> list[int]:
+def lesson_indices(rows: list[dict[str, Any]]) -> list[int]:
     return [row["lesson/index"] for row in rows if "lesson/index" in row]
 
 
@@ -40,9 +40,9 @@ def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
     result = train(tmp_path / "run", *TAG, lessons(), "progress=lines")
     rows = log_entries(tmp_path / "run")
     assert undeclared({name for row in rows for name in row}) == []
-    taught = index(rows)
-    assert taught == sorted(taught)
-    assert set(taught) == {1, 2, 3}
+    indices = lesson_indices(rows)
+    assert indices == sorted(indices)
+    assert set(indices) == {1, 2, 3}
     by_lesson = {row["lesson/index"]: row["lesson/prey_speed"] for row in rows if "lesson/index" in row}
     assert by_lesson == {1: 0.25, 2: 0.75, 3: 1.0}
     assert {row["lesson/spread"] for row in rows if "lesson/spread" in row} == {0.3}  # kept from the first lesson
@@ -59,7 +59,7 @@ def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
 
 def test_the_last_lesson_is_not_reached_below_the_threshold(tmp_path: Path):
     result = train(tmp_path / "run", *TAG, lessons(LESSONS.replace("above: -1e9", "above: 1e9")))
-    assert set(index(log_entries(tmp_path / "run"))) == {1, 2}
+    assert set(lesson_indices(log_entries(tmp_path / "run"))) == {1, 2}
     assert result.summary.lesson == "lesson 2 of 3: fast"
 
 
@@ -73,31 +73,33 @@ def test_a_lesson_lasts_its_minimum_number_of_episodes(tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run of all lessons."""
-    return train(tmp_path_factory.mktemp("taught") / "whole", *TAG, lessons()).run
+    return train(tmp_path_factory.mktemp("curriculum") / "uninterrupted", *TAG, lessons()).run
 
 
 @pytest.mark.parametrize(("stop", "lesson"), [(80, 0), (200, 1)])
 def test_a_run_resumed_within_a_lesson_is_bit_identical(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, lesson: int
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, lesson: int
 ):
     with monkeypatch.context() as patched:
         stop_at(patched, stop)
-        train(tmp_path / "parts", *TAG, lessons())
-    assert checkpoint_state(tmp_path / "parts")["callbacks"]["curriculum"]["lesson"] == lesson
-    training.resume(tmp_path / "parts", [])
-    assert log_entries(tmp_path / "parts") == log_entries(whole)
-    assert_same(checkpoint_state(tmp_path / "parts"), checkpoint_state(whole))
+        train(tmp_path / "resumed", *TAG, lessons())
+    assert checkpoint_state(tmp_path / "resumed")["callbacks"]["curriculum"]["lesson"] == lesson
+    training.resume(tmp_path / "resumed", [])
+    assert log_entries(tmp_path / "resumed") == log_entries(uninterrupted)
+    assert_same(checkpoint_state(tmp_path / "resumed"), checkpoint_state(uninterrupted))
 
 
-def test_a_run_that_loses_its_lesson_ends_differently(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_resumed_without_its_lesson_ends_differently(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with monkeypatch.context() as patched:
         stop_at(patched, 160)
-        train(tmp_path / "parts", *TAG, lessons())
+        train(tmp_path / "resumed", *TAG, lessons())
     monkeypatch.setattr(callbacks.CurriculumCallback, "load_state_dict", lambda self, state: None)
-    training.resume(tmp_path / "parts", [])
-    assert log_entries(tmp_path / "parts") != log_entries(whole)
+    training.resume(tmp_path / "resumed", [])
+    assert log_entries(tmp_path / "resumed") != log_entries(uninterrupted)
 
 
 def test_evaluations_use_the_current_or_the_last_lesson(tmp_path: Path):
@@ -139,7 +141,7 @@ def test_randomized_parameters_need_no_lessons(tmp_path: Path):
     train(out, *TAG, "randomize.prey_speed={uniform: [0.5, 1.5]}")
     rows = log_entries(out)
     assert {row["lesson/prey_speed"] for row in rows if "lesson/prey_speed" in row} == {1.0}
-    assert not index(rows)
+    assert not lesson_indices(rows)
     speeds = checkpoint_state(out)["collector"]["env"]["state"]["prey_speed"]
     assert len(speeds.unique()) == 4
     assert bool(((speeds >= 0.5) & (speeds <= 1.5)).all())
