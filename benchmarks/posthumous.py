@@ -20,9 +20,8 @@ import torch
 from reporting import machine, table
 
 import coterie
-from coterie.algos import rollouts
 from coterie.algos.poca import POCA
-from coterie.math.returns import lambda_return
+from coterie.math.returns import bootstrap_masks, lambda_return, valid_mask
 from coterie.math.statistics import standardize
 
 HERE = Path(__file__).resolve().parent
@@ -38,14 +37,14 @@ def truncated_targets(self: POCA, window):
     real = batch.value * scale + mean  # [T, B, 1 + N, K], V of the group first
     _, last, _ = self._values(self.policy.normalize(window.obs), window, None)
     following = torch.cat([real[1:, :, :1], last * scale + mean])
-    ended, boundary = (x.unsqueeze(-1) for x in rollouts.bootstrap_masks(window, as_team=False, agents_can_die=True))
+    ended, boundary = (x.unsqueeze(-1) for x in bootstrap_masks(window, as_team=False, agents_can_die=True))
     reward = torch.stack([signal.reward(window) for signal in self.signals], -1)
     own = lambda_return(
         reward.expand(*ended.shape[:-1], -1), following.expand(*ended.shape[:-1], -1), ended, boundary, self._gamma,
         self.config.td_lambda,
     )  # fmt: skip
     gain = (own - real[:, :, 1:]).mean(-1)
-    return replace(batch, advantage=standardize(gain, rollouts.valid_mask(window))), starts, explained
+    return replace(batch, advantage=standardize(gain, valid_mask(window))), starts, explained
 
 
 def trained(seed: int, steps: str, mistaken: bool) -> dict[str, float]:

@@ -11,12 +11,12 @@ from pydantic import Field
 import coterie
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, group_membership
 from coterie.algos.base_config import LearnerConfig
-from coterie.algos.optimizer import Optimizer
-from coterie.algos.rollouts import agent_rewards, bootstrap_masks, mean_metrics, valid_mask
+from coterie.algos.optimizer import Optimizer, mean_metrics
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
 from coterie.math.policy_gradient import gae
+from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
 from coterie.math.statistics import masked_mean, standardize
 from coterie.nets.value_critics import DecentralizedCritic
 from coterie.policies.stochastic import StochasticPolicy

@@ -22,8 +22,8 @@ from coterie.algos.optimizer import Optimizer
 from coterie.algos.ppo_config import PPOConfig
 from coterie.envs.make import make
 from coterie.math import policy_gradient
+from coterie.math.policy_gradient import ema_mean_and_std
 from coterie.math.returns import n_step_return
-from coterie.math.statistics import ema_mean_and_std
 from families import (
     CLIMBING,
     FAMILIES,

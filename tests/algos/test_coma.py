@@ -8,13 +8,15 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, observe_x, zero_reward
-from coterie.algos import coma, rollouts
+from coterie.algos import coma
 from coterie.algos.algorithm import component_matrix
 from coterie.algos.coma import COMA
-from coterie.algos.rollouts import split_into_sequences
+from coterie.algos.minibatches import minibatch_indices
+from coterie.algos.sequences import split_into_sequences
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.tree import tree_leaves
 from coterie.core.types import Timestep
+from coterie.math.returns import valid_mask
 from families import CLIMBING, ObsCritic, climbing
 from learners import collect_rollout
 from learners import coma_learner as learner
@@ -174,7 +176,7 @@ def test_acting_and_learning_use_the_same_probabilities(kind, rnn, settings):
         rollout = collect_rollout(algorithm, collector)
         sequences = algorithm.as_sequences(rollout)
         assert sequences.num_envs == 48
-        valid = rollouts.valid_mask(sequences)
+        valid = valid_mask(sequences)
         expected = split_into_sequences(rollout.extras["log_prob"], 4)[valid]
         torch.testing.assert_close(log_probs(algorithm, sequences)[valid], expected, atol=1e-5, rtol=0)
         epsilon, algorithm.policy.epsilon = algorithm.policy.epsilon, algorithm.policy.epsilon / 2
@@ -265,7 +267,7 @@ def test_advantages_have_mean_zero_under_the_policy(monkeypatch):
     rollout = collect_rollout(algorithm, collector)
     algorithm.update(rollout, 0.0)
     ((q, pi, _, _),) = calls
-    valid = rollouts.valid_mask(rollout)
+    valid = valid_mask(rollout)
     every = torch.eye(5).view(5, 1, 1, 1, 5)
 
     def mean(baseline):
@@ -293,13 +295,13 @@ def test_missing_components_do_not_change_the_normalization_of_advantages(monkey
     rollout = collect_rollout(algorithm, collector)
     metrics = algorithm.update(rollout, 0.0)
     ((_, _, _, advantage),) = calls
-    exists = rollouts.valid_mask(rollout)[..., None] & torch.tensor([[True, True], [True, True], [True, False]])
+    exists = valid_mask(rollout)[..., None] & torch.tensor([[True, True], [True, True], [True, False]])
     values = advantage[exists].double()
     assert values.mean().abs() > 0.01  # so that additional zeros would change mean and variance
     expected = (values - values.mean()) / values.std(correction=0)
     torch.testing.assert_close(scaled[0][exists].double(), expected, atol=1e-5, rtol=1e-5)
     one, other = scaled[0][..., 0], torch.where(exists[..., 1], scaled[0][..., 1], scaled[0][..., 0])
-    mean = ((one + other) / 2)[rollouts.valid_mask(rollout)].mean()
+    mean = ((one + other) / 2)[valid_mask(rollout)].mean()
     assert metrics["policy/advantage"] == pytest.approx(mean.item(), abs=1e-6)
 
 
@@ -403,9 +405,9 @@ def test_a_resumed_learner_has_the_same_bits(kind, rnn):
 
 def test_minibatches_partition_the_sequences_or_are_drawn_from_all():
     shuffle = torch.Generator().manual_seed(0)
-    partition = [part for part in rollouts.minibatch_indices(48, 3, None, shuffle) if part is not None]
+    partition = [part for part in minibatch_indices(48, 3, None, shuffle) if part is not None]
     assert sorted(torch.cat(partition).tolist()) == list(range(48))
-    drawn = [part for part in rollouts.minibatch_indices(48, 3, 10, shuffle) if part is not None]
+    drawn = [part for part in minibatch_indices(48, 3, 10, shuffle) if part is not None]
     assert [len(set(part.tolist())) for part in drawn] == [10, 10, 10]
     assert len({*torch.cat(drawn).tolist()}) < 30  # each from all sequences
 

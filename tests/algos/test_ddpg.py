@@ -14,7 +14,8 @@ from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.metrics import undeclared
 from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation
-from coterie.nets.action_critics import current_actions_gradient, replayed_actions_gradient
+from coterie.nets.action_critics import replayed_actions_gradient
+from coterie.nets.action_gradients import current_actions_gradient
 from coterie.nets.joint_actions import JointAction
 from learners import ddpg_learner as learner
 from learners import run_policy
@@ -450,7 +451,7 @@ def test_impossible_settings_are_refused():
 def test_a_non_finite_loss_is_named():
     algorithm, collector = learner(Probe(show_nothing, pay_one))
     next(iter(algorithm.critics.parameters())).data.fill_(float("nan"))
-    with pytest.raises(NonFiniteError, match=r"team agent: loss/critic, .*smaller algo.lr"):
+    with pytest.raises(NonFiniteError, match=r"team agent: loss/critic, .*Lower algo.lr"):
         update(algorithm, collector)
 
 

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_age, observe_x
-from coterie.algos import mappo_original, rollouts
+from coterie.algos import mappo_original
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
+from coterie.algos.minibatches import backward_in_time, minibatch_indices
 from coterie.algos.ppo import entropy_weight
-from coterie.algos.rollouts import as_sequences
+from coterie.algos.sequences import as_sequences
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
-from coterie.math.returns import lambda_return
+from coterie.math.returns import bootstrap_masks, lambda_return
 from learners import collect_rollout, learner_of
 
 PLAIN = {"normalize_value": False, "normalize_advantage": False, "value_clip_eps": None, "huber_delta": None}
@@ -96,7 +97,7 @@ def test_an_episode_of_50_steps_and_its_final_timestep_are_split_into_ten_chunks
         chunks.append([*range(51)][time])
         return torch.zeros(len(chunks[-1])), torch.zeros(1)
 
-    rollouts.backward_in_time(51, 10, learn)
+    backward_in_time(51, 10, learn)
     assert [timesteps[0] for timesteps in chunks] == [45, 40, 35, 30, 25, 20, 15, 10, 5, 0]
     assert [len([timestep for timestep in timesteps if timestep < 50]) for timesteps in chunks] == [5] * 10
 
@@ -143,7 +144,7 @@ def test_targets_are_lambda_returns_without_bootstrapping_at_termination():
     with torch.no_grad():
         batch, _ = algorithm.ppo.targets(rollout, 0.0, as_sequences=True)
         value, _ = algorithm.ppo.critic(rollout.obs, None, None, {})
-    terminated, boundary = rollouts.bootstrap_masks(rollout, False, False)
+    terminated, boundary = bootstrap_masks(rollout, False, False)
     expected = lambda_return(
         rollout.reward, value[1:, ..., 0], terminated=terminated, boundary=boundary, gamma=0.9, td_lambda=0.8
     )
@@ -171,11 +172,11 @@ def test_ppo_computes_targets_once_per_rollout(monkeypatch):
 
 
 def test_minibatches_are_drawn_without_replacement_each_from_all_episodes():
-    drawn = rollouts.minibatch_indices(64, 25, 10, torch.Generator().manual_seed(0))
+    drawn = minibatch_indices(64, 25, 10, torch.Generator().manual_seed(0))
     assert [len(set(part.tolist())) for part in drawn] == [10] * 25
     assert len({tuple(part.tolist()) for part in drawn}) == 25
     assert len(set(torch.cat(drawn).tolist())) > 60
-    partition = rollouts.minibatch_indices(64, 4, None, torch.Generator().manual_seed(0))
+    partition = minibatch_indices(64, 4, None, torch.Generator().manual_seed(0))
     assert sorted(torch.cat(partition).tolist()) == list(range(64))
 
 

@@ -7,10 +7,10 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, observe_age, observe_x, observe_zeros, zero_reward
-from coterie.algos import rollouts
 from coterie.algos.algorithm import group_membership
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
+from coterie.math.returns import agent_rewards, bootstrap_masks
 from learners import collect_rollout, mean_reward
 from learners import ppo_learner as learner
 
@@ -171,9 +171,9 @@ def test_agents_receive_group_rewards_once_and_common_rewards_are_the_mean():
     algorithm, collector = learner(Everything(equal_roles=True, dead=0.0))
     rollout = collect_rollout(algorithm, collector)
     membership = group_membership(algorithm.team)
-    own = rollouts.agent_rewards(rollout, membership, True, False)
+    own = agent_rewards(rollout, membership, True, False)
     torch.testing.assert_close(own, rollout.reward + rollout.group_reward)
-    shared = rollouts.agent_rewards(rollout, membership, True, True)
+    shared = agent_rewards(rollout, membership, True, True)
     torch.testing.assert_close(shared, own.mean(-1, keepdim=True).expand_as(own))
 
 
@@ -181,8 +181,8 @@ def test_returns_of_centralized_learners_continue_after_an_agents_death():
     """The return of an independent learner ends with its agent, that of a team with the last member."""
     _, collector = learner(Everything(equal_roles=True))
     (rollout,) = collector.advance(40)[0].values()
-    independent, _ = rollouts.bootstrap_masks(rollout, centralized=False, agents_can_die=True)
-    centralized, boundary = rollouts.bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    independent, _ = bootstrap_masks(rollout, centralized=False, agents_can_die=True)
+    centralized, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
     died_early = rollout.terminated & ~rollout.episode_terminated[..., None] & rollout.alive[1:].any(-1, keepdim=True)
     assert died_early.any()
     assert independent[died_early].all()

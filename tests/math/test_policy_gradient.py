@@ -1,9 +1,15 @@
-"""Clipped losses against literal numbers; `test_returns.py` tests GAE together with the other returns."""
+"""Clipped losses and value normalization against literal numbers; `test_returns.py` tests GAE with other returns."""
 
 import pytest
 import torch
 
-from coterie.math.policy_gradient import clipped_surrogate, clipped_value_error
+from coterie.math.policy_gradient import (
+    clipped_surrogate,
+    clipped_value_error,
+    ema_mean_and_std,
+    initial_ema_moments,
+    update_ema_moments,
+)
 
 
 def test_clipped_surrogate_takes_the_lower_objective():
@@ -33,3 +39,25 @@ def test_huber_loss_is_linear_above_its_delta():
     assert clipped_value_error(
         torch.tensor([4.0]), zero, zero, clip_eps=None, huber_delta=10.0
     ).item() == pytest.approx(8.0)
+
+
+def moments_of(x):
+    return x.double().mean().view(1), x.double().square().mean().view(1)
+
+
+def test_after_one_update_mean_and_std_are_those_of_the_batch():
+    x = torch.tensor([1.0, 5.0, 9.0])
+    mean, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
+    assert mean.item() == pytest.approx(5.0)
+    assert std.item() ** 2 == pytest.approx(x.var(correction=0).item(), rel=1e-4)
+
+
+def test_variance_is_at_least_a_hundredth():
+    x = torch.full((4,), 3.0)
+    _, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
+    assert std.item() == pytest.approx(0.1)
+
+
+def test_without_data_the_moving_mean_is_zero_and_std_is_one():
+    mean, std = ema_mean_and_std(initial_ema_moments(2))
+    assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])

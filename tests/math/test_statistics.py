@@ -4,15 +4,12 @@ import pytest
 import torch
 
 from coterie.math.statistics import (
-    ema_mean_and_std,
-    initial_ema_moments,
     initial_moments,
     masked_mean,
     masked_moments,
     masked_sum,
     mean_and_std,
     standardize,
-    update_ema_moments,
     update_moments,
 )
 
@@ -63,26 +60,4 @@ def test_invalid_samples_are_not_counted():
 
 def test_without_data_mean_is_zero_and_std_is_one():
     mean, std = mean_and_std(initial_moments(2))
-    assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])
-
-
-def moments_of(x):
-    return x.double().mean().view(1), x.double().square().mean().view(1)
-
-
-def test_after_one_update_mean_and_std_are_those_of_the_batch():
-    x = torch.tensor([1.0, 5.0, 9.0])
-    mean, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
-    assert mean.item() == pytest.approx(5.0)
-    assert std.item() ** 2 == pytest.approx(x.var(correction=0).item(), rel=1e-4)
-
-
-def test_variance_is_at_least_a_hundredth():
-    x = torch.full((4,), 3.0)
-    _, std = ema_mean_and_std(update_ema_moments(initial_ema_moments(1), *moments_of(x), decay=0.99999))
-    assert std.item() == pytest.approx(0.1)
-
-
-def test_without_data_the_moving_mean_is_zero_and_std_is_one():
-    mean, std = ema_mean_and_std(initial_ema_moments(2))
     assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])

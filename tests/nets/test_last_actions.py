@@ -5,7 +5,8 @@ import torch
 from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.nets.joint_actions import last_actions, pad_by_agent, unpad_by_role
+from coterie.nets.joint_actions import pad_by_agent, unpad_by_role
+from coterie.nets.last_actions import last_actions
 
 
 def two_roles():

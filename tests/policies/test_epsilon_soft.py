@@ -1,10 +1,15 @@
 """EpsilonSoftPolicy: mixing with uniform choices, and last actions in the hidden state."""
 
+import math
 from dataclasses import replace
 
+import pytest
 import torch
 
-from coterie.policies.epsilon_soft import EpsilonSoftPolicy
+from coterie.core.specs import ActionSpec
+from coterie.core.types import Action
+from coterie.math.distributions import choice_log_probs, log_prob_and_entropy
+from coterie.policies.epsilon_soft import EpsilonSoftPolicy, mix_with_uniform
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep
 
 
@@ -51,3 +56,37 @@ def test_the_network_reads_last_actions_if_configured():
     assert not torch.equal(before, after)
     renewed = replace(timestep, first=torch.ones_like(timestep.first))
     assert torch.equal(actor.action_distribution(renewed, {"last": one}, "sample")["guard"].probability, before)
+
+
+def test_policy_is_mixed_with_uniform_choices_among_those_available():
+    """0.7 pi + 0.3 / 2 of two available choices of three; the third is exactly zero."""
+    spec = ActionSpec(choices=(3,))
+    logits = torch.tensor([0.8, 0.2, 9.0]).log()
+    mask = torch.tensor([True, True, False])
+    mixed = choice_log_probs(spec, mix_with_uniform(spec, logits, mask, 0.3), mask).exp()
+    torch.testing.assert_close(mixed, torch.tensor([0.71, 0.29, 0.0]))
+    assert mixed[2] == 0
+    free = choice_log_probs(spec, mix_with_uniform(spec, logits, None, 0.3), None).exp()
+    torch.testing.assert_close(free, torch.tensor([0.156, 0.114, 0.73]))
+    assert mix_with_uniform(spec, logits, mask, 0.0) is logits
+
+
+def test_every_component_is_mixed_and_means_are_unchanged():
+    spec = ActionSpec(choices=(2, 3), continuous=1, low=(-1,), high=(1,))
+    params = torch.tensor([[50.0, 0.0, 0.0, 0.0, 50.0, 0.25]])
+    mixed = mix_with_uniform(spec, params, None, 0.3)
+    expected = torch.tensor([[0.85, 0.15, 0.1, 0.1, 0.8]])
+    torch.testing.assert_close(mixed[:, :5].exp(), expected)
+    assert mixed[0, 5] == 0.25
+    action = Action(torch.tensor([[1, 2]]), torch.tensor([[0.25]]))
+    log_prob, _ = log_prob_and_entropy(spec, mixed, action, log_std=torch.zeros(1), mask=None)
+    assert log_prob.item() == pytest.approx(math.log(0.15 * 0.8) - 0.5 * math.log(2 * math.pi), abs=1e-5)
+
+
+def test_mixing_with_masks_has_finite_gradients():
+    spec, mask = ActionSpec(choices=(3,)), torch.tensor([[True, False, True]])
+    logits = torch.tensor([[90.0, 0.0, -90.0]], requires_grad=True)
+    log_p = choice_log_probs(spec, mix_with_uniform(spec, logits, mask, 0.1), mask)
+    (log_p[0, 2] - (log_p.exp() * log_p).sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 1] == 0

@@ -10,12 +10,12 @@ import torch
 from algo_worlds import Everything, Probe, env_of
 from coterie.__main__ import main
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.rollouts import valid_mask
 from coterie.commands import train as training
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.types import Action
 from coterie.imitation.recorder import DemoSource, record
+from coterie.math.returns import valid_mask
 from coterie.policies.base import Policy, RandomPolicy
 from coterie.rewards.gail import GAIL
 from coterie.training.collector import Collector

@@ -30,24 +30,17 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.coma_config import COMAConfig, build_critic, build_policy
+from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import sequence_length
-from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
-from coterie.algos.rollouts import (
-    agent_rewards,
-    as_sequences,
-    backward_in_time,
-    bootstrap_masks,
-    mean_metrics,
-    minibatch_indices,
-    select_envs,
-    valid_mask,
-)
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.sequences import as_sequences
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
-from coterie.math.returns import counterfactual_advantage, lambda_return, sum_by_component
+from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, valid_mask
 from coterie.math.statistics import masked_mean, standardize
-from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
+from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
+from coterie.nets.last_actions import last_actions
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")
@@ -69,6 +62,40 @@ class Batch:
     """TD(lambda) returns [T, B, N]."""
     valid: Tensor
     """[T, B, N] bool, True where somebody acted."""
+
+
+def sum_by_component(x: Tensor, component: Tensor | None) -> Tensor:
+    """Sums numbers per choice over the choices of each discrete component.
+
+    Args:
+        x: [.., N, A].
+        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
+
+    Returns:
+        [.., N, K].
+    """
+    return x.sum(-1, keepdim=True) if component is None else torch.einsum("...na,nak->...nk", x, component)
+
+
+def counterfactual_advantage(q: Tensor, pi: Tensor, taken: Tensor, component: Tensor | None = None) -> Tensor:
+    """Advantage of each agent's choice over the policy's average, with the actions of the others fixed.
+
+        A_i = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
+
+    Its mean over pi_i is 0 for each joint action of the others.
+
+    Args:
+        q: Value of each choice given the actions of the others [.., N, A].
+        pi: Probability of each choice, 0 for unavailable ones [.., N, A].
+        taken: 1 at the choice taken, else 0 [.., N, A].
+        component: See `sum_by_component`.
+
+    Returns:
+        [.., N, K].
+
+    Source: Foerster et al. 2018, eq. 4.
+    """
+    return sum_by_component(q * (taken - pi), component)
 
 
 class COMALoss(NamedTuple):

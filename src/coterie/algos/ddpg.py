@@ -22,32 +22,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.algos import rollouts
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
-    Algorithm,
     AlgorithmContext,
     Capabilities,
     central_state_name,
-    group_membership,
     require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.behavior_cloning import CloningOptimizer
 from coterie.algos.ddpg_batch import Batch
 from coterie.algos.ddpg_config import DDPGConfig
 from coterie.algos.ddpg_networks import build_critics
-from coterie.algos.off_policy import gradient_steps, ignored_settings, make_replay_buffer
-from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
+from coterie.algos.off_policy import OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.replay.storage import timesteps_of
 from coterie.algos.sequences import critic_first
-from coterie.core.errors import NonFiniteError
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout
-from coterie.math.returns import n_step_return
-from coterie.nets.action_critics import select_action_gradient
+from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, valid_mask
+from coterie.nets.action_gradients import select_action_gradient
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.relaxed_actions import draw_block_noise, relaxed_actions
 from coterie.policies.deterministic import DeterministicPolicy
@@ -107,17 +103,15 @@ def actor_loss(
     return loss + logit_penalty * (total / count.clamp(min=1))
 
 
-class DDPG(Algorithm, CloningLearner):
+class DDPG(OffPolicyLearner):
     """DDPG and its multi-agent and twin-critic variants, see the module."""
 
     Config: ClassVar = DDPGConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True)
 
     def __init__(self, config: DDPGConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
-        self._gradient_steps = gradient_steps(config, self.rollout_length, context.num_envs)
+        super().__init__(config, context)
+        self.config, team, device = config, context.team, context.device
         self._centralized = config.critic != "own"
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
         require_equal_spaces(team, config.share_params)
@@ -131,21 +125,12 @@ class DDPG(Algorithm, CloningLearner):
         self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
         self.target_policy = TargetNetwork(self.policy.net, config.tau, config.target_update_interval)
         self.target_critics = TargetNetwork(self.critics, config.tau, config.target_update_interval)
-        self.buffer = make_replay_buffer(
-            config,
-            context,
-            n_step=config.n_step,
-            states=(self._state_name,) if self._state_name else (),
-            hidden_state=self.policy.initial_hidden_state(context.num_envs),
-        )
-        self.notes = (self.buffer.description, *ignored_settings(config, team, self.rollout_length))
-        self.generator = generator(context.seed, "updates", device=device)
+        self._create_buffer(config, context, config.n_step, self._state_name)
+        self.generator: torch.Generator = generator(context.seed, "updates", device=device)
         self._joint = JointAction(team, device)
-        self._membership = group_membership(team).to(device)
         self._recurrent, self.first_learned = config.recurrent, config.burn_in if config.recurrent else 0
         action_gradient = select_action_gradient(self._centralized, config.other_actions)
         self._action_gradient = partial(action_gradient, self.critics[0], joint=self._joint)
-        self._steps, self._updates = 0, 0
         self._set_exploration(0.0)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -179,7 +164,7 @@ class DDPG(Algorithm, CloningLearner):
         """Adds a rollout to the replay buffer; updates statistics."""
         self.buffer.add(rollout)
         if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), rollouts.valid_mask(rollout))
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self._steps += int(rollout.acted[:-1].sum())
 
     def make_batch(self, sample: ReplaySample) -> Batch:
@@ -187,10 +172,10 @@ class DDPG(Algorithm, CloningLearner):
         rollout, config, team = sample.rollout, self.config, self.team
         # A feed-forward network learns from the first timestep of a sequence.
         learned = slice(self.first_learned, len(rollout.reward) if self._recurrent else 1)
-        valid = rollouts.valid_mask(rollout)
+        valid = valid_mask(rollout)
         critic_valid = rollout.acted[:-1, :, None].expand_as(valid) if self._centralized else valid
-        terminated, boundary = rollouts.bootstrap_masks(rollout, self._centralized, team.agents_can_die)
-        reward = rollouts.agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
+        terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
+        reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         hidden_state = {}
         if self._recurrent:
@@ -279,18 +264,13 @@ class DDPG(Algorithm, CloningLearner):
         return outputs, self._joint.join(self._actions(outputs, batch, start, stop, None))
 
     def _metrics(self, critic_reports: list[Tensor], actor_reports: list[Tensor]) -> dict[str, float]:
-        """Means of the gradient steps' metrics, read from the device once."""
+        """Means of the gradient steps' metrics."""
         if not critic_reports:
             return {}
-        means = [torch.stack(reports).mean(0) for reports in (critic_reports, actor_reports) if reports]
-        metrics: dict[str, float] = dict(zip(CRITIC_METRICS + ACTOR_METRICS, torch.cat(means).tolist(), strict=False))
-        bad = [name for name, value in metrics.items() if not abs(value) < float("inf")]
-        if bad:
-            raise NonFiniteError(
-                f"team {self.team.name}: {', '.join(bad)} became NaN or infinite in the {len(critic_reports)} "
-                f"gradient steps up to number {self._updates}. Try a smaller algo.lr or algo.max_grad_norm."
-            )
-        return metrics
+        metrics = mean_metrics(torch.stack(critic_reports), CRITIC_METRICS, self.team.name)
+        return metrics | (
+            mean_metrics(torch.stack(actor_reports), ACTOR_METRICS, self.team.name) if actor_reports else {}
+        )
 
     def _actor_outputs(self, actor: nn.Module, batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
         """Outputs of actors at the timesteps [start, stop), by block [.., n, P]."""
@@ -378,7 +358,6 @@ class DDPG(Algorithm, CloningLearner):
         return CloningOptimizer(self._policy_optimizer.for_module("policy"), (self.target_policy,))
 
     def _parts(self) -> dict[str, Any]:
-        """Parts with a state of their own."""
         return {
             "policy": self.policy,
             "critic": self.critics,
@@ -388,13 +367,3 @@ class DDPG(Algorithm, CloningLearner):
             "critic_optimizer": self._critic_optimizer,
             "buffer": self.buffer,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {name: part.state_dict() for name, part in self._parts().items()}
-        return parts | {"generator": self.generator.get_state(), "steps": self._steps, "updates": self._updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.generator.set_state(state["generator"].cpu())
-        self._steps, self._updates = state["steps"], state["updates"]

@@ -9,7 +9,8 @@ from torch import nn
 
 from coterie.algos.ddpg_config import DDPGConfig
 from coterie.core.specs import TeamSpec
-from coterie.nets.action_critics import CentralizedActionCritic, DecentralizedActionCritic
+from coterie.nets.action_critics import CentralizedActionCritic
+from coterie.nets.decentralized_action_critic import DecentralizedActionCritic
 from coterie.nets.team import CentralInputs
 
 

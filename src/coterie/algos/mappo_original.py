@@ -15,23 +15,18 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, ValueEstimator
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import require_samples, sequence_length
-from coterie.algos.optimizer import scheduled
+from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.ppo import PPO, Batch, entropy_weight
 from coterie.algos.ppo_config import PPOConfig
-from coterie.algos.rollouts import (
-    as_sequences,
-    backward_in_time,
-    mean_metrics,
-    minibatch_indices,
-    select_envs,
-    valid_mask,
-)
+from coterie.algos.sequences import as_sequences
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import clipped_policy_loss, value_error
+from coterie.math.returns import valid_mask
 from coterie.math.statistics import masked_mean, standardize
 from coterie.policies.stochastic import StochasticPolicy
 

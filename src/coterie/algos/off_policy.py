@@ -1,19 +1,23 @@
-"""Settings of off-policy learners, and construction of their replay buffer."""
+"""Off-policy learners: their settings, the construction of their replay buffer, and their state in checkpoints."""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from typing import Any, Literal
 
+import torch
 from pydantic import Field
 
-from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
 from coterie.algos.base_config import LearnerConfig
+from coterie.algos.behavior_cloning import CloningLearner
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState
+from coterie.math.statistics import Moments
 
 declare(
     Metric("replay/sequences", "", "sequences in the replay buffer", None, "sum"),
@@ -59,9 +63,57 @@ class OffPolicyConfig(LearnerConfig):
     """Each agent receives the mean of its team's rewards."""
 
 
-def gradient_steps(config: OffPolicyConfig, rollout_length: int, num_envs: int) -> int:
-    """Returns the number of gradient steps after each rollout."""
-    return config.gradient_steps or max(1, rollout_length * num_envs // 200)
+class OffPolicyLearner(Algorithm, CloningLearner):
+    """A learner with a replay buffer, and its state in checkpoints.
+
+    Attributes:
+        team: The team.
+        device: Device of the networks.
+        buffer: The replay buffer.
+        generator: Draws the noise of updates; None for updates without noise.
+        reward_moments: Moments of all rewards; None if rewards are not scaled.
+    """
+
+    buffer: ReplayBuffer
+    generator: torch.Generator | None = None
+    reward_moments: Moments | None = None
+
+    def __init__(self, config: OffPolicyConfig, context: AlgorithmContext) -> None:
+        self.team, self.device = context.team, context.device
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.num_envs // 200)
+        self._membership = group_membership(context.team).to(context.device)
+        self._steps, self._updates = 0, 0
+
+    def _create_buffer(
+        self, config: OffPolicyConfig, context: AlgorithmContext, n_step: int, state: str | None
+    ) -> None:
+        """Creates the replay buffer, which stores the environment state named `state`, and the user's notes on it."""
+        states = () if state is None else (state,)
+        hidden_state = self.policy.initial_hidden_state(context.num_envs)
+        self.buffer = make_replay_buffer(config, context, n_step=n_step, states=states, hidden_state=hidden_state)
+        self.notes = (self.buffer.description, *ignored_settings(config, self.team, self.rollout_length))
+
+    @abstractmethod
+    def _parts(self) -> dict[str, Any]:
+        """Returns the parts with a state of their own, by their names in checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        if self.reward_moments is not None:
+            state["reward_moments"] = self.reward_moments
+        if self.generator is not None:
+            state["generator"] = self.generator.get_state()
+        return state | {"steps": self._steps, "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        if self.reward_moments is not None:
+            self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
+        if self.generator is not None:
+            self.generator.set_state(state["generator"].cpu())
+        self._steps, self._updates = state["steps"], state["updates"]
 
 
 def make_replay_buffer(

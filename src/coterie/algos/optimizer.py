@@ -1,4 +1,4 @@
-"""Changes of weights: Adam with gradient clipping, schedules of learning rates and coefficients, target networks."""
+"""Gradient steps: schedules, Adam with gradient clipping, target networks, and the metrics of an update."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from coterie.core.errors import NonFiniteError
 
 Schedule = Literal["constant", "linear", "exponential"]
 
@@ -136,3 +138,20 @@ class TargetNetwork:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.module.load_state_dict(state["module"])
         self._calls = state["calls"]
+
+
+def mean_metrics(reports: Tensor, names: tuple[str, ...], team: str) -> dict[str, float]:
+    """Returns the mean of each metric over the minibatches [R, names] of an update: its one read by the host.
+
+    Raises:
+        NonFiniteError: If a metric is NaN or infinite. Names the metric and the first minibatch.
+    """
+    metrics = dict(zip(names, reports.mean(0).tolist(), strict=True))
+    non_finite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
+    if non_finite:
+        index = int((~reports.isfinite().all(1)).nonzero()[0])
+        raise NonFiniteError(
+            f"team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch {index} of the update. "
+            "Lower algo.lr or algo.max_grad_norm."
+        )
+    return metrics

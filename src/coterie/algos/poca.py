@@ -13,7 +13,7 @@ of actor and critic are clipped separately.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -28,26 +28,24 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.minibatches import minibatches
 from coterie.algos.on_policy import build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer, scheduled
+from coterie.algos.optimizer import Optimizer, mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
-from coterie.algos.reward_streams import RewardStream, RewardStreams
-from coterie.algos.rollouts import (
-    bootstrap_masks,
-    explained_variance,
-    mean_metrics,
-    minibatches,
-    split_into_sequences,
-    update_value_moments,
-    valid_mask,
-)
-from coterie.algos.sequences import actor_states, critic_first, timestep_critic_first
+from coterie.algos.reward_streams import RewardStreams, summed_streams, weighted_streams
+from coterie.algos.sequences import actor_states, critic_first, split_into_sequences, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout, Timestep
-from coterie.math.policy_gradient import clipped_policy_loss, clipped_value_error
-from coterie.math.returns import lambda_return
-from coterie.math.statistics import ema_mean_and_std, initial_ema_moments, masked_mean, standardize
+from coterie.math.policy_gradient import (
+    clipped_policy_loss,
+    clipped_value_error,
+    ema_mean_and_std,
+    initial_ema_moments,
+    update_value_moments,
+)
+from coterie.math.returns import bootstrap_masks, lambda_return, valid_mask
+from coterie.math.statistics import explained_variance, masked_mean, standardize
 from coterie.nets.entity_critic import EntityCritic
 from coterie.policies.stochastic import StochasticPolicy
 
@@ -147,7 +145,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
         self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
         require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.num_envs)
         require_equal_spaces(team, config.share_params)
-        signals = _weighted(context.reward_streams, config.extrinsic_weight)
+        signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
         self.reward_streams = RewardStreams(signals, config.gamma, device) if signals else None
         weights = generator(context.seed, "weights")
         self.policy: StochasticPolicy = build_actor(config, team, weights, device)
@@ -215,7 +213,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
         reward = group_rewards(rollout)
         streams = self.reward_streams
         target = lambda_return(
-            reward=reward.unsqueeze(-1) if streams is None else streams.rewards(_summed(rollout), reward),
+            reward=reward.unsqueeze(-1) if streams is None else streams.rewards(summed_streams(rollout), reward),
             next_value=next_value,
             terminated=terminated[..., :1, None],
             boundary=boundary[..., :1, None],
@@ -227,7 +225,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
         else:
             target = streams.with_continuing(
                 target,
-                streams.rewards(_summed(rollout), reward),
+                streams.rewards(summed_streams(rollout), reward),
                 torch.cat([group_value[:1], next_value]),
                 valid=any_valid,
                 td_lambda=config.td_lambda,
@@ -356,13 +354,3 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
 def group_rewards(rollout: Rollout) -> Tensor:
     """Returns the reward of the group [T, B, 1]: the sum of its members' own rewards and its group rewards."""
     return (rollout.reward.sum(-1) + rollout.group_reward.sum(-1)).unsqueeze(-1)
-
-
-def _summed(rollout: Rollout) -> Rollout:
-    """Returns the rollout with each reward signal summed over the members [T, B, 1]."""
-    return replace(rollout, streams={name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()})
-
-
-def _weighted(streams: tuple[RewardStream, ...], extrinsic_weight: float) -> tuple[RewardStream, ...]:
-    """Returns the reward signals with the weight of the environment's reward multiplied."""
-    return tuple(replace(s, weight=s.weight * extrinsic_weight) if i == 0 else s for i, s in enumerate(streams))

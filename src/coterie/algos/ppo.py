@@ -27,26 +27,31 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.minibatches import minibatches
 from coterie.algos.on_policy import build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer, scheduled
+from coterie.algos.optimizer import Optimizer, mean_metrics, scheduled
 from coterie.algos.ppo_config import PPOConfig, build_critic
 from coterie.algos.reward_streams import RewardStreams
-from coterie.algos.rollouts import (
-    agent_rewards,
-    bootstrap_masks,
-    explained_variance,
-    mean_metrics,
-    minibatches,
+from coterie.algos.sequences import (
+    actor_states,
+    critic_first,
+    critic_values,
     split_into_sequences,
-    update_value_moments,
-    valid_mask,
+    timestep_critic_first,
 )
-from coterie.algos.sequences import actor_states, critic_first, critic_values, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout, Timestep
-from coterie.math.policy_gradient import clipped_policy_loss, clipped_value_error, gae
-from coterie.math.statistics import ema_mean_and_std, initial_ema_moments, masked_mean, standardize
+from coterie.math.policy_gradient import (
+    clipped_policy_loss,
+    clipped_value_error,
+    ema_mean_and_std,
+    gae,
+    initial_ema_moments,
+    update_value_moments,
+)
+from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
+from coterie.math.statistics import explained_variance, masked_mean, standardize
 from coterie.policies.stochastic import StochasticPolicy
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")

@@ -11,19 +11,19 @@ reset, instead of being padded; Adam replaces RMSprop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.algos import rollouts
-from coterie.algos.algorithm import Algorithm, AlgorithmContext, Capabilities, group_membership
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
-from coterie.algos.off_policy import gradient_steps, ignored_settings, make_replay_buffer
-from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
+from coterie.algos.algorithm import AlgorithmContext, Capabilities
+from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.off_policy import OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.qlearning_config import QLearningConfig, mixer_state, require_consistent
+from coterie.algos.qlearning_networks import build_central, build_policy, build_value
 from coterie.algos.recurrent_q import RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.algos.replay.prioritized import sequence_error
@@ -32,13 +32,10 @@ from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.math.returns import lambda_return, n_step_return
+from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, n_step_return, valid_mask
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
-from coterie.nets.joint_actions import JointAction
-from coterie.nets.mixer_variants import UnrestrictedMixer, build_mixer
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import CentralEncoder, CentralInputs
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 METRICS = ("loss/td", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
@@ -121,7 +118,7 @@ class FeedForwardReader:
         return rollout.obs if self._obs_normalizer is None else self._obs_normalizer(rollout.obs)
 
 
-class QLearning(Algorithm, CloningLearner):
+class QLearning(OffPolicyLearner):
     """Q-learning with one of several mixers, see the module."""
 
     Config: ClassVar = QLearningConfig
@@ -130,20 +127,18 @@ class QLearning(Algorithm, CloningLearner):
     )
 
     def __init__(self, config: QLearningConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
-        self._gradient_steps = gradient_steps(config, self.rollout_length, context.num_envs)
+        super().__init__(config, context)
+        self.config, team, device = config, context.team, context.device
         require_consistent(team, config)
         draw = generator(context.seed, "weights")
-        self.policy: EpsilonGreedyPolicy = self._build_policy(draw)
+        self.policy: EpsilonGreedyPolicy = build_policy(config, team, draw, device)
         self.policy.epsilon = config.epsilon_start
         self._mixes = config.mixer != "none"
         self._state_name = mixer_state(team, config)
-        self.value = self._build_value(draw)
+        self.value = build_value(config, team, self.policy, self._state_name, draw)
         parts = {"value": self.value}
         if config.weighting != "none":
-            parts["central"] = self._build_central(draw)
+            parts["central"] = build_central(config, team, self._state_name, draw, device)
         self.module = nn.ModuleDict(parts).to(device)
         self._optimizer = Optimizer({"value": self.module}, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self.target = TargetNetwork(self.module, config.tau, config.target_update_interval)
@@ -161,17 +156,8 @@ class QLearning(Algorithm, CloningLearner):
                 parts["central"], targets["central"], self.reader, evaluate=self.evaluate, greedy=self._greedy,
                 rule=rule, alpha=alpha,
             )  # fmt: skip
-        self.buffer = make_replay_buffer(
-            config,
-            context,
-            n_step=config.n_step,
-            states=() if self._state_name is None else (self._state_name,),
-            hidden_state=self.policy.initial_hidden_state(context.num_envs),
-        )
-        self.notes = (self.buffer.description, *ignored_settings(config, team, self.rollout_length))
-        self._membership = group_membership(team).to(device)
+        self._create_buffer(config, context, config.n_step, self._state_name)
         self.reward_moments: Moments = initial_moments(1, device)
-        self._steps, self._updates = 0, 0
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -192,7 +178,7 @@ class QLearning(Algorithm, CloningLearner):
             self.target.update()
             self._updates += 1
             reports.append(self._report(batch, sample, loss, grad_norm))
-        metrics |= rollouts.mean_metrics(torch.stack(reports), METRICS, self.team.name)
+        metrics |= mean_metrics(torch.stack(reports), METRICS, self.team.name)
         return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}
 
     def _add(self, rollout: Rollout) -> None:
@@ -203,7 +189,7 @@ class QLearning(Algorithm, CloningLearner):
         decayed = min(1.0, self._steps / config.epsilon_decay_steps)
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, decayed)
         if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), rollouts.valid_mask(rollout))
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
             reward, valid = self._rewards(rollout)
             self.reward_moments = update_moments(self.reward_moments, reward.unsqueeze(-1), valid)
@@ -243,7 +229,7 @@ class QLearning(Algorithm, CloningLearner):
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
-        terminated, boundary = rollouts.bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
+        terminated, boundary = bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
         if self._mixes:
             terminated, boundary = terminated[..., 0], boundary[..., 0]
         if config.td_lambda is not None:
@@ -277,10 +263,10 @@ class QLearning(Algorithm, CloningLearner):
 
     def _rewards(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Returns rewards and valid entries: of agents [T, S, N], or with a mixer of the team [T, S]."""
-        valid = rollouts.valid_mask(rollout)
+        valid = valid_mask(rollout)
         if not self._mixes:
             team, common = self.team, self.config.common_reward
-            return rollouts.agent_rewards(rollout, self._membership, team.has_group_reward, common), valid
+            return agent_rewards(rollout, self._membership, team.has_group_reward, common), valid
         reward = rollout.reward.sum(-1)
         if self.team.has_group_reward:
             reward = reward + rollout.group_reward.sum(-1)
@@ -304,58 +290,14 @@ class QLearning(Algorithm, CloningLearner):
         means = [masked_mean(x, batch.valid) for x in (error, batch.q, batch.target)]
         return torch.stack([loss, *means, grad_norm[0]]).detach()
 
-    # -------------------------------------------------------------------------------------------------- construction
-
-    def _build_policy(self, draw: torch.Generator) -> EpsilonGreedyPolicy:
-        config, team = self.config, self.team
-        return EpsilonGreedyPolicy(
-            team, replace(config.network(team), obs_last_action=config.obs_last_action), draw, self.device
-        )
-
-    def _build_view(self, draw: torch.Generator) -> CentralEncoder:
-        size = self.team.state_sizes[self._state_name] if self._state_name else 0
-        return CentralEncoder(self.team, CentralInputs(self._state_name is None, size), draw)
-
-    def _build_value(self, draw: torch.Generator) -> TeamQNetwork:
-        config, joint = self.config, JointAction(self.team, self.device)
-        view = self._build_view(draw) if config.mixer in ("qmix", "qplex") else None
-        mixer = build_mixer(
-            config.mixer,
-            agents=self.team.n,
-            state_size=0 if view is None else view.features,
-            joint_size=joint.size,
-            embed_dim=config.mixing_embed_dim,
-            hidden=config.hypernet_embed_dim,
-            generator=draw,
-        )
-        return TeamQNetwork(self.policy.net, mixer, view, joint)
-
-    def _build_central(self, draw: torch.Generator) -> TeamQNetwork:
-        """Q* of weighted QMIX: agent networks of its own and an unrestricted mixer."""
-        view = self._build_view(draw)
-        mixer = UnrestrictedMixer(self.team.n, view.features, 4 * self.config.hypernet_embed_dim, draw)
-        return TeamQNetwork(self._build_policy(draw).net, mixer, view, JointAction(self.team, self.device))
-
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self._optimizer.for_module("value"), (self.target,))
 
-    def state_dict(self) -> dict[str, Any]:
+    def _parts(self) -> dict[str, Any]:
         return {
-            "policy": self.policy.state_dict(),
-            "module": self.module.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "reward_moments": self.reward_moments,
-            "steps": self._steps,
-            "updates": self._updates,
+            "policy": self.policy,
+            "module": self.module,
+            "target": self.target,
+            "optimizer": self._optimizer,
+            "buffer": self.buffer,
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.module.load_state_dict(state["module"])
-        self.target.load_state_dict(state["target"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.buffer.load_state_dict(state["buffer"])
-        self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
-        self._steps, self._updates = state["steps"], state["updates"]

@@ -5,7 +5,7 @@ The first signal is the environment's reward. The others are computed from the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -119,3 +119,13 @@ class RewardStreams:
             return returns
         continuing = non_episodic_return(reward, value, valid.unsqueeze(-1), gamma=self.gamma, td_lambda=td_lambda)
         return torch.where(self._continuing, continuing, returns)
+
+
+def summed_streams(rollout: Rollout) -> Rollout:
+    """Returns the rollout with each reward signal summed over the members [T, B, 1]."""
+    return replace(rollout, streams={name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()})
+
+
+def weighted_streams(streams: tuple[RewardStream, ...], extrinsic_weight: float) -> tuple[RewardStream, ...]:
+    """Returns the reward signals with the weight of the environment's reward multiplied."""
+    return tuple(replace(s, weight=s.weight * extrinsic_weight) if i == 0 else s for i, s in enumerate(streams))

@@ -6,10 +6,10 @@ are not sampled: the critic has an output per choice, so that their expectation 
 
 Sources: Haarnoja et al. 2018 (SAC, and its second paper for the learned temperature), Christodoulou 2019 (discrete
 actions), Lowe et al. 2017 (centralized critics).
-Differences: one formula covers discrete, continuous and hybrid actions (`math/soft_values.py`); Q of several discrete
-components is the sum over components; the standard deviation is bounded smoothly; the target entropy depends on the
-number of available choices; the other agents' next actions in targets are sampled from their current policies, their
-actions in the actor's loss are those of the replay buffer.
+Differences: one formula covers discrete, continuous and hybrid actions (`math/action_sampling.py`); Q of several
+discrete components is the sum over components; the standard deviation is bounded smoothly; the target entropy depends
+on the number of available choices; the other agents' next actions in targets are sampled from their current policies,
+their actions in the actor's loss are those of the replay buffer.
 """
 
 from __future__ import annotations
@@ -20,32 +20,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algos import rollouts
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
-    Algorithm,
     AlgorithmContext,
     Capabilities,
     central_state_name,
-    group_membership,
     require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
-from coterie.algos.off_policy import gradient_steps, ignored_settings, make_replay_buffer
-from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
+from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.off_policy import OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.replay.storage import timesteps_of
-from coterie.algos.sac_config import SACConfig
+from coterie.algos.sac_config import SACConfig, build_critics
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
-from coterie.math.returns import n_step_return
-from coterie.math.soft_values import entropy, expected_q, soft_value
+from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, valid_mask
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
-from coterie.nets.soft_critics import TwinCritic
 from coterie.nets.squashed_actions import PolicySample, Temperature, draw_block_noise, sample_actions
-from coterie.nets.team import CentralInputs
 from coterie.policies.squashed import SquashedPolicy
 
 METRICS = (
@@ -113,56 +107,64 @@ def temperature_loss(log_temperature: Tensor, policy_entropy: Tensor, target_ent
     return masked_mean(log_temperature * (policy_entropy - target_entropy), valid)
 
 
-class SAC(Algorithm, CloningLearner):
+def expected_q(prob: Tensor, q: Tensor) -> Tensor:
+    """Expected Q under a policy: sum_k sum_a pi_k(a) Q_k(a); [.., A] -> [..]."""
+    return (prob * q).sum(-1)
+
+
+def entropy(prob: Tensor, log_prob: Tensor, log_density: Tensor) -> Tensor:
+    """Entropy of a policy in nats [..]: exact for choices [.., A], a one-sample estimate for numbers.
+
+    Args:
+        prob: [.., A].
+        log_prob: [.., A].
+        log_density: [..], log-density of the sampled numbers.
+    """
+    return -(prob * log_prob).sum(-1) - log_density
+
+
+def soft_value(q: Tensor, prob: Tensor, entropy: Tensor, temperature: Tensor) -> Tensor:
+    """Soft state value V = E_pi[Q] + alpha H(pi): [..].
+
+    Args:
+        q: [.., A].
+        prob: [.., A].
+        entropy: H [..].
+        temperature: alpha, broadcast to [..].
+
+    Source: Haarnoja et al. 2018, eq. 3; Christodoulou 2019, eq. 10 for choices.
+    """
+    return expected_q(prob, q) + temperature * entropy
+
+
+class SAC(OffPolicyLearner):
     """SAC and MASAC, see the module."""
 
     Config: ClassVar = SACConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, eval_mode="greedy")
 
     def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
-        self._gradient_steps = gradient_steps(config, self.rollout_length, context.num_envs)
+        super().__init__(config, context)
+        self.config, team, device = config, context.team, context.device
         self._centralized = config.critic != "own"
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
         require_equal_spaces(team, config.share_params)
         draw = generator(context.seed, "weights")
         self.policy: SquashedPolicy = SquashedPolicy(team, config.network(team), draw, device)
-        self.critics = self._build_critics(draw)
+        self.critics = build_critics(config, team, self._state_name, draw, device=device)
         self.temperature = Temperature(self.policy.blocks, config.temperature, device)
         settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
         self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
         self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
         self._temperature_optimizer = Optimizer({"temperature": self.temperature}, config.adam_eps, 0.0, None)
         self.target = TargetNetwork(self.critics, config.tau, config.target_update_interval)
-        self.buffer = make_replay_buffer(
-            config,
-            context,
-            n_step=config.n_step,
-            states=() if self._state_name is None else (self._state_name,),
-            hidden_state=self.policy.initial_hidden_state(context.num_envs),
-        )
-        self.notes = (self.buffer.description, *ignored_settings(config, team, self.rollout_length))
-        self.generator = generator(context.seed, "update", device=device)
-        self._membership = group_membership(team).to(device)
+        self._create_buffer(config, context, config.n_step, self._state_name)
+        self.generator: torch.Generator = generator(context.seed, "update", device=device)
         num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
         self._num_continuous = torch.tensor(num_continuous, dtype=torch.float32, device=device)  # [N]
         self._recurrent = config.recurrent
         self.reward_moments: Moments = initial_moments(1, device)
-        self._steps = self._updates = 0
         self.policy.uniform = config.random_steps > 0
-
-    def _build_critics(self, draw: torch.Generator) -> TwinCritic:
-        config, team = self.config, self.team
-        network = config.network(team)
-        if config.critic_hidden_sizes is not None:
-            network = replace(network, hidden_sizes=config.critic_hidden_sizes)
-        inputs = None
-        if self._centralized:
-            state_size = team.state_sizes[self._state_name] if self._state_name else 0
-            inputs = CentralInputs("joint" in config.critic, state_size)
-        return TwinCritic(team, network, draw, self.device, inputs=inputs)
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -185,10 +187,10 @@ class SAC(Algorithm, CloningLearner):
                 self.target.update()
                 self._updates += 1
                 reports.append(_report(critic_report, actor_report))
-            metrics = rollouts.mean_metrics(torch.stack(reports), METRICS, self.team.name)
+            metrics = mean_metrics(torch.stack(reports), METRICS, self.team.name)
             metrics["policy/lr"] = config.lr * lr_fraction
         if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), rollouts.valid_mask(rollout))
+            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         return metrics | {"replay/sequences": float(self.buffer.num_sequences), "replay/updates": float(self._updates)}
 
     def _add(self, rollout: Rollout) -> None:
@@ -199,7 +201,7 @@ class SAC(Algorithm, CloningLearner):
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
             reward = self._rewards(rollout).unsqueeze(-1)
-            self.reward_moments = update_moments(self.reward_moments, reward, rollouts.valid_mask(rollout))
+            self.reward_moments = update_moments(self.reward_moments, reward, valid_mask(rollout))
 
     def _normalized(self, rollout: Rollout) -> Rollout:
         return replace(rollout, obs=self.policy.normalize(rollout.obs)) if self.config.normalize_obs else rollout
@@ -242,7 +244,7 @@ class SAC(Algorithm, CloningLearner):
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
-        terminated, boundary = rollouts.bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
+        terminated, boundary = bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
         reward = reward + config.gamma * (temperature * policy_entropy[1:]).masked_fill(terminated, 0)
         return n_step_return(
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
@@ -250,7 +252,7 @@ class SAC(Algorithm, CloningLearner):
 
     def _rewards(self, rollout: Rollout) -> Tensor:
         common = self.config.common_reward
-        return rollouts.agent_rewards(rollout, self._membership, self.team.has_group_reward, common)
+        return agent_rewards(rollout, self._membership, self.team.has_group_reward, common)
 
     def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
         """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
@@ -330,7 +332,7 @@ class SAC(Algorithm, CloningLearner):
 
         A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
         """
-        valid = rollouts.valid_mask(rollout)
+        valid = valid_mask(rollout)
         if of_critic and self._centralized:
             valid = rollout.acted[:-1, :, None].expand_as(valid)
         if not self._recurrent or not self.config.burn_in:
@@ -344,7 +346,6 @@ class SAC(Algorithm, CloningLearner):
         return CloningOptimizer(self._policy_optimizer.for_module("policy"))
 
     def _parts(self) -> dict[str, Any]:
-        """Parts with a state of their own."""
         return {
             "policy": self.policy,
             "critic": self.critics,
@@ -356,20 +357,8 @@ class SAC(Algorithm, CloningLearner):
             "buffer": self.buffer,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()} | {
-            "reward_moments": self.reward_moments,
-            "generator": self.generator.get_state(),
-            "steps": self._steps,
-            "updates": self._updates,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
-        self.generator.set_state(state["generator"].cpu())
-        self._steps, self._updates = state["steps"], state["updates"]
+        super().load_state_dict(state)
         self.policy.uniform = self._steps < self.config.random_steps
 
 

@@ -1,6 +1,8 @@
-"""Hidden states of recurrent policies and critics: resets, and the hidden state before each sequence of a rollout."""
+"""Sequences of a rollout: resets of recurrent critics, and the hidden states before each sequence."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,38 @@ from torch import Tensor, nn
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.policies.stochastic import StochasticPolicy
+
+_OF_TIMESTEP = frozenset(field.name for field in fields(Timestep))
+"""Fields of a rollout that have T + 1 timesteps."""
+
+
+def split_into_sequences(tree: Tree, length: int) -> Tree:
+    """Splits tensors [T, B, ..] into sequences [length, S, ..], S = T / length x B, ordered by time first."""
+    return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), tree)
+
+
+def as_sequences(rollout: Rollout, length: int, hidden_state: HiddenState) -> Rollout:
+    """Returns the rollout as one of shorter sequences, each with the timestep after it to bootstrap from.
+
+    Args:
+        rollout: Experience [T, B, ..].
+        length: Timesteps per sequence.
+        hidden_state: Hidden state of the policy before each sequence, by name [S, N, ..].
+
+    Returns:
+        A rollout [length, S, ..], sequences ordered as by `split_into_sequences`.
+    """
+    starts = range(0, rollout.rollout_length, length)
+
+    def overlapping(x: Tensor) -> Tensor:
+        return torch.cat([x[start : start + length + 1] for start in starts], 1)
+
+    parts = {
+        name: tree_map(overlapping, value) if name in _OF_TIMESTEP else split_into_sequences(value, length)
+        for name, value in vars(rollout).items()
+        if name != "hidden_state"
+    }
+    return Rollout(**parts, hidden_state=hidden_state)
 
 
 def critic_first(rollout: Rollout, centralized: bool) -> Tensor:

@@ -33,41 +33,6 @@ def choice_log_probs(spec: ActionSpec, params: Tensor, mask: Tensor | None) -> T
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
-    """Mixes the choices of a policy with uniform choices among those available, in every component.
-
-        pi'(a) = (1 - eps) pi(a) + eps / |available|;  0 where masked
-
-    Args:
-        spec: Action space of each agent.
-        params: [.., sum A + C].
-        mask: [.., sum A] bool; None: all choices are available.
-        epsilon: In [0, 1].
-
-    Returns:
-        Parameters of the same shape, with log pi' in place of the logits.
-
-    Source: Foerster et al. 2018, section 5.
-    """
-    if epsilon == 0 or not spec.choices:
-        return params
-    parts, start = [], 0
-    for log_p in component_log_probs(spec, params, mask):
-        width = log_p.shape[-1]
-        if mask is None:
-            mixed = ((1 - epsilon) * log_p.exp() + epsilon / width).log()
-        else:
-            available = mask[..., start : start + width]
-            mixed = (1 - epsilon) * log_p.exp() + epsilon / available.sum(-1, keepdim=True)
-            # log(0) would have an infinite gradient, which 0 x inf turns into NaN.
-            mixed = mask_logits(torch.where(available, mixed, 1.0).log(), available)
-        parts.append(mixed)
-        start += width
-    if spec.continuous:
-        parts.append(params[..., start:])
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
 def gaussian_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Returns log N(x; mean, exp(log_std)) summed over the last axis."""
     z = (x - mean) * torch.exp(-log_std)

@@ -1,4 +1,4 @@
-"""Policy gradients: generalized advantage estimation, clipped losses of policies and errors of values."""
+"""Policy gradients: generalized advantage estimation, clipped losses, errors of values, and value normalization."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.math.statistics import masked_mean
+from coterie.math.statistics import masked_mean, masked_moments
+
+EMAMoments = dict[str, Tensor]
+"""`mean` and `square` [size], and the `weight` [] that debiases them, float64."""
 
 
 def gae(
@@ -121,3 +124,39 @@ def clipped_value_error(
         return error
     clipped = old_value + (value - old_value).clamp(-clip_eps, clip_eps)
     return torch.maximum(error, value_error(clipped, target, huber_delta))
+
+
+def initial_ema_moments(size: int, device: torch.device | str = "cpu") -> EMAMoments:
+    """Returns moving averages of no data."""
+    zeros = torch.zeros(size, dtype=torch.float64, device=device)
+    return {"mean": zeros, "square": zeros.clone(), "weight": torch.zeros((), dtype=torch.float64, device=device)}
+
+
+def update_ema_moments(moments: EMAMoments, mean: Tensor, square: Tensor, decay: float) -> EMAMoments:
+    """Moves the averages toward a batch's mean and mean of squares, both [size].
+
+        m <- beta m + (1 - beta) mean(x);  w <- beta w + (1 - beta)
+
+    Source: Yu et al. 2022 (value normalization), after van Hasselt et al. 2016.
+    """
+    return {
+        "mean": decay * moments["mean"] + (1 - decay) * mean,
+        "square": decay * moments["square"] + (1 - decay) * square,
+        "weight": decay * moments["weight"] + (1 - decay),
+    }
+
+
+def update_value_moments(moments: EMAMoments, target: Tensor, mask: Tensor, decay: float) -> EMAMoments:
+    """Returns the moving moments of each reward signal's returns [.., K] after those where `mask` [..] is True."""
+    mean, variance = (torch.stack(x) for x in zip(*(masked_moments(x, mask) for x in target.unbind(-1)), strict=True))
+    return update_ema_moments(moments, mean, variance + mean.square(), decay)
+
+
+def ema_mean_and_std(moments: EMAMoments, min_variance: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Returns the debiased mean and standard deviation [size], float32; (0, 1) without data."""
+    weight = moments["weight"]
+    has_data = weight > 0
+    divisor = torch.where(has_data, weight, 1.0)
+    mean = moments["mean"] / divisor
+    variance = (moments["square"] / divisor - mean.square()).clamp(min=min_variance)
+    return mean.float(), torch.where(has_data, variance, 1.0).sqrt().float()

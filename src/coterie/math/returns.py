@@ -1,9 +1,54 @@
-"""Returns that bootstrap from values (TD(lambda), n-step), and the counterfactual advantage."""
+"""Returns of rollouts: the agents' rewards, the ends of returns, and targets that bootstrap (TD(lambda), n-step)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from coterie.core.types import Rollout
+
+
+def valid_mask(rollout: Rollout) -> Tensor:
+    """Returns [T, B, N] bool, True where the agent was alive and acted."""
+    return rollout.alive[:-1] & rollout.acted[:-1, :, None]
+
+
+def agent_rewards(rollout: Rollout, membership: Tensor, has_group_reward: bool, common_reward: bool) -> Tensor:
+    """Returns the reward of each agent [T, B, N]: its own plus that of its group.
+
+    Args:
+        rollout: Experience of the team.
+        membership: [G, N], see `group_membership`.
+        has_group_reward: True if the environment has group rewards.
+        common_reward: If True, every agent receives the mean over the team.
+    """
+    reward = rollout.reward
+    if has_group_reward:
+        reward = reward + rollout.group_reward @ membership
+    return reward.mean(-1, keepdim=True).expand_as(reward) if common_reward else reward
+
+
+def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
+    """Returns where to drop the successor's value and where to end the trace of a return.
+
+    An independent learner's return ends with its agent. The return of a centralized learner ends with the episode or
+    the last agent of the team, so that rewards after an agent's death still reach its actions.
+
+    Args:
+        rollout: Experience of the team.
+        centralized: True for a value function of the whole team.
+        agents_can_die: True if agents can be absent or end before their episode does.
+
+    Returns:
+        terminated, boundary: [T, B, N] bool. `boundary` is also True at truncation.
+    """
+    if not centralized or not agents_can_die:
+        return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
+    all_dead = rollout.terminated.any(-1) & ~rollout.alive[1:].any(-1)
+    terminated = rollout.episode_terminated | all_dead
+    boundary = terminated | rollout.episode_truncated | ~rollout.acted[:-1]
+    shape = rollout.terminated.shape
+    return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)
 
 
 def lambda_return(
@@ -60,37 +105,3 @@ def n_step_return(
         later = torch.cat([torch.where(stop, successor[:-1], returns[1:]), successor[-1:]])
         returns = torch.addcmul(reward, discount, later.masked_fill(terminated, 0))
     return returns
-
-
-def sum_by_component(x: Tensor, component: Tensor | None) -> Tensor:
-    """Sums numbers per choice over the choices of each discrete component.
-
-    Args:
-        x: [.., N, A].
-        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
-
-    Returns:
-        [.., N, K].
-    """
-    return x.sum(-1, keepdim=True) if component is None else torch.einsum("...na,nak->...nk", x, component)
-
-
-def counterfactual_advantage(q: Tensor, pi: Tensor, taken: Tensor, component: Tensor | None = None) -> Tensor:
-    """Advantage of each agent's choice over the policy's average, with the actions of the others fixed.
-
-        A_i = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
-
-    Its mean over pi_i is 0 for each joint action of the others.
-
-    Args:
-        q: Value of each choice given the actions of the others [.., N, A].
-        pi: Probability of each choice, 0 for unavailable ones [.., N, A].
-        taken: 1 at the choice taken, else 0 [.., N, A].
-        component: See `sum_by_component`.
-
-    Returns:
-        [.., N, K].
-
-    Source: Foerster et al. 2018, eq. 4.
-    """
-    return sum_by_component(q * (taken - pi), component)

@@ -1,4 +1,4 @@
-"""Statistics of tensors: over valid entries, of all data so far, and as exponential moving averages.
+"""Statistics of tensors, over valid entries and of all data so far.
 
 Moments are dictionaries of tensors, which updates replace and never change in place.
 """
@@ -10,9 +10,6 @@ from torch import Tensor
 
 Moments = dict[str, Tensor]
 """`count` [], `mean` and summed squared `deviation` [size], float64."""
-
-EMAMoments = dict[str, Tensor]
-"""`mean` and `square` [size], and the `weight` [] that debiases them, float64."""
 
 
 def masked_sum(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | int]:
@@ -42,6 +39,12 @@ def standardize(x: Tensor, valid: Tensor | None, eps: float = 1e-8) -> Tensor:
     """Shifts and scales x to mean 0 and variance 1 over valid entries. Same shape and dtype."""
     mean, variance = masked_moments(x, valid)
     return (x - mean.to(x.dtype)) / (variance.sqrt().to(x.dtype) + eps)
+
+
+def explained_variance(target: Tensor, residual: Tensor, mask: Tensor) -> Tensor:
+    """Returns 1 - Var(residual) / Var(target) [] over the entries where `mask` is True; all [.., N]."""
+    unexplained, total = masked_moments(residual, mask)[1], masked_moments(target, mask)[1]
+    return 1 - unexplained / total.clamp(min=1e-8)
 
 
 def initial_moments(size: int, device: torch.device | str = "cpu") -> Moments:
@@ -74,33 +77,3 @@ def mean_and_std(moments: Moments, min_variance: float = 1e-4) -> tuple[Tensor, 
     has_data = moments["count"] > 0
     variance = (moments["deviation"] / moments["count"].clamp(min=1)).clamp(min=min_variance)
     return moments["mean"].float(), torch.where(has_data, variance, 1.0).sqrt().float()
-
-
-def initial_ema_moments(size: int, device: torch.device | str = "cpu") -> EMAMoments:
-    """Returns moving averages of no data."""
-    zeros = torch.zeros(size, dtype=torch.float64, device=device)
-    return {"mean": zeros, "square": zeros.clone(), "weight": torch.zeros((), dtype=torch.float64, device=device)}
-
-
-def update_ema_moments(moments: EMAMoments, mean: Tensor, square: Tensor, decay: float) -> EMAMoments:
-    """Moves the averages toward a batch's mean and mean of squares, both [size].
-
-        m <- beta m + (1 - beta) mean(x);  w <- beta w + (1 - beta)
-
-    Source: Yu et al. 2022 (value normalization), after van Hasselt et al. 2016.
-    """
-    return {
-        "mean": decay * moments["mean"] + (1 - decay) * mean,
-        "square": decay * moments["square"] + (1 - decay) * square,
-        "weight": decay * moments["weight"] + (1 - decay),
-    }
-
-
-def ema_mean_and_std(moments: EMAMoments, min_variance: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Returns the debiased mean and standard deviation [size], float32; (0, 1) without data."""
-    weight = moments["weight"]
-    has_data = weight > 0
-    divisor = torch.where(has_data, weight, 1.0)
-    mean = moments["mean"] / divisor
-    variance = (moments["square"] / divisor - mean.square()).clamp(min=min_variance)
-    return mean.float(), torch.where(has_data, variance, 1.0).sqrt().float()

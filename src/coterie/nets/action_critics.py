@@ -1,10 +1,9 @@
-"""Action-value critics of deterministic actors: decentralized (DDPG, TD3) and centralized (MADDPG, MATD3)."""
+"""Centralized action-value critics of deterministic actors (MADDPG, MATD3), and the gradient that actors ascend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +12,16 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
 from coterie.nets.config import NetworkConfig
-from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import action_size
 from coterie.nets.team import (
-    Block,
     CentralEncoder,
     CentralInputs,
     build_agent_network,
-    join_blocks,
-    join_hidden_states,
-    parameter_sets,
-    slice_agents,
-    team_blocks,
 )
 
 
-class _QNetwork(nn.Module):
+class ActionValueNetwork(nn.Module):
     """Q(encoding, action) for agents [.., n, ..] with one set of parameters, or `sets` of them.
 
     A recurrent layer reads observations only. One pass over a sequence then serves any actions at its timesteps.
@@ -59,50 +51,6 @@ class _QNetwork(nn.Module):
 
     def forward(self, encoding: Tensor, action: Tensor) -> Tensor:
         return self.network(torch.cat([encoding, action], -1), None, {})[0]
-
-
-class DecentralizedActionCritic(nn.Module):
-    """Q(o_i, a_i) of each agent's own observation and action: [.., N, K]."""
-
-    def __init__(self, team: TeamSpec, num_signals: int, config: NetworkConfig, generator: torch.Generator):
-        super().__init__()
-        self.blocks = team_blocks(team, config.share_params)
-        self.obs_agent_id = config.obs_agent_id
-        self.encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
-        for block in self.blocks:
-            sets = parameter_sets(block, config.share_params)
-            encoder = build_encoder(block.roles[0].observation_space, sets, generator)
-            obs_size = encoder.features + (block.n if self._reads_id(block) else 0)
-            self.encoders[block.name] = encoder
-            self.networks[block.name] = _QNetwork(
-                obs_size, action_size(block.action_spec), num_signals, config, generator, sets=sets
-            )
-
-    def _reads_id(self, block: Block) -> bool:
-        return self.obs_agent_id and block.n > 1
-
-    def encode(
-        self, obs: dict[str, Tree], first: Tensor | None, hidden_state: HiddenState
-    ) -> tuple[dict[str, Tensor], HiddenState]:
-        """Returns encodings by block [.., n, F] and the next hidden state; arguments as in `TeamNetwork`."""
-        encodings, hidden_states = {}, []
-        for block in self.blocks:
-            x = self.encoders[block.name](block.join_obs(obs))
-            if self._reads_id(block):
-                x = torch.cat([x, torch.eye(block.n, device=x.device).expand(*x.shape[:-1], block.n)], -1)
-            block_first, block_state = slice_agents(block, first, hidden_state)
-            encodings[block.name], block_state = self.networks[block.name].encode(x, block_first, block_state)  # pyright: ignore
-            hidden_states.append(block_state)
-        return encodings, join_hidden_states(hidden_states)
-
-    def q_values(self, encodings: dict[str, Tensor], action: dict[str, Tensor]) -> Tensor:
-        """Returns Q [.., N, K] of actions, vectors by role [.., n, P] that may be relaxed, given what `encode` gave."""
-        values = {}
-        for block in self.blocks:
-            vectors = [action[role.name] for role in block.roles]
-            joined = vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)
-            values[block.name] = self.networks[block.name](encodings[block.name], joined)
-        return join_blocks(values, self.blocks, -2)
 
 
 class CentralizedActionCritic(nn.Module):
@@ -139,7 +87,7 @@ class CentralizedActionCritic(nn.Module):
             outputs, sets = num_signals, team.n
         else:
             outputs, sets = num_signals * (1 if shared_output else team.n), None
-        self.network = _QNetwork(self.encoder.features, joint_size, outputs, config, generator, sets=sets)
+        self.network = ActionValueNetwork(self.encoder.features, joint_size, outputs, config, generator, sets=sets)
 
     def encode(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
@@ -171,58 +119,25 @@ class CentralizedActionCritic(nn.Module):
         return values.diagonal(dim1=-3, dim2=-2).movedim(-1, -2) if by_agent else values.squeeze(-3)
 
 
-# Gradients of each agent's Q in its own action, which actors ascend. The functions take a critic, its features of the
-# timesteps (`encode`), the actors' joint action [T, S, J], the actions taken [T, S, J] and valid entries [T, S, N]
-# bool. They return the gradients, joint [T, S, J], and the sum of the agents' Q over valid entries []. The critic's
-# parameters get no gradient.
-
-
-def own_action_gradient(
-    critic: Any, features: Tree, action: Tensor, taken: Tensor, valid: Tensor, *, joint: JointAction
-) -> tuple[Tensor, Tensor]:
-    """Gradient for critics that read an agent's own observation and action."""
-    action = action.requires_grad_()
-    q = torch.where(valid, critic.q_values(features, joint.split(action))[..., 0], 0.0).sum()
-    return torch.autograd.grad(q, action)[0], q.detach()
-
-
 def replayed_actions_gradient(
     critic: Any, features: Tree, action: Tensor, taken: Tensor, valid: Tensor, *, joint: JointAction
 ) -> tuple[Tensor, Tensor]:
-    """Gradient for centralized critics, with the other agents' actions from the replay buffer.
+    """Gradient of each agent's Q in its own action, with the other agents' actions from the replay buffer.
 
     Source: Lowe et al. 2017, eq. 5.
+
+    Args:
+        critic: A centralized critic, whose parameters get no gradient.
+        features: Its features of the timesteps (`encode`).
+        action: Joint action of the actors [T, S, J].
+        taken: Joint action taken [T, S, J].
+        valid: [T, S, N] bool, entries that are learned from.
+        joint: Layout of joint actions.
+
+    Returns:
+        The gradients, joint [T, S, J], and the sum of the agents' Q over valid entries [].
     """
     by_agent = joint.with_own(taken, action).requires_grad_()  # [T, S, N, J]
     q = torch.where(valid, critic.q_values(features, by_agent)[..., 0], 0.0).sum()
     (gradient,) = torch.autograd.grad(q, by_agent)
     return torch.where(joint.is_own, gradient, 0.0).sum(-2), q.detach()
-
-
-def current_actions_gradient(
-    critic: Any, features: Tree, action: Tensor, taken: Tensor, valid: Tensor, *, joint: JointAction
-) -> tuple[Tensor, Tensor]:
-    """Gradient for centralized critics, with the other agents' actions from their current actors."""
-    if critic.per_agent_network:
-        return replayed_actions_gradient(critic, features, action, action, valid, joint=joint)
-    action = action.requires_grad_()
-    q = critic.q_values(features, action)[..., 0]  # one forward pass, as all agents evaluate the same joint action
-    if critic.shared_output:  # and one backward pass, as all have the same Q
-        (gradient,) = torch.autograd.grad(q[..., 0].sum(), action)
-        gradient = torch.where(valid[..., joint.owner], gradient, 0.0)
-        return gradient, torch.where(valid, q.detach(), 0.0).sum()
-    q = torch.where(valid, q, 0.0).sum((0, 1))
-    gradient, agents = torch.zeros_like(action), len(q)
-    for agent in range(agents):
-        (found,) = torch.autograd.grad(q[agent], action, retain_graph=agent + 1 < agents)
-        gradient += torch.where(joint.is_own[agent], found, 0.0)
-    return gradient, q.detach().sum()
-
-
-def select_action_gradient(
-    centralized: bool, other_actions: Literal["replay", "current"]
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Returns the gradient function for a kind of critic and for the origin of the other agents' actions."""
-    if not centralized:
-        return own_action_gradient
-    return replayed_actions_gradient if other_actions == "replay" else current_actions_gradient

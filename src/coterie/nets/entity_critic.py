@@ -11,10 +11,9 @@ from torch.nn.functional import layer_norm
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
-from coterie.nets.activations import ACTIVATIONS
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
-from coterie.nets.layers import MLP, Linear, action_size, encode_actions
+from coterie.nets.layers import ACTIVATIONS, MLP, Linear, action_size, encode_actions
 from coterie.nets.recurrent import build_rnn, zero_hidden_state
 
 HEADS = 4

@@ -1,4 +1,4 @@
-"""Action vectors of a team: joint actions, and last actions as inputs of policies and critics."""
+"""Action vectors of a team: joint actions, and vectors of different lengths in one tensor."""
 
 from __future__ import annotations
 
@@ -57,26 +57,6 @@ class JointAction:
         The gradient of entry i reaches only agent i's actions in `own`.
         """
         return torch.where(self.is_own, own.unsqueeze(-2), joint.unsqueeze(-2))
-
-
-def last_actions(vectors: dict[str, Tensor], first: Tensor, before: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns every agent's action at the timestep before, by role [R, B, n, P]; zero where an agent is new.
-
-        last_0 = before;  last_t = vectors_{t-1};  last_t = 0 where first_t
-
-    Args:
-        vectors: Action vectors by role, in the team's order [T, B, n, P].
-        first: [R, B, N] bool with R = T, or T + 1 with the timestep to bootstrap from.
-        before: Action vectors before the first timestep, by role [B, n, P].
-    """
-    timesteps = len(first)
-    last, start = {}, 0
-    for role, vector in vectors.items():
-        agents = slice(start, start + vector.shape[-2])
-        start = agents.stop
-        shifted = torch.cat([before[role].unsqueeze(0), vector[: timesteps - 1]])
-        last[role] = shifted.masked_fill(first[..., agents].unsqueeze(-1), 0)
-    return last
 
 
 def pad_by_agent(vectors: dict[str, Tensor]) -> Tensor:

@@ -1,5 +1,5 @@
-"""Feed-forward layers with one set of parameters, or with `G` sets that are applied in one batched product, and action
-vectors as their inputs.
+"""Feed-forward layers with one set of parameters, or with `G` sets that are applied in one batched product, activation
+functions, and action vectors as inputs of layers.
 
 Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] to [G, M, out]; entry g uses set g.
 """
@@ -13,15 +13,52 @@ from torch import Tensor, nn
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.nets.activations import ACTIVATIONS
 from coterie.nets.config import Init, NetworkConfig
 from coterie.nets.initialization import GAINS, orthogonal, xavier_normal
+from coterie.nets.layer_norm import LayerNorm
 
 _MANY_ROWS, _FEW_COLUMNS, _PADDED_COLUMNS = 1024, 8, 16
 """On a CPU, a product of at least that many rows with at most that few columns is padded with zero columns to the width
 that the kernels process at once. Forward and backward, 12,288 x 64 by 64 x 5 took 3.8 ms and takes 2.6 ms with one
 thread of an AMD EPYC, 2.2 and 1.5 ms with two.
 """
+
+
+def tanh_(x: Tensor) -> Tensor:
+    """tanh(x) = 2 sigmoid(2 x) - 1 in place, accurate to 2e-7 and four to six times as fast as PyTorch's on a CPU."""
+    return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)
+
+
+class _Tanh(torch.autograd.Function):
+    """`tanh_` with the gradient of tanh."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.mark_dirty(x)
+        y = tanh_(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(grad, y)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Overwrites x with tanh(x), differentiable once; x must not be needed elsewhere. See `tanh_`."""
+    if not torch.is_grad_enabled():
+        return tanh_(x)
+    return _Tanh.apply(x)  # pyright: ignore[reportReturnType]
+
+
+ACTIVATIONS = {
+    "tanh": tanh,
+    "relu": torch.relu,
+    "elu": nn.functional.elu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+}
 
 
 class Linear(nn.Module):
@@ -53,21 +90,6 @@ class Linear(nn.Module):
         padding = (0, _PADDED_COLUMNS - columns)
         padded = product(nn.functional.pad(self.bias, padding), x, nn.functional.pad(self.weight, padding))
         return padded[..., :columns].contiguous()
-
-
-class LayerNorm(nn.Module):
-    """Layer normalization with a learned scale and shift per feature, and per set."""
-
-    def __init__(self, features: int, sets: int | None):
-        super().__init__()
-        shape = (features,) if sets is None else (sets, 1, features)
-        self.weight = nn.Parameter(torch.ones(shape))
-        self.bias = nn.Parameter(torch.zeros(shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight.ndim == 1:
-            return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias)
-        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
 
 
 class MLP(nn.Module):

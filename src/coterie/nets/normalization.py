@@ -22,9 +22,9 @@ class ObservationNormalizer:
     """
 
     def __init__(self, blocks: tuple[Block, ...], device: torch.device, clip: float = 10.0):
-        self._blocks = tuple(block for block in blocks if block.has_vector_obs)
+        self._blocks = tuple(block for block in blocks if len(obs_shape(block)) == 1)
         self._device, self._clip = device, clip
-        self._moments: dict[str, Moments] = {b.name: initial_moments(b.obs_size, device) for b in self._blocks}
+        self._moments: dict[str, Moments] = {b.name: initial_moments(obs_shape(b)[0], device) for b in self._blocks}
         self.buffers = nn.Module()
         self._update_buffers()
 
@@ -58,3 +58,8 @@ class ObservationNormalizer:
             name: {key: value.to(self._device) for key, value in moments.items()} for name, moments in state.items()
         }
         self._update_buffers()
+
+
+def obs_shape(block: Block) -> tuple[int, ...]:
+    """Returns the shape of an agent's observation; () if it is not one array."""
+    return block.roles[0].observation_space.shape or ()

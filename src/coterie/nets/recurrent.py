@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.types import HiddenState
-from coterie.nets.activations import tanh_
 from coterie.nets.config import NetworkConfig, RNNKind
 from coterie.nets.initialization import orthogonal
-from coterie.nets.layers import MLP, Linear
+from coterie.nets.layers import MLP, Linear, tanh_
 
 _STATE_NAMES: dict[str, tuple[str, ...]] = {"none": (), "gru": ("h",), "lstm": ("h", "c")}
 

@@ -11,8 +11,13 @@ from torch import Tensor, nn
 
 from coterie.core.tree import register_pytree
 from coterie.core.types import Action
-from coterie.math.action_sampling import draw_noise
-from coterie.math.soft_values import bounded_log_std, choice_distribution, max_entropy, sample_squashed
+from coterie.math.action_sampling import (
+    bounded_log_std,
+    choice_distribution,
+    draw_noise,
+    max_entropy,
+    sample_squashed,
+)
 from coterie.nets.team import Block, join_blocks, join_choices
 
 
@@ -22,7 +27,7 @@ class PolicySample:
     """A policy's distribution of choices at some timesteps, and one action sampled from the policy.
 
     Attributes:
-        prob, log_prob: Of every choice [.., N, A], as in `coterie.math.soft_values`.
+        prob, log_prob: Of every choice [.., N, A], as in `coterie.math.action_sampling`.
         log_density: Log-density of the sampled numbers [.., N].
         max_entropy: Entropy of uniform choices among those available [.., N].
         action: By role; numbers have a gradient.

@@ -44,17 +44,6 @@ class Block:
         """Action space of each agent."""
         return self.roles[0].action
 
-    @cached_property
-    def has_vector_obs(self) -> bool:
-        """True if an observation is one vector."""
-        return len(self.roles[0].observation_space.shape or ()) == 1
-
-    @cached_property
-    def obs_size(self) -> int:
-        """Number of features of an observation that is a vector."""
-        assert self.has_vector_obs
-        return self.roles[0].observation_space.shape[0]  # pyright: ignore[reportOptionalSubscript]
-
     def join_obs(self, obs: dict[str, Tree]) -> Tree:
         """Concatenates the roles' observations [.., n, ..] along the agent axis."""
         if len(self.roles) == 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.distributions import choice_log_probs, mix_with_uniform
+from coterie.math.choices import mask_logits
+from coterie.math.distributions import choice_log_probs, component_log_probs
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
+from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
+from coterie.nets.last_actions import last_actions
 from coterie.nets.layers import action_size
 from coterie.nets.team import Block, join_choices
 from coterie.policies.base import Mode
@@ -130,3 +132,38 @@ class EpsilonSoftPolicy(StochasticPolicy):
 def _network_state(hidden_state: HiddenState) -> HiddenState:
     """The part of the policy's hidden state that belongs to its network."""
     return {name: value for name, value in hidden_state.items() if name != _LAST}
+
+
+def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+    """Mixes the choices of a policy with uniform choices among those available, in every component.
+
+        pi'(a) = (1 - eps) pi(a) + eps / |available|;  0 where masked
+
+    Args:
+        spec: Action space of each agent.
+        params: [.., sum A + C].
+        mask: [.., sum A] bool; None: all choices are available.
+        epsilon: In [0, 1].
+
+    Returns:
+        Parameters of the same shape, with log pi' in place of the logits.
+
+    Source: Foerster et al. 2018, section 5.
+    """
+    if epsilon == 0 or not spec.choices:
+        return params
+    parts, start = [], 0
+    for log_p in component_log_probs(spec, params, mask):
+        width = log_p.shape[-1]
+        if mask is None:
+            mixed = ((1 - epsilon) * log_p.exp() + epsilon / width).log()
+        else:
+            available = mask[..., start : start + width]
+            mixed = (1 - epsilon) * log_p.exp() + epsilon / available.sum(-1, keepdim=True)
+            # log(0) would have an infinite gradient, which 0 x inf turns into NaN.
+            mixed = mask_logits(torch.where(available, mixed, 1.0).log(), available)
+        parts.append(mixed)
+        start += width
+    if spec.continuous:
+        parts.append(params[..., start:])
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.optimizer import Optimizer
-from coterie.algos.rollouts import valid_mask
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
@@ -33,10 +32,11 @@ from coterie.math.adversarial_imitation import (
     negative_reward,
     positive_reward,
 )
+from coterie.math.returns import valid_mask
 from coterie.math.statistics import masked_mean
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
-from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.normalization import ObservationNormalizer, obs_shape
 from coterie.nets.team import build_agent_network, join_blocks, team_blocks
 from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
@@ -98,7 +98,7 @@ class GAIL(RewardSignal):
         network = NetworkConfig(config.hidden_sizes, config.activation, share_params=config.share_params)
         nets = {}
         for block in self.blocks:
-            inputs = block.obs_size + (action_size(block.action_spec) if config.actions else 0)
+            inputs = obs_shape(block)[0] + (action_size(block.action_spec) if config.actions else 0)
             sets = block.n if config.share_params == "none" else None
             nets[block.name] = build_agent_network(inputs, 1, network, weights, sets=sets)
         return nn.ModuleDict(nets)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
-from coterie.algos.rollouts import agent_rewards, valid_mask
 from coterie.config import registry
 from coterie.config.rewards import RewardsConfig, SignalConfig
 from coterie.config.schema import Choice
@@ -18,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.metrics import declare
 from coterie.core.seeds import seed_of
 from coterie.core.types import Rollout
+from coterie.math.returns import agent_rewards, valid_mask
 from coterie.math.statistics import masked_moments
 from coterie.policies.base import Policy
 from coterie.rewards.signal import RewardSignal, reward_metrics

@@ -17,7 +17,6 @@ from coterie.algos.replay import memory
 from coterie.algos.replay.checkpoint import SegmentedState, example_of
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.algos.replay.storage import RingStorage, SequenceSampler, join_rollout, split_rollout
-from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Rollout
@@ -175,7 +174,7 @@ class ReplayBuffer:
             "generator": self.generator.get_state(),
             "head": self.head,
             "priority_beta": self.priority_beta,
-            "shape": self._shape(),
+            "shape": self.spec.shape,
         }
         return state if self._segments is None else state | self._segments.state_dict(self.head)
 
@@ -185,12 +184,7 @@ class ReplayBuffer:
         Raises:
             UserError: If the state is one of a buffer with other settings.
         """
-        if list(state["shape"]) != self._shape():
-            raise UserError(
-                "the checkpoint's replay buffer has timesteps, environments, rollout length, sequence length and "
-                f"sequence start {state['shape']}, this run's {self._shape()}. Restore the config.yaml that the run "
-                f"was started with."
-            )
+        self.spec.require_shape(list(state["shape"]))
         self.generator.set_state(state["generator"].cpu())
         self.priority_beta, self.head = state["priority_beta"], state["head"]
         self.storage, self.sampler = None, None
@@ -201,7 +195,3 @@ class ReplayBuffer:
         assert self._segments is not None
         self._segments.load_state_dict(state)
         self._resumed = True
-
-    def _shape(self) -> list[Any]:
-        spec = self.spec
-        return [spec.timesteps, spec.num_envs, spec.rollout_length, spec.sequence_length, spec.sequence_start]

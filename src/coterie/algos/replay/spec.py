@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -83,6 +83,20 @@ class ReplaySpec:
         """Smallest integer type that holds every discrete action of the team."""
         choices = max((n for role in self.team.roles for n in role.action.choices), default=1)
         return torch.uint8 if choices <= 1 << 8 else torch.int16 if choices <= 1 << 15 else torch.int32
+
+    @property
+    def shape(self) -> list[Any]:
+        """Sizes that have to be equal to resume from a checkpoint."""
+        return [self.timesteps, self.num_envs, self.rollout_length, self.sequence_length, self.sequence_start]
+
+    def require_shape(self, saved: list[Any]) -> None:
+        """Raises UserError if the `shape` of a checkpoint's buffer is another one."""
+        if saved != self.shape:
+            raise UserError(
+                "the checkpoint's replay buffer has timesteps, environments, rollout length, sequence length and "
+                f"sequence start {saved}, this run's {self.shape}. Restore the config.yaml that the run was started "
+                "with."
+            )
 
     def require_sequences(self) -> None:
         """Checks that the buffer has room for `min_sequences` sequences.

@@ -1,18 +1,15 @@
-"""Squashed Gaussians and soft values: literal numbers and identities."""
+"""Squashed Gaussians and choices: literal numbers and identities; `test_distributions.py` tests other samples."""
 
 import math
 
 import pytest
 import torch
 
-from coterie.math.soft_values import (
+from coterie.math.action_sampling import (
     bounded_log_std,
     choice_distribution,
-    entropy,
-    expected_q,
     max_entropy,
     sample_squashed,
-    soft_value,
 )
 
 
@@ -69,7 +66,7 @@ def test_masked_choices_have_probability_and_log_prob_zero():
     prob, log_prob = choice_distribution((3, 2), logits, mask)
     assert prob.tolist() == pytest.approx([1 / 3, 2 / 3, 0, 0.75, 0.25])
     assert log_prob.tolist() == pytest.approx([math.log(1 / 3), math.log(2 / 3), 0, math.log(0.75), math.log(0.25)])
-    (expected_q(prob, torch.arange(5.0)) + entropy(prob, log_prob, torch.zeros(()))).backward()
+    (prob * (torch.arange(5.0) - log_prob)).sum().backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
     assert logits.grad[2] == 0
@@ -81,27 +78,3 @@ def test_masked_choices_have_probability_and_log_prob_zero():
 def test_max_entropy_counts_available_choices():
     mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False, True, False, False, True]])
     assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0])
-
-
-def test_entropy_is_exact_for_choices_and_sampled_for_numbers():
-    prob = torch.tensor([0.5, 0.25, 0.25])
-    assert entropy(prob, prob.log(), torch.tensor(0.0)).item() == pytest.approx(1.5 * math.log(2))
-    assert entropy(prob, prob.log(), torch.tensor(-2.0)).item() == pytest.approx(1.5 * math.log(2) + 2)
-
-
-def test_expected_q_of_components_is_summed():
-    prob, q = torch.tensor([0.5, 0.5, 0.2, 0.8]), torch.tensor([1.0, 3.0, 10.0, 20.0])
-    assert expected_q(prob, q).item() == pytest.approx(2 + 18)
-
-
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
-def test_the_optimal_soft_policy_is_the_softmax_of_q(alpha):
-    """V = alpha logsumexp(Q / alpha); every other policy has a lower value."""
-    q, temperature = torch.tensor([1.0, 0.0, -2.0]), torch.tensor(alpha)
-    prob, log_prob = choice_distribution((3,), q / alpha, None)
-    best = soft_value(q, prob, entropy(prob, log_prob, torch.zeros(())), temperature).item()
-    assert best == pytest.approx(alpha * math.log(sum(math.exp(x / alpha) for x in q.tolist())), abs=1e-5)
-    for seed in range(20):
-        logits = torch.randn(3, generator=torch.Generator().manual_seed(seed))
-        prob, log_prob = choice_distribution((3,), logits, None)
-        assert soft_value(q, prob, entropy(prob, log_prob, torch.zeros(())), temperature).item() < best

@@ -1,11 +1,10 @@
-"""Rollouts: resets of centralized critics, and minibatches."""
+"""Sequences of a rollout: resets of centralized critics."""
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from coterie.algos import rollouts, sequences
+from coterie.algos import sequences
 
 
 def flags(alive, first, acted):
@@ -24,14 +23,3 @@ def test_a_single_new_agent_does_not_reset_the_critic_of_the_team():
 def test_the_critic_is_reset_after_each_final_timestep():
     rollout = flags([[1, 1], [1, 0], [1, 1], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]], [1, 0, 0, 1])
     assert sequences.critic_first(rollout, True).flatten().tolist() == [False, False, True, True]
-
-
-@pytest.mark.parametrize(("num_samples", "sizes"), [(16, [2] * 7 + [1] * 2), (18, [2] * 9), (9, [1] * 9), (4, [1] * 4)])
-def test_samples_are_partitioned_into_the_requested_number_of_minibatches(num_samples, sizes):
-    """Chunks of equal size would split 16 samples into 8 minibatches instead of 9."""
-    batch, shuffle = {"x": torch.arange(float(num_samples))}, torch.Generator().manual_seed(0)
-    parts = [part["x"] for part, _ in rollouts.minibatches(batch, None, torch.arange(num_samples), 9, shuffle=shuffle)]
-    assert [len(part) for part in parts] == sizes
-    assert sorted(torch.cat(parts).tolist()) == list(range(num_samples))
-    partition = [part for part in rollouts.minibatch_indices(num_samples, 9, None, shuffle) if part is not None]
-    assert [len(part) for part in partition] == sizes

@@ -1,0 +1,82 @@
+"""Minibatches of a rollout: of timesteps, of sequences, and of chunks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.tree import Tree, tree_map
+from coterie.core.types import Rollout
+
+
+def minibatches(
+    batch: Any, hidden_states: Tree | None, candidates: Tensor, num_minibatches: int, *, shuffle: torch.Generator
+) -> Iterator[tuple[Any, Tree]]:
+    """Yields minibatches in a new random order, each with the hidden states before it ({} without).
+
+    Args:
+        batch: Tensors [M, ..] of timesteps, or [L, M, ..] of sequences if there are hidden states.
+        hidden_states: Tensors [M, ..], the hidden states before each sequence.
+        candidates: Indices along M to draw from.
+        num_minibatches: Number of parts.
+        shuffle: Source of the random order.
+    """
+    sample_axis = 1 if hidden_states else 0
+    order = candidates[torch.randperm(len(candidates), generator=shuffle).to(candidates.device)]
+    for chosen in _partition(order, num_minibatches):
+        minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
+        yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
+
+
+def minibatch_indices(
+    num_samples: int, num_minibatches: int, batch_size: int | None, shuffle: torch.Generator
+) -> list[Tensor | None]:
+    """Returns the sample indices of each minibatch; None stands for all samples.
+
+    Each minibatch draws `batch_size` samples without replacement. If it is None, minibatches partition the samples.
+    """
+    if batch_size is not None:
+        return [torch.randperm(num_samples, generator=shuffle)[:batch_size] for _ in range(num_minibatches)]
+    if num_minibatches == 1:
+        return [None]
+    return [*_partition(torch.randperm(num_samples, generator=shuffle), num_minibatches)]
+
+
+def _partition(order: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Splits indices into `count` parts, none of them empty unless there are fewer indices."""
+    chunks = order.chunk(count)  # may be fewer than asked for: 16 in 9 parts are 8 of 2
+    return chunks if len(chunks) == count or len(order) < count else order.tensor_split(count)
+
+
+def select_envs(rollout: Rollout, indices: Tensor) -> Rollout:
+    """Returns the rollout of some of its environments or sequences."""
+
+    def select(name: str, value: Tree) -> Tree:
+        env_axis = 0 if name == "hidden_state" else 1
+        return tree_map(lambda x: x.index_select(env_axis, indices), value)
+
+    return Rollout(**{name: select(name, value) for name, value in vars(rollout).items()})
+
+
+def backward_in_time(
+    length: int, num_chunks: int, step: Callable[[slice], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Trains a critic on chunks of time, from the last to the first.
+
+    Args:
+        length: Number of timesteps L.
+        num_chunks: Number of chunks, at most one per timestep. Surplus timesteps go to the latest chunks.
+        step: Trains on a slice of timesteps. Returns the values before the step [timesteps, ..] and a report.
+
+    Returns:
+        The values of all timesteps before the step on them [L, ..], and the mean report.
+    """
+    values, reports = [], []
+    for chunk in torch.arange(length).flip(0).tensor_split(min(num_chunks, length)):
+        value, report = step(slice(int(chunk[-1]), int(chunk[0]) + 1))
+        values.append(value)
+        reports.append(report)
+    return torch.cat(values[::-1]), torch.stack(reports).mean(0)
