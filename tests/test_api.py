@@ -81,6 +81,7 @@ def test_every_public_name_exists_and_no_module_has_the_same_name():
 # ------------------------------------------------------------------------------------------------ commands as functions
 
 
+@pytest.mark.slow
 def test_train_evaluate_resume_and_play_are_functions(spread: coterie.TrainingResult, tmp_path: Path):
     assert spread.exit_code == 0
     result = trained(tmp_path / "run", algo={"name": "ippo", "lr": 1e-3}, env="particle/simple_spread")
@@ -164,6 +165,7 @@ def episode(env: Any, player: Player) -> tuple[list[dict[str, np.ndarray]], list
     return observations, actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
 def test_greedy_actions_equal_those_of_the_batched_policy(tmp_path: Path, rnn: str):
     settings = {"algo.rnn": rnn, "algo.rnn_size": 8, "algo.normalize_obs": False}
@@ -183,6 +185,7 @@ def test_greedy_actions_equal_those_of_the_batched_policy(tmp_path: Path, rnn: s
         assert len(np.unique(found)) > 2
 
 
+@pytest.mark.slow
 def test_two_teams_act_together_or_separately(tag: coterie.TrainingResult):
     loaded = randomized(coterie.load(tag))
     observations, actions = episode(simple_tag_v3.parallel_env(max_cycles=25), loaded.player(mode="greedy"))
@@ -195,6 +198,7 @@ def test_two_teams_act_together_or_separately(tag: coterie.TrainingResult):
         assert [single.act(obs) for obs in observations] == [{agent: a[agent] for agent in agents} for a in actions]
 
 
+@pytest.mark.slow
 def test_roles_of_a_team_act_in_their_own_spaces(tmp_path: Path):
     loaded = coterie.load(trained(tmp_path / "run", env="particle/simple_speaker_listener"))
     _, actions = episode(simple_speaker_listener_v4.parallel_env(max_cycles=25), loaded.player(mode="sample"))
@@ -202,6 +206,7 @@ def test_roles_of_a_team_act_in_their_own_spaces(tmp_path: Path):
     assert {action["speaker_0"] for action in actions} == set(range(3))
 
 
+@pytest.mark.slow
 def test_continuous_actions_are_within_the_bounds_of_the_space(tmp_path: Path):
     loaded = coterie.load(
         trained(tmp_path / "run", algo="ippo", env="particle/simple_spread", **{"env.actions": "continuous"})
@@ -226,6 +231,7 @@ def test_actions_have_the_format_of_the_observations(spread: coterie.TrainingRes
     assert all(type(action) is int for action in by_agent.values())
 
 
+@pytest.mark.slow
 def test_a_single_agent_uses_arrays_without_a_dict(tmp_path: Path):
     loaded = coterie.load(trained(tmp_path / "run", algo="ppo", env="particle/simple"))
     assert loaded.act(np.zeros(4)) in range(5)
@@ -236,6 +242,7 @@ def test_a_single_agent_uses_arrays_without_a_dict(tmp_path: Path):
     assert len(set(drawn)) > 1
 
 
+@pytest.mark.slow
 def test_dead_agents_do_not_act_and_start_again_with_the_initial_hidden_state(tag: coterie.TrainingResult):
     loaded = randomized(coterie.load(tag))
     player, fresh = loaded.player("agent", "greedy"), loaded.player("agent", "greedy")

@@ -60,6 +60,7 @@ def test_an_example_is_short_and_documents_its_usage(example: Path):
     assert len(lines) < (110 if example.stem == "own_algorithm" else 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistaken", [False, True])
 def test_the_example_algorithm_solves_a_probe(mistaken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The control has a learning rate that is too small to learn anything."""

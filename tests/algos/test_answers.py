@@ -296,6 +296,7 @@ def fitted(name, mixer, steps, lr):
 MONOTONIC = torch.tensor([[8.0, -12, -12], [-12, 0, 0], [-12, 0, 0]])
 
 
+@pytest.mark.slow
 def test_vdn_fits_climbing_and_the_counterexample_by_least_squares():
     """The fit is row mean + column mean - mean. Its best joint action in Climbing is (2, 2), with reward 5."""
     fit, _ = fitted("climbing", "vdn", 300, 3e-2)
@@ -308,12 +309,14 @@ def test_vdn_fits_climbing_and_the_counterexample_by_least_squares():
     assert error == pytest.approx(455.11, abs=0.1)
 
 
+@pytest.mark.slow
 def test_qmix_cannot_fit_a_non_monotonic_game():
     """The squared error of monotonic tables is at least 288. QPLEX has no such restriction."""
     assert 287.9 < fitted("monotonic", "qmix", 300, 2e-2)[1] < 320.5
     assert fitted("monotonic", "qplex", 300, 2e-2)[1] < 280
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "reward"), [(-30.0, 2.0), (0.0, 10.0)])
 @pytest.mark.parametrize("name", ["ippo", "coma"])
 def test_policy_gradients_choose_the_safe_action_under_a_large_penalty(name, k, reward):

@@ -69,6 +69,7 @@ def test_advantages_and_the_policy_gradient_in_climbing(monkeypatch):
     torch.testing.assert_close(bias.grad, gradient, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_critic_learns_the_table_of_climbing():
     settings = {"gamma": 0.0, "critic_hidden_sizes": (64,), "critic_time_chunks": 2}
     algorithm, _, _ = train(climbing(7), 120, lr=1e-9, critic_lr=1e-2, **settings)
@@ -156,6 +157,7 @@ def log_probs(algorithm, rollout):
     return torch.where(batch.taken > 0, log_pi, 0.0).sum(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
 @pytest.mark.parametrize(
     "settings", [{}, {"obs_last_action": True, "critic_last_action": True, "critic": "joint_state"}]
@@ -210,6 +212,7 @@ def weights(algorithm):
     return tree_leaves({**algorithm.state_dict()["policy"]["module"], **algorithm.critic.state_dict()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_observations_and_rewards_of_dead_agents_do_not_change_weights(kind, rnn):
@@ -246,6 +249,7 @@ def test_final_timesteps_are_not_learned_from(final):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True)) == final
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others_matter", [False, True])
 def test_an_irrelevant_teammate_gets_no_credit(monkeypatch, others_matter):
     """The reward depends on agent 0 only, so that agent 1's advantage is about 0. In the control it depends on both."""
@@ -379,6 +383,7 @@ def test_the_critic_is_trained_backward_in_time_and_advantages_use_values_before
     assert not torch.equal(after[:-1], q)  # the control: the steps change the values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
 def test_a_resumed_learner_has_the_same_bits(kind, rnn):
     settings = {

@@ -11,6 +11,8 @@ from families import climbing
 from learners import mean_reward
 from learners import train_coma as train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("seed", "entropy_bonus"), [(0, True), (1, True), (1, False)])
 def test_coma_converges_to_the_second_best_reward_in_climbing(seed, entropy_bonus):

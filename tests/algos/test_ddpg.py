@@ -342,6 +342,7 @@ def test_hard_updates_are_counted_in_gradient_steps_of_the_critic():
     assert equal == [False, False, True, False, False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_observations_of_dead_agents_do_not_change_weights(critic, rnn):
@@ -384,6 +385,7 @@ def test_final_timesteps_are_not_learned_from(rnn):
     assert not torch.equal(clean, weights(0.5, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rnn", "start"), [("none", "episode"), ("gru", "episode"), ("lstm", "rollout")])
 def test_a_resumed_learner_has_the_same_bits(rnn, start):
     """Including replay buffer, priorities, target networks, optimizers, noise, counters and generators."""
@@ -433,6 +435,7 @@ class Image(Probe):
         return Observation({"agent": shade.expand(-1, 2, 6, 6, 1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("critic", "share", "rnn"), [("joint", "role", "none"), ("own", "none", "gru")])
 def test_images_are_learned_from(critic, share, rnn):
     algorithm, _ = train(
@@ -549,6 +552,7 @@ def test_exploration_noise_follows_its_schedule():
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_probe_values_bootstrap_at_a_time_limit(limit, n_step):
@@ -559,6 +563,7 @@ def test_probe_values_bootstrap_at_a_time_limit(limit, n_step):
     assert found == pytest.approx(10, abs=0.7) if limit else found < 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_probe_a_masked_best_action_is_not_taken(masked):
     """In the negative control nothing is masked, and the best action is taken."""
@@ -568,6 +573,7 @@ def test_probe_a_masked_best_action_is_not_taken(masked):
     assert run_policy(algorithm, world)[2].mean().item() == pytest.approx(1.0 if masked else 2.0, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["none", "role"])
 def test_probe_agents_with_equal_observations_are_distinguished(share):
     """Agent 0 is rewarded for action 0, agent 1 for action 1. Shared parameters without an id cannot learn this."""
@@ -578,6 +584,7 @@ def test_probe_agents_with_equal_observations_are_distinguished(share):
     assert run_policy(blind, world)[2].mean() < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["gru", "none"])
 def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     """The cue is shown at the first timestep and needed at the third."""

@@ -45,6 +45,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "rnn"), CASES)
 def test_all_supported_action_spaces_are_learned_from(name, kind, rnn):
     """Two roles with different spaces, masks, deaths and group rewards; dead agents observe NaN."""
@@ -75,6 +76,7 @@ def test_images_and_dictionaries_are_learned_from(name, rnn, world):
     assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_restored_learner_continues_bit_for_bit(name):
     """With a recurrent network where it is supported, from a copy of the state like that of a checkpoint."""

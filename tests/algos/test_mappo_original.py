@@ -212,6 +212,7 @@ def test_the_entropy_bonus_decays_with_each_update_to_its_minimum():
 # ---------------------------------------------------------------------------------------------------------- invariants
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", Everything.KINDS)
 @pytest.mark.parametrize("critic", ["own", "joint_state"])
 def test_a_resumed_learner_has_the_same_bits(kind, critic):
@@ -264,6 +265,7 @@ def test_incompatible_settings_are_refused_in_one_line(settings, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_mistake", [False, True])
 def test_probe_the_action_depends_on_the_observation(with_mistake, monkeypatch):
     """The observation names the rewarded choice. The control takes the advantages of another environment."""

@@ -118,6 +118,7 @@ def test_the_reward_of_a_terminal_step_changes_the_critic(name):
     assert not same(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("name", PRESETS)
 def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn):
@@ -145,6 +146,7 @@ def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn)
     assert not same(nowhere, acted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["dead", "alive"])
 @pytest.mark.parametrize("name", ["ippo", "poca", "iql", "ddpg", "td3", "sac"])
 def test_masks_of_learners_exclude_dead_agents(name, where):
@@ -231,6 +233,7 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESUMED)
 def test_each_part_of_the_state_is_needed_to_resume(name):
     """With all parts, metrics and weights have the same bits. Each part in turn is left in its initial state:
@@ -314,6 +317,7 @@ def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
 # ------------------------------------------------------------------------------------------------- probes of MA-POCA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_poca_does_not_take_a_masked_best_action(masked):
     """In the control nothing is masked, and the best action is taken."""
@@ -323,6 +327,7 @@ def test_poca_does_not_take_a_masked_best_action(masked):
     assert found == pytest.approx(1.0 if masked else 2.0, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent_id", [True, False])
 def test_poca_distinguishes_agents_with_equal_observations_by_their_id(agent_id):
     """Agent i should choose i, which a shared policy cannot do without ids."""

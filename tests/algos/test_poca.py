@@ -110,6 +110,7 @@ def test_final_timesteps_are_not_learned_from():
         assert (algorithm.update(rollout, 0.0)["policy/kl"] < 1) == on_final_timesteps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", RNNS)
 def test_a_resumed_learner_has_the_same_bits(rnn):
     """In the controls one part of the state is missing."""
@@ -200,6 +201,7 @@ def test_the_target_of_a_dying_agent_bootstraps_from_the_value_of_the_group(with
     torch.testing.assert_close(target[last], rollout.group_reward[..., 0][last])  # no bootstrapping at termination
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_mistake", [False, True])
 def test_probe_an_early_sacrifice_is_learned_unless_returns_end_with_the_agent(with_mistake, monkeypatch):
     if with_mistake:
@@ -211,6 +213,7 @@ def test_probe_an_early_sacrifice_is_learned_unless_returns_end_with_the_agent(w
     assert leaving < 0.1 if with_mistake else leaving > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [True, False])
 def test_probe_the_critic_knows_the_number_of_members(counts):
     """The control removes the count from its input. All members have equal observations."""
@@ -253,6 +256,7 @@ def test_signals_have_values_discounts_and_weights_of_their_own():
     torch.testing.assert_close(batch.advantage[..., 0], 2.0 * difference[..., 0] + 3.0 * difference[..., 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [1.0, 0.0])
 def test_probe_a_second_signal_is_learned_from_by_its_weight(weight):
     streams = (RewardStream(name="extrinsic"), RewardStream(name="bonus", weight=weight, gamma=0.9))
@@ -271,6 +275,7 @@ def test_probe_a_second_signal_is_learned_from_by_its_weight(weight):
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [True, False])
 def test_probe_values_bootstrap_at_a_time_limit(limit):
     """A constant reward with gamma 0.9 has the value 10. Under termination, the control, the value is lower."""
@@ -281,6 +286,7 @@ def test_probe_values_bootstrap_at_a_time_limit(limit):
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["gru", "none"])
 def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     """Observed at the first step and needed at the third."""
@@ -295,6 +301,7 @@ def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     assert found > 0.9 if rnn != "none" else found < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others_matter", [False, True])
 def test_probe_an_irrelevant_teammate_has_no_advantage(others_matter):
     """Only the first agent's choice has a reward, which the other agent's baseline knows. In the control both choices

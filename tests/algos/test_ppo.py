@@ -68,6 +68,7 @@ def test_the_ratio_is_one_for_all_kinds_of_parameter_sharing(share, rnn):
     assert metrics["policy/grad_norm"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_observations_and_rewards_of_dead_agents_do_not_change_weights(critic, rnn):
@@ -157,6 +158,7 @@ def test_schedules_follow_the_progress_of_the_run():
     assert half["policy/entropy_coef"] == pytest.approx(0.002)
 
 
+@pytest.mark.slow
 def test_values_converge_while_their_normalization_is_learned():
     """Advantages are computed from denormalized values: see test_answers.py."""
     world = Probe(observation=observe_x, reward=lambda x, age, d, c: torch.full((len(x), 1), 50.0))
@@ -209,6 +211,7 @@ def test_incompatible_settings_are_refused():
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [True, False])
 def test_probe_values_bootstrap_at_a_time_limit(limit):
     """A constant reward with gamma 0.9 has the value 10. Under termination, the control, the value is lower."""
@@ -219,6 +222,7 @@ def test_probe_values_bootstrap_at_a_time_limit(limit):
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_probe_a_masked_best_action_is_not_taken(masked):
     """In the control nothing is masked, and the best action is taken."""
@@ -228,6 +232,7 @@ def test_probe_a_masked_best_action_is_not_taken(masked):
     assert mean_reward(algorithm, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["gru", "lstm", "none"])
 def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     """Observed at the first step and needed at the third."""
@@ -242,6 +247,7 @@ def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     assert found > 0.9 if rnn != "none" else found < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "agent_id"), [("all", True), ("none", False), ("role", False)])
 def test_probe_agents_with_equal_observations_are_distinguished(share, agent_id):
     """Agent i should choose i, which shared parameters without ids cannot represent."""

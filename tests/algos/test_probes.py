@@ -21,6 +21,8 @@ from coterie.core.types import Action
 from families import FAMILIES
 from learners import collect_rollout, run_policy
 
+pytestmark = pytest.mark.slow
+
 NUMBER = spaces.Box(-1.0, 1.0, (1,))
 CLIPPED = {"rollout_length": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "value_clip_eps": None}
 REPLAYED = {"rollout_length": 8, "lr": 1e-2, "batch_size": 64, "gradient_steps": 8}

@@ -130,6 +130,7 @@ def train_on_game(name, updates, **settings):
     return payoff_table(algorithm, env)
 
 
+@pytest.mark.slow
 def test_vdn_fits_climbing_by_least_squares():
     """The exact solution is row mean plus column mean minus total mean. Its greedy joint action (2, 2) has payoff 5."""
     fit = train_on_game("climbing", 60, mixer="vdn")
@@ -139,6 +140,7 @@ def test_vdn_fits_climbing_by_least_squares():
     assert divmod(int(fit.argmax()), 3) == (2, 2)
 
 
+@pytest.mark.slow
 def test_vdn_and_qmix_find_their_best_fit_of_the_counterexample():
     pay = torch.tensor([[8.0, -12, -12], [-12, 0, 0], [-12, 0, 0]])
     fit = train_on_game("monotonic", 60, mixer="vdn")
@@ -149,12 +151,14 @@ def test_vdn_and_qmix_find_their_best_fit_of_the_counterexample():
     assert 280 < error < 335
 
 
+@pytest.mark.slow
 def test_weighted_qmix_finds_the_optimum_that_qmix_misses():
     weighted = train_on_game("monotonic", 200, mixer="qmix", weighting="optimistic", weighting_alpha=0.05)
     assert int(weighted.argmax()) == 0
     assert int(train_on_game("monotonic", 120, mixer="qmix").argmax()) != 0  # negative control: without weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("vdn", 7), ("none", 7)])
 def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
     env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
@@ -182,6 +186,7 @@ def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
 # ------------------------------------------------------------------------------------------------------------- probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [True, False])
 def test_values_bootstrap_at_a_time_limit(limit):
     """A reward of 1 forever has value 10. In the negative control, episodes terminate instead."""
@@ -193,6 +198,7 @@ def test_values_bootstrap_at_a_time_limit(limit):
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_masked_action_is_neither_taken_nor_bootstrapped_from(masked):
     """The best action has reward 1 and is masked; the others have 0.5: values are 5 with the mask, 10 without."""
@@ -208,6 +214,7 @@ def test_a_masked_action_is_neither_taken_nor_bootstrapped_from(masked):
     assert (rollout.action["agent"].discrete[rollout.acted[:-1]] == 0).any() != masked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rnn", "start", "learns"),
     [
@@ -231,6 +238,7 @@ def test_only_recurrent_networks_remember_a_cue(rnn, start, learns):
     assert (mean_greedy_reward(algorithm, env) * 3 > 0.95) == learns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent_id", [True, False])
 def test_agents_with_equal_observations_are_distinguished_by_their_id(agent_id):
     """Agent 0 is rewarded for action 0, agent 1 for action 1. The negative control has no id."""
@@ -241,6 +249,7 @@ def test_agents_with_equal_observations_are_distinguished_by_their_id(agent_id):
     assert (mean_greedy_reward(algorithm, env) > 1.9) == agent_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", ["vdn", "none"])
 def test_vdn_is_exact_for_a_sum_of_rewards(mixer):
     """In the negative control, independent learners fit the half of the reward that each receives."""
@@ -256,6 +265,7 @@ def test_vdn_is_exact_for_a_sum_of_rewards(mixer):
     assert q.amax(-1).sum().item() == pytest.approx(5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_q_of_a_multi_discrete_action_is_the_sum_over_components():
     def pay(x, age, d, c):
         return (d == 1).float()  # the probe passes only the first component
@@ -467,6 +477,7 @@ def test_acting_and_learning_compute_the_same_q():
 KINDS = list(itertools.product(("discrete", "multi_discrete"), ("none", "gru", "lstm"), MIXERS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rnn", "mixer"), KINDS)
 def test_resume_is_bit_identical(kind, rnn, mixer):
     """Including replay buffer, priorities, target networks, epsilon, statistics and generators."""

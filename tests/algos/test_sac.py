@@ -156,6 +156,7 @@ def test_all_kinds_of_parameter_sharing_learn(share, rnn, start):
     assert algorithm.temperature().shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_observations_of_dead_agents_do_not_change_weights(critic, rnn):
@@ -464,6 +465,7 @@ def test_impossible_settings_are_refused():
 # -------------------------------------------------------------------------------------------------------- exact ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_probe_the_policy_of_one_state_converges_to_the_softmax_of_q(alpha):
     """pi = softmax(Q / alpha) and V = alpha logsumexp(Q / alpha), with rewards 0, 1, -1 and a fixed temperature."""
@@ -482,6 +484,7 @@ def test_probe_the_policy_of_one_state_converges_to_the_softmax_of_q(alpha):
     assert (draw.prob[0, 0, 0] - control).abs().max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_probe_a_learned_temperature_holds_the_entropy_at_its_target(kind, learn):
@@ -500,6 +503,7 @@ def test_probe_a_learned_temperature_holds_the_entropy_at_its_target(kind, learn
     assert (abs(found - wanted) < 0.25) == learn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_probe_the_entropy_increases_to_its_target_under_zero_rewards(kind, learn):
@@ -544,6 +548,7 @@ def test_the_target_entropy_depends_on_available_choices(masked):
     assert loss.item() == pytest.approx(mean_entropy.item() - wanted, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistaken", [False, True])
 def test_probe_the_reward_of_a_terminal_step_is_learned(mistaken, monkeypatch):
     """Each step terminates. The negative control leaves terminal steps out of the loss, as some public code does."""
@@ -556,6 +561,7 @@ def test_probe_the_reward_of_a_terminal_step_is_learned(mistaken, monkeypatch):
     assert abs(found) < 0.5 if mistaken else found == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rnn", "limit"), [("none", True), ("none", False), ("gru", True)])
 def test_probe_values_bootstrap_at_a_time_limit(limit, rnn):
     """A reward of 1 forever has value 10 with gamma 0.9. In the negative control, episodes terminate instead."""
@@ -572,6 +578,7 @@ def test_probe_values_bootstrap_at_a_time_limit(limit, rnn):
 # ------------------------------------------------------------------------------------------------------------ probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_probe_a_masked_best_action_is_not_taken(masked):
     """In the negative control nothing is masked, and the best action is taken."""
@@ -582,6 +589,7 @@ def test_probe_a_masked_best_action_is_not_taken(masked):
     assert (greedy(algorithm, collector)["agent"].discrete == (1 if masked else 2)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", RNNS)
 def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     """The cue is shown at the first timestep and needed at the third."""
@@ -599,6 +607,7 @@ def test_probe_only_recurrent_networks_remember_a_cue(rnn):
     assert found > 0.9 if rnn != "none" else found < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "agent_id"), [("role", None), ("none", False), ("role", False)])
 def test_probe_agents_with_equal_observations_are_distinguished(share, agent_id):
     """Agent 0 is rewarded for action 0, agent 1 for action 1. Shared parameters without an id cannot learn this."""
@@ -610,6 +619,7 @@ def test_probe_agents_with_equal_observations_are_distinguished(share, agent_id)
     assert found > 0.95 if (share, agent_id) != ("role", False) else found < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", ["own", "joint"])
 def test_probe_only_a_centralized_critic_knows_the_actions_of_others(critic):
     """Rewarded for equal actions: Q is 1 for equal and 0 for different ones. An independent critic knows the mean."""
@@ -626,6 +636,7 @@ def test_probe_only_a_centralized_critic_knows_the_actions_of_others(critic):
 # ---------------------------------------------------------------------------------------------------------- resuming
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "lstm"])
 def test_a_resumed_learner_has_the_same_bits(rnn):
     """Including replay buffer, priorities, counters, noise, target networks and temperature."""
@@ -672,6 +683,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_has_the_same_bits(case, tmp_path, monkeypatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])

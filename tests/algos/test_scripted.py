@@ -75,6 +75,7 @@ def build(*words: str) -> Any:
     return make_algorithms(config, load_teams(config, CPU), CPU)
 
 
+@pytest.mark.slow
 def test_scripts_of_tag_play_better_than_random():
     touches = {
         (pursuer, prey): evaluate(
@@ -89,6 +90,7 @@ def test_scripts_of_tag_play_better_than_random():
     assert touches["scripted", "scripted"] < touches["scripted", "random"] - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 def test_scripts_support_discrete_and_continuous_actions(actions: str):
     result = evaluate("env=particle/simple_tag", "algo=scripted", f"env.actions={actions}")
@@ -110,6 +112,7 @@ def test_teams_of_one_role_can_use_the_script_of_their_role():
     assert together < 0.15 < 0.4 < unheard
 
 
+@pytest.mark.slow
 def test_a_team_trains_against_a_scripted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     words = ("env=particle/simple_tag", "algo=mappo", "steps=160", "teams.agent.algo=scripted")

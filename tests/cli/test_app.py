@@ -148,6 +148,7 @@ def test_an_invalid_command_is_a_one_line_error_and_writes_no_files(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 
 
+@pytest.mark.slow
 def test_an_error_has_a_traceback_only_if_requested():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
@@ -182,6 +183,7 @@ def test_each_kind_of_failure_has_its_own_exit_code(
     assert capsys.readouterr().err.startswith(expected)
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_is_not_an_error():
     words = [sys.executable, "-m", "coterie", "list", "keys"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -231,6 +233,7 @@ def test_help_does_not_import_torch():
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.slow
 def test_resolving_imports_only_modules_that_the_run_uses():
     program = (
         "import sys; from coterie.config.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag']);"
@@ -254,6 +257,7 @@ def test_cfg_job_prints_the_configuration_with_the_origin_of_every_setting(
     ]
 
 
+@pytest.mark.slow
 def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -295,6 +299,7 @@ def test_print_shows_the_commands_of_a_sweep(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "coterie train seed=0 algo=random\ncoterie train seed=1 algo=random\n"
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_evaluated_resumed_plotted_and_recorded(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["train", *SMALL, "out=run", "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
@@ -363,6 +368,7 @@ def test_check_env_reports_findings_and_fails_if_there_are_errors(
     assert json.loads(capsys.readouterr().out)["findings"][0]["fix"] == "leave one"
 
 
+@pytest.mark.slow
 def test_a_module_in_the_working_directory_is_found(tmp_path: Path):
     (tmp_path / "mine.py").write_text(
         "from coterie.envs.make import make\n"

@@ -33,6 +33,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 # ---------------------------------------------------------------------------------------------------------------- bench
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -63,6 +64,7 @@ def test_the_shares_of_the_phases_add_up_to_one(settings: list[str]):
     assert (report["num_envs"], report["rollout_length"], report["threads"], report["device"]) == (2, 4, 1, "cpu")
 
 
+@pytest.mark.slow
 def test_bench_prints_json_or_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -93,6 +95,7 @@ def test_a_stopwatch_sums_the_time_of_calls_and_keeps_their_results():
 # ------------------------------------------------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow
 def test_the_learning_benchmark_trains_resumes_and_gathers(
     script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -118,6 +121,7 @@ def test_the_learning_benchmark_trains_resumes_and_gathers(
     assert (tmp_path / "results" / "learning-simple.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_every_job_of_the_learning_benchmark_is_a_valid_configuration(script: Any):
     jobs = script("jobs")
     assert len({job.name for job in jobs.JOBS}) == len(jobs.JOBS)
@@ -140,6 +144,7 @@ def test_the_scripted_policy_is_better_than_the_random_policy(script: Any, monke
 # ---------------------------------------------------------------------------------------------------------------- speed
 
 
+@pytest.mark.slow
 def test_the_yardstick_learns_and_reports_its_phases(script: Any, monkeypatch: pytest.MonkeyPatch):
     yardstick = script("yardstick")
     monkeypatch.setattr(yardstick, "NUM_ENVS", 4)
@@ -156,6 +161,7 @@ def test_the_yardstick_learns_and_reports_its_phases(script: Any, monkeypatch: p
     assert min(found.values()) > 0
 
 
+@pytest.mark.slow
 def test_the_speed_benchmark_alternates_with_the_yardstick(
     script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -54,6 +54,7 @@ def _train(out: Path, algo: tuple[str, ...], *settings: str) -> None:
         training.train(resolve([*algo, *OFF_POLICY, *settings, f"out={out}"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [("algo=mappo",), ("algo=mappo", "algo.rnn=gru"), ("algo=qmix",)])
 def test_a_resumed_run_with_imitation_is_bit_identical(algo, demos, tmp_path, monkeypatch):
     settings = (*BOTH, "imitation.batch_size=8", f"imitation.demos={demos}")
@@ -80,6 +81,7 @@ def test_imitation_metrics_are_declared_and_the_weight_decreases(demos, tmp_path
     assert 0 <= entries[-1]["imitation/accuracy"] <= 1
 
 
+@pytest.mark.slow
 def test_pretraining_is_part_of_the_first_evaluation(tmp_path):
     """Two episodes written by hand with the rewarded choice suffice for the best return at step 0."""
     role = DemoRole("agent", "agent", ("agent_0",), {"shape": [1], "type": "float32"}, choices=(3,))
@@ -117,6 +119,7 @@ def test_pretraining_is_part_of_the_first_evaluation(tmp_path):
     assert first == {"pretrained": 1.0, "untrained": -1.0}
 
 
+@pytest.mark.slow
 def test_a_team_can_have_its_own_demonstrations(demos, tmp_path):
     tag = tmp_path / "tag.safetensors"
     assert main(["record", "--algo", "random", "--env", "particle/simple_tag", "--out", str(tag)]) == 0
@@ -162,6 +165,7 @@ def test_invalid_settings_are_refused_in_one_line_before_anything_is_written(lin
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_changed_demonstrations_are_refused_on_resume(tmp_path, monkeypatch):
     path = tmp_path / "demos"
     words = ["record", "--algo", "random", "--env", "probe/roles", "--out", str(path)]
@@ -225,6 +229,7 @@ def test_demonstrations_of_a_user_batch_fit(tmp_path, capsys):
     assert "matches the environment" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_twenty_demonstrations_solve_a_task_that_exploration_does_not(tmp_path):
     """sparse/plates has no reward before three doors are open. Negative control: no reward without pretraining."""
     path = tmp_path / "demos"

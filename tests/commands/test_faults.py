@@ -39,6 +39,7 @@ def steps_of(out: Path) -> list[int]:
 # ------------------------------------------------------------------------------------------------- resuming
 
 
+@pytest.mark.slow
 def test_a_corrupt_last_checkpoint_falls_back_to_the_previous_one_with_a_note(
     stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_corrupt_last_checkpoint_falls_back_to_the_previous_one_with_a_note(
     assert log_entries(tmp_path / "whole") == log_entries(stopped)
 
 
+@pytest.mark.slow
 def test_the_fallback_is_reported_without_a_display(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stopped / "checkpoints" / f"{steps_of(stopped)[-1]:012d}" / "state.json").write_text("{}")
     training.resume(stopped, [])
@@ -67,6 +69,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
         training.resume(stopped, [])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
@@ -106,6 +109,7 @@ def test_a_finished_run_suggests_how_to_train_longer(tmp_path: Path) -> None:
         training.resume(tmp_path / "run", [])
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_over(stopped: Path, tmp_path: Path) -> None:
     shutil.rmtree(stopped / "checkpoints")
     manifest = stopped / "manifest.json"
@@ -116,6 +120,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(stopped: Path, tmp
     assert log_entries(tmp_path / "whole") == log_entries(stopped)
 
 
+@pytest.mark.slow
 def test_a_run_killed_during_random_play_measures_it_on_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = Process(
@@ -131,6 +136,7 @@ def test_a_run_killed_during_random_play_measures_it_on_resume(tmp_path: Path) -
 # ------------------------------------------------------------------------------------------- folders and disks
 
 
+@pytest.mark.slow
 def test_a_run_in_use_and_an_existing_run_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = Process(tmp_path, "train", *tiny("steps=1000000"), f"out={out}")
@@ -145,6 +151,7 @@ def test_a_run_in_use_and_an_existing_run_are_refused(tmp_path: Path) -> None:
         train(out)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_one_line_error_that_keeps_the_previous_checkpoint(stopped: Path, tmp_path: Path) -> None:
     before = checkpoint_state(stopped)
     size = (stopped / "metrics.jsonl").stat().st_size + 1500
@@ -158,6 +165,7 @@ def test_a_full_disk_is_a_one_line_error_that_keeps_the_previous_checkpoint(stop
     assert checkpoint_state(stopped)["steps"] >= 400
 
 
+@pytest.mark.slow
 def test_a_disk_filled_by_tensorboard_is_a_one_line_error(tmp_path: Path) -> None:
     settings = tiny("steps=100000", "log.tensorboard=true", "eval.every=0", "algo.hidden_sizes=[2]", "env.agents=1")
     code, output = Process(tmp_path, "train", *settings, f"out={tmp_path / 'run'}", max_bytes=30_000).end()
@@ -227,6 +235,7 @@ def test_a_non_finite_number_has_exit_code_three(tmp_path: Path, capsys: pytest.
     assert output.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +258,7 @@ def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
     assert_same(checkpoint_state(tmp_path / "whole"), checkpoint_state(out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("algo", ["ippo", "mappo"])
 def test_observations_and_rewards_of_dead_agents_have_no_effect(rnn: str, algo: str, tmp_path: Path) -> None:
@@ -266,6 +276,7 @@ def test_observations_and_rewards_of_dead_agents_have_no_effect(rnn: str, algo: 
         assert log_entries(out) == log_entries(outs[2])
 
 
+@pytest.mark.slow
 def test_rewards_of_living_agents_have_an_effect(tmp_path: Path) -> None:
     settings = ("env=worlds:counter", "env.limit=7", "env.agents_can_die=true", "steps=160", "algo=ippo")
     train(tmp_path / "one", *settings)
@@ -276,6 +287,7 @@ def test_rewards_of_living_agents_have_an_effect(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------- signals
 
 
+@pytest.mark.slow
 def test_a_second_interruption_stops_immediately(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = Process(tmp_path, "train", *tiny(*COUNTER, "steps=1000", "env.hang_at=57"), f"out={out}")

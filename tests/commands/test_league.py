@@ -83,6 +83,7 @@ def test_tables_and_figures_contain_every_pair():
         assert [row[0] for row in tables(found)[0][2]] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_runs_and_baselines_play_both_sides(runs: Path):
     found = league([f"learned={runs / 'selfplay'}", "random"], options=LeagueOptions(episodes=40))
     assert found.members == ("learned", "random")
@@ -104,6 +105,7 @@ def test_rows_play_the_first_team_and_columns_the_second(runs: Path):
     assert caught[0, 0] > caught[0, 1]  # prey that flees is caught less
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     picture = tmp_path / "deep" / "matrix.png"
     assert main(["league", str(runs / "tag"), "random", "--episodes=4", f"--out={picture}"]) == 0
@@ -116,6 +118,7 @@ def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytes
     assert report["plot"] == str(picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("members", "message"),
     [
@@ -141,6 +144,7 @@ def test_a_league_needs_two_teams():
         league(["random", "scripted"], ["env=particle/simple_spread"], options=LeagueOptions(episodes=4))
 
 
+@pytest.mark.slow
 def test_a_best_response_exploits_a_predictable_policy(runs: Path, monkeypatch: pytest.MonkeyPatch):
     """A policy that nearly always plays one choice loses to the choice that beats it. Negative control: with a tiny
     budget no better response is found.
@@ -174,6 +178,7 @@ def test_a_best_response_exploits_a_predictable_policy(runs: Path, monkeypatch: 
     assert nothing.gap < found.gap - 0.15
 
 
+@pytest.mark.slow
 def test_either_team_of_a_run_can_be_exploited(runs: Path):
     found = exploit(runs / "tag", ["eval.every=0"], team="adversary", steps=100, episodes=8)
     assert (found.team, found.response) == ("adversary", "agent")
@@ -182,6 +187,7 @@ def test_either_team_of_a_run_can_be_exploited(runs: Path):
         exploit(runs / "tag", team="wolf")
 
 
+@pytest.mark.slow
 def test_the_command_reports_the_gap(runs: Path, capsys: pytest.CaptureFixture[str]):
     words = ["exploit", str(runs / "tag"), "--steps", "80", "--episodes", "8", "eval.every=0", "--json"]
     assert main(words) == 0
@@ -191,6 +197,7 @@ def test_the_command_reports_the_gap(runs: Path, capsys: pytest.CaptureFixture[s
     assert "--steps many: not a number of environment steps" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_functions_equal_the_commands(runs: Path):
     found = coterie.league({"learned": runs / "selfplay", "random": "random"}, episodes=40)
     assert torch.equal(
@@ -200,6 +207,7 @@ def test_the_functions_equal_the_commands(runs: Path):
     assert (gap.team, gap.response) == ("agent", "adversary")
 
 
+@pytest.mark.slow
 def test_baselines_play_in_a_league_with_runs_that_have_reward_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     train(tmp_path / "curious", *RPS, "rewards.icm.weight=0.1")
@@ -207,6 +215,7 @@ def test_baselines_play_in_a_league_with_runs_that_have_reward_signals(tmp_path:
     assert found.members == ("curious", "random")
 
 
+@pytest.mark.slow
 def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -223,6 +232,7 @@ def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(
         exploit(tmp_path / "still", team="agent", steps=80, episodes=4)
 
 
+@pytest.mark.slow
 def test_a_response_to_a_run_with_lessons_is_trained_in_the_last_lesson(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

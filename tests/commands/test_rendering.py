@@ -43,6 +43,7 @@ def read(video: Path, size: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8).reshape(-1, size, size, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
 def test_a_video_contains_the_final_timesteps(tag: Path, tmp_path: Path, suffix: str):
     video = tmp_path / f"played.{suffix}"
@@ -59,6 +60,7 @@ def test_the_random_policy_needs_no_run(tmp_path: Path):
     assert read(video, 96).shape == (25 + 1, 96, 96, 3)
 
 
+@pytest.mark.slow
 def test_a_video_depends_on_the_seed_only(tag: Path):
     first, same, other = (
         iio.imread(coterie.play(tag, video=tag / f"{i}.gif", size=64, seed=seed))  # pyright: ignore[reportArgumentType]

@@ -44,6 +44,7 @@ CASES = {
 COMBINED = (*CASES["two teams, different rollout lengths"], "log.every=3", "checkpoint.every=1", "steps=400")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_bit_identical(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -62,6 +63,7 @@ def test_a_resumed_run_is_bit_identical(case: str, tmp_path: Path, monkeypatch: 
     assert (whole / "checkpoints" / "best").read_text() == (parts / "checkpoints" / "best").read_text()
 
 
+@pytest.mark.slow
 def test_extending_a_finished_run_is_bit_identical(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(whole, *SPREAD, "steps=480")
@@ -83,6 +85,7 @@ def test_a_checkpoint_contains_every_generator(tmp_path: Path) -> None:
     assert log_entries(one) != log_entries(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_after_a_rollout_and_suggests_how_to_resume(number: signal.Signals, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -13,6 +13,8 @@ from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at
 
+pytestmark = pytest.mark.slow
+
 SPREAD = "env=particle/simple_spread"
 SETTINGS = (
     *("num_envs=4", "threads=1", "device=cpu", "steps=400", "eval.every=120", "eval.episodes=4", "eval.num_envs=4"),

@@ -79,7 +79,7 @@ def test_out_is_the_parent_folder_of_a_sweep():
 def test_an_invalid_combination_is_refused_before_anything_runs():
     with pytest.raises(UserError, match="no algorithm 'mapo'"):
         plan(["algo=mappo,mapo"])
-    with pytest.raises(UserError, match="algo.lr: not a setting of algorithm 'random'"):
+    with pytest.raises(UserError, match=r"algo\.lr: not a setting of algorithm 'random'"):
         plan(["algo=mappo,random", "algo.lr=1e-3"])
 
 
@@ -106,6 +106,7 @@ def test_all_jobs_run_and_the_table_contains_their_results(
     assert most == 2
 
 
+@pytest.mark.slow
 def test_threads_are_divided_among_concurrent_jobs(stand_in: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch):
     command, log = stand_in
     monkeypatch.setattr(sweep, "available_cores", lambda: 6)
@@ -160,6 +161,7 @@ def test_a_job_ended_by_a_signal_has_the_exit_code_of_a_shell(tmp_path: Path):
     assert run_all(plan(["seed=0"]), command=[sys.executable, str(script)]) == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_one_folder_per_combination(tmp_path: Path):
     words = ["seed=0,1", "algo=random", "steps=64", "num_envs=4", "eval.episodes=4", "eval.num_envs=4"]
     words += ["log.tensorboard=false", f"out={tmp_path}/sweep", "--jobs", "2", "--json"]

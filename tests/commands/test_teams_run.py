@@ -32,6 +32,7 @@ def algorithm_states(out: Path) -> dict[str, Any]:
     return checkpoint_state(out)["algorithms"]
 
 
+@pytest.mark.slow
 def test_both_teams_learn_and_metrics_contain_their_names(trained: Path) -> None:
     names = names_of(trained)
     for team in ("adversary", "agent"):
@@ -44,6 +45,7 @@ def test_both_teams_learn_and_metrics_contain_their_names(trained: Path) -> None
     ].keys()
 
 
+@pytest.mark.slow
 def test_a_team_learns_against_the_random_policy(tmp_path: Path) -> None:
     train(tmp_path / "run", *TAG, "teams.agent.algo=random")  # with another rollout length
     names = names_of(tmp_path / "run")
@@ -53,6 +55,7 @@ def test_a_team_learns_against_the_random_policy(tmp_path: Path) -> None:
     assert undeclared(sorted(names)) == []
 
 
+@pytest.mark.slow
 def test_runs_without_learning_teams_are_logged(tmp_path: Path) -> None:
     settings = ("env=particle/simple_tag", "algo=random", "algo.rollout_length=30", "steps=400")
     out = tmp_path / "run"
@@ -70,6 +73,7 @@ def run_config(out: Path, *settings: str) -> Any:
     return resolve([*known, f"out={out}"])
 
 
+@pytest.mark.slow
 def test_a_frozen_team_keeps_its_policy(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(out, *TAG, f"teams.agent.run={trained}", "teams.agent.algo.checkpoint=last")
@@ -82,16 +86,21 @@ def test_a_frozen_team_keeps_its_policy(trained: Path, tmp_path: Path) -> None:
     assert_same(algorithm_states(out)["agent"]["policy"], algorithm_states(trained)["agent"]["policy"])
 
 
+@pytest.mark.slow
 def test_another_team_of_a_run_can_be_frozen_by_name(trained: Path, tmp_path: Path) -> None:
     settings = ("teams.adversary.run=" + str(trained), "teams.adversary.algo.team=adversary")
     train(tmp_path / "run", *TAG, *settings)
     assert "loss/agent/policy" in names_of(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("teams.agent.run={}", "teams.agent.algo.team=adversary"), "or name the right team with teams.agent.algo.team=TEAM"),
+        (
+            ("teams.agent.run={}", "teams.agent.algo.team=adversary"),
+            "name the right team with teams.agent.algo.team=TEAM",
+        ),
         (("teams.agent.run={}", "teams.agent.algo.team=wolf"), "has no team 'wolf'. Choose from adversary, agent"),
         (
             ("teams.agent.run={}", "env.obstacles=3"),
@@ -108,6 +117,7 @@ def test_an_unsuitable_frozen_run_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_rollout_lengths_are_rounded_up_to_a_common_multiple(tmp_path: Path) -> None:
     """MAPPO and QMIX with the lengths of their presets, and a note about the change."""
     from coterie.commands.environment import load_teams
@@ -123,6 +133,7 @@ def test_rollout_lengths_are_rounded_up_to_a_common_multiple(tmp_path: Path) -> 
     assert {"loss/agent/policy", "loss/adversary/policy"} <= names_of(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_one_team_can_contain_both_sides(tmp_path: Path) -> None:
     train(tmp_path / "run", *TAG, "teams.all.roles=[adversary,agent]")
     names = names_of(tmp_path / "run")

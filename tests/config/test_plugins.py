@@ -82,6 +82,7 @@ def test_environments_of_a_package_are_found_by_full_and_short_name(install: Ins
     assert not registry.is_batch_factory("my_lab/coin")
 
 
+@pytest.mark.slow
 def test_an_environment_of_a_package_trains_and_is_evaluated_by_name(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -138,6 +139,7 @@ def test_packages_cannot_replace_environments_of_coterie(install: Install):
     assert make("gym/CartPole-v1").spec.episode_limit == 500
 
 
+@pytest.mark.slow
 def test_a_package_installed_with_pip_provides_its_environment(tmp_path: Path):
     wheel, target, info = tmp_path / "lab_real-0.3-py3-none-any.whl", tmp_path / "site", "lab_real-0.3.dist-info"
     with ZipFile(wheel, "w") as file:

@@ -224,6 +224,7 @@ def test_roles_can_be_put_into_one_team():
 # ---------------------------------------------------------------------------------------------------------------- saved
 
 
+@pytest.mark.slow
 def test_a_saved_configuration_loads_unchanged(tmp_path: Path):
     given = [TAG, "teams.adversary.algo.lr=1e-5", "teams.agent.run='runs/a b'", "progress=off", "algo.target_kl=1e-7"]
     resolved = resolve([*given, "out='1e6'", "algo.hidden_sizes=[8]"])
@@ -383,6 +384,7 @@ def test_a_team_that_does_not_learn_inherits_no_rewards():
     assert not config.rewards_of("adversary").is_extrinsic_only
 
 
+@pytest.mark.slow
 def test_saved_rewards_load_unchanged(tmp_path: Path):
     from coterie.config.provenance import to_yaml
     from coterie.config.resolve import load_resolved

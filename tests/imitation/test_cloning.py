@@ -66,6 +66,7 @@ def pretrained(name, env, demos, memory, steps, **settings):
     return float(line.rpartition(" ")[2].removesuffix("%")) / 100, learner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_clones_a_rule_with_roles_masks_and_death(name):
     world = Everything("multi_discrete" if name in {"coma", "iql", "qmix"} else "hybrid")
@@ -77,6 +78,7 @@ def test_every_family_clones_a_rule_with_roles_masks_and_death(name):
     assert accuracy > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_only_recurrent_policies_clone_a_rule_about_the_past(name):
     """The rule repeats the previous observation; observations are independent, so that only the past helps."""

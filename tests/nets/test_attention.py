@@ -80,6 +80,7 @@ def test_without_entities_the_output_is_zero_without_gradient():
     assert torch.equal(x.grad, torch.zeros_like(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("present", [None, [[True, True, False, True], [True] * 4]])
 def test_attention_gradients_match_finite_differences(present):
     net = attention().double()

@@ -25,6 +25,7 @@ def random_inputs(rnn, sets, steps=6, batch=3, inputs=5, reset_prob=0.3):
     return x, first, hidden_state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [None, 2])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_backward_pass_matches_numerical_gradients(kind, sets):

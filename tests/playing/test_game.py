@@ -183,6 +183,7 @@ def tag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_game_without_players_equals_a_video_of_the_run(tag: Path):
     config, learners = load_or_make_learners(tag, None)
     policies = {name: learner.policy for name, learner in learners.items()}
@@ -198,6 +199,7 @@ def test_a_game_without_players_equals_a_video_of_the_run(tag: Path):
         assert not np.array_equal(game.begin().frame, filmed[0])
 
 
+@pytest.mark.slow
 def test_the_command_records_the_timesteps_of_the_game(tag: Path, tmp_path: Path):
     out = tmp_path / "one.zip"
     assert run(["play", str(tag), "--record", str(out), "--episodes", "2", "--seed", "5", "--size", "96"]) == 0
@@ -220,6 +222,7 @@ def coterie_play(run: Path, out: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_value_estimates_come_from_the_critic_of_the_run(tag: Path):
     with open_game(GameRequest(tag, seed=5)) as (game, _):
         moment = game.begin()
@@ -242,6 +245,7 @@ def test_without_a_run_there_are_no_value_estimates():
     assert [a["value"] for a in moment.timestep["agents"]] == [None] * 4
 
 
+@pytest.mark.slow
 def test_a_recurrent_critic_with_an_intrinsic_reward_estimates_environment_returns(tmp_path: Path):
     train(tmp_path / "run", "algo=mappo", "env=particle/simple_spread", "algo.rnn=gru", "rewards.rnd.weight=0.5")
     with open_game(GameRequest(tmp_path / "run", human=["agent.agent_1"])) as (game, _):

@@ -201,12 +201,14 @@ def test_a_missing_library_is_reported_with_the_install_command(tmp_path: Path, 
             run(command)
 
 
+@pytest.mark.slow
 def test_viewing_files_does_not_import_torch():
     program = "import sys, coterie.playing.viewer; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_command_line_mistakes_raise_one_line_errors(tmp_path: Path):
     for command, message in (
         (["view", str(tmp_path / "no.zip")], "cannot be read"),

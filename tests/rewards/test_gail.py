@@ -72,6 +72,7 @@ def trained(signal, collector, rollouts=25):
     return metrics
 
 
+@pytest.mark.slow
 def test_demonstrated_actions_are_rewarded_more(tmp_path):
     signal, collector = made(coins(), tmp_path / "demos", repeat)
     trained(signal, collector)
@@ -82,6 +83,7 @@ def test_demonstrated_actions_are_rewarded_more(tmp_path):
     assert (reward[~there] == 0).all()
 
 
+@pytest.mark.slow
 def test_without_actions_the_rewards_are_equal(tmp_path):
     """Negative control: the discriminator does not distinguish actions that it does not read."""
     signal, collector = made(coins(), tmp_path / "demos", repeat, actions=False)
@@ -124,6 +126,7 @@ def test_observations_of_dead_agents_have_no_effect(kind, tmp_path):
     assert results[0][0] != results[2][0], "negative control: observations of living agents have an effect"
 
 
+@pytest.mark.slow
 def test_the_penalty_limits_the_gradient(tmp_path):
     steep, collector = made(coins(), tmp_path / "demos", repeat, penalty=0.0)
     gentle, same = made(coins(), tmp_path / "demos", repeat, penalty=10.0)
@@ -137,6 +140,7 @@ def test_the_penalty_limits_the_gradient(tmp_path):
     assert found[1] < 1.5 < found[0]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_gail_is_bit_identical(tmp_path, monkeypatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     demos = tmp_path / "demos"

@@ -68,6 +68,7 @@ def count(length: int = 5, limit: bool = False) -> Probe:
 # ------------------------------------------------------------------------------------------------ all of them, in runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "signal"), list(itertools.product(LEARNERS, ("icm", "rnd"))))
 def test_every_algorithm_learns_with_every_signal(name: str, signal: str):
     """In a team of two roles with masks, death, group rewards, and NaN observations of dead agents."""
@@ -91,6 +92,7 @@ def test_every_algorithm_learns_with_every_signal(name: str, signal: str):
     assert undeclared(metrics) == []
 
 
+@pytest.mark.slow
 def test_the_environments_reward_alone_equals_no_reward_settings(tmp_path: Path):
     train(tmp_path / "none", SPREAD)
     train(tmp_path / "one", SPREAD, "rewards.extrinsic.weight=1")
@@ -103,6 +105,7 @@ def test_the_environments_reward_alone_equals_no_reward_settings(tmp_path: Path)
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -145,9 +148,10 @@ def test_a_resumed_run_is_bit_identical(settings: tuple[str, ...], tmp_path: Pat
     training.resume(parts, [])
     assert_same(checkpoint_state(whole), checkpoint_state(parts))
     assert log_entries(whole) == log_entries(parts)
-    assert any("reward/icm_mean" in timestep and timestep["reward/icm_mean"] > 0 for timestep in log_entries(whole))
+    assert any("reward/icm_mean" in entry and entry["reward/icm_mean"] > 0 for entry in log_entries(whole))
 
 
+@pytest.mark.slow
 def test_returns_and_evaluations_use_the_environments_reward(tmp_path: Path):
     """The first rollout is collected by the same policy, whatever the rewards are."""
     train(tmp_path / "none", SPREAD, "steps=300", "algo.rollout_length=26")
@@ -167,6 +171,7 @@ def test_returns_and_evaluations_use_the_environments_reward(tmp_path: Path):
     assert last[0]["reward/extrinsic_mean"] != last[1]["reward/extrinsic_mean"]  # the signal was used for learning
 
 
+@pytest.mark.slow
 def test_a_run_with_signals_can_be_evaluated_and_frozen(tmp_path: Path):
     train(tmp_path / "run", SPREAD, "rewards.icm={}", "rewards.rnd={}")
     report = evaluation.evaluate_run(tmp_path / "run", 4, checkpoint="last")

@@ -71,6 +71,7 @@ def test_rewards_are_zero_before_the_first_update_only(name: str):
     assert (one.reward(rollout)[observed_outcome(rollout)] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_agents_that_did_not_act_or_observe_the_outcome_get_no_reward(name: str):
     one, collector = made(name, Everything())
@@ -124,6 +125,7 @@ def test_icms_reward_is_the_error_of_its_forward_model_and_at_most_one_when_weig
     assert float(one.reward(rollout).max()) == 2.0
 
 
+@pytest.mark.slow
 def test_icms_inverse_model_learns_only_actions_with_visible_outcomes():
     loss = {}
     for world in (Echo(), walk()):
@@ -136,6 +138,7 @@ def test_icms_inverse_model_learns_only_actions_with_visible_outcomes():
     assert loss[Probe] > 0.6  # ln 2 is the loss of guessing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_new_observations_are_rewarded_more_than_known_ones(name: str):
     """RND for other observations, ICM for other outcomes."""
@@ -227,6 +230,7 @@ def test_images_several_sensors_and_all_actions_are_supported(name: str, world: 
     assert all(abs(value) < float("inf") for value in metrics.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_signal_resumes_from_its_state(name: str, normalize: bool):

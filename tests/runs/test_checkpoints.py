@@ -180,6 +180,7 @@ def test_saving_over_a_checkpoint_replaces_it(path):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "SHA256SUMS"])
 def test_a_change_of_any_byte_is_detected(path, name):
     save(path, small_state(), {})
@@ -553,6 +554,7 @@ def count_calls(folder: Path, replacing: bool) -> int:
     return disk.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_crash_at_any_write_leaves_complete_checkpoints_only(tmp_path, replacing, torn):
@@ -582,6 +584,7 @@ def test_a_crash_at_any_write_leaves_complete_checkpoints_only(tmp_path, replaci
         assert values[-2:] in ([30.0, 50.0], [40.0, 50.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failing_disk_is_a_one_line_error_and_the_previous_checkpoint_is_kept(tmp_path, replacing, number):
@@ -619,6 +622,7 @@ def test_an_interrupt_while_writing_leaves_no_files(path, monkeypatch):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 def test_a_write_refused_by_the_operating_system_is_a_one_line_error(tmp_path):
     """A limit on the size of files makes writes fail in the same way as a full disk."""
     program = """
@@ -656,6 +660,7 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(tmp_path, where):
         save(tmp_path / where / "x", small_state(), {})
 
 
+@pytest.mark.slow
 def test_a_killed_process_always_leaves_a_loadable_checkpoint(tmp_path):
     program = """
         import sys, torch

@@ -198,6 +198,7 @@ def test_the_figure_groups_seeds_and_its_legend_explains_the_bands(tmp_path):
     assert thick[0].get_ydata().tolist() == [10, 11, 12, 13, 14]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_every_team_of_every_environment_has_a_row_of_panels(tmp_path):
     tag = make(
         tmp_path / "a", env="particle/simple_tag", teams=("adversary", "agent"), levels={"random": {"agent": 2.0}}
@@ -225,6 +226,7 @@ def test_runs_with_equal_seeds_are_labeled_as_runs(tmp_path):
     assert texts(figure) == ["mappo (2 runs: mean, min to max)"]
 
 
+@pytest.mark.slow
 def test_a_single_point_without_wall_time_can_be_plotted(tmp_path):
     path = make(tmp_path / "a", points=0)
     (path / "metrics.jsonl").write_text('{"steps": 5000000, "eval/return_mean": 1}\n')
@@ -242,6 +244,7 @@ def test_many_groups_share_the_palette(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
+@pytest.mark.slow
 def test_png_and_svg_are_written_to_the_folder_of_the_run(tmp_path):
     run = make(tmp_path / "a")
     files = plot([run])
@@ -252,6 +255,7 @@ def test_png_and_svg_are_written_to_the_folder_of_the_run(tmp_path):
     assert files[1].read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("out", "names"),
     [
@@ -271,6 +275,7 @@ def test_figures_are_written_to_the_requested_path(tmp_path, monkeypatch, out, n
     assert all(file.stat().st_size > 1000 for file in files)
 
 
+@pytest.mark.slow
 def test_reference_scores_can_be_passed(tmp_path):
     run = make(tmp_path / "a", levels={"random": {"x": 1.0}})
     plot([run], tmp_path / "with.png", levels={"published": {"any": 100.0}})
@@ -298,6 +303,7 @@ def test_runs_that_cannot_be_plotted_raise_one_line_errors(tmp_path):
         plot([])
 
 
+@pytest.mark.slow
 def test_plotting_does_not_change_the_global_settings_of_matplotlib(tmp_path):
     run = make(tmp_path / "a")
     program = """

@@ -34,6 +34,7 @@ def reference(reward, group_reward, acted, episode_end, win):
     return episodes
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

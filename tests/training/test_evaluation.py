@@ -41,6 +41,7 @@ def played(env: Counter, episodes: int, seed: int = 0, mode: Any = "sample") -> 
     return evaluate(env, policies, episodes=episodes, modes=dict.fromkeys(policies, mode), seed=seed)
 
 
+@pytest.mark.slow
 def test_every_environment_plays_the_same_number_of_episodes_of_any_length() -> None:
     result = played(world(num_envs=4, staggered=True), 40)  # episodes of environment b have b + 1 steps
     found = result.episodes
@@ -85,6 +86,7 @@ def test_results_depend_on_the_steps_and_the_seed_only() -> None:
     assert len(set(env.seeds)) == 3
 
 
+@pytest.mark.slow
 def test_greedy_takes_the_most_likely_action_and_sample_draws() -> None:
     env = world(bonus=1.0)
     team = env.spec.default_teams()[0]
@@ -116,6 +118,7 @@ def test_episodes_that_do_not_end_raise_an_error_that_suggests_a_fix() -> None:
         evaluate(env, policies, episodes=6, modes={"walkers": "sample"}, seed=0, max_steps=64)
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     results = iter([1.0, 5.0, 9.0, 3.0, 8.0, 2.0, 1.0])
@@ -194,6 +197,7 @@ def test_an_evaluation_reports_its_progress() -> None:
     assert reports == [(0, 8), (4, 8), (8, 8)]  # every 32 steps
 
 
+@pytest.mark.slow
 def test_a_run_without_evaluations_has_no_random_returns_and_one_idle_environment(tmp_path: Path) -> None:
     def manifest(every: str) -> dict[str, Any]:
         return RunFolder.open(train(tmp_path / every, f"eval.every={every}").run).read_manifest()

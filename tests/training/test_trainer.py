@@ -39,6 +39,7 @@ def test_concatenated_rollouts_equal_the_rollout_that_was_split() -> None:
                 assert torch.equal(part_leaf, leaf[at])
 
 
+@pytest.mark.slow
 def test_evaluations_run_at_the_start_at_every_multiple_and_at_the_end(tmp_path: Path) -> None:
     train(tmp_path / "run", "env=worlds:counter", "env.limit=1000", "steps=200", "eval.every=80", "eval.episodes=1")
     evaluated = [row["steps"] for row in log_entries(tmp_path / "run") if "eval/return_mean" in row]
@@ -89,6 +90,7 @@ def test_a_run_whose_environment_cannot_be_restored_resumes_with_a_note(
     assert checkpoint_state(tmp_path / "run")["steps"] >= 240
 
 
+@pytest.mark.slow
 def test_a_run_without_gradient_steps_warns_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ddqn = (
         "algo=iql",
@@ -106,10 +108,14 @@ def test_a_run_without_gradient_steps_warns_in_one_line(tmp_path: Path, capsys: 
         return result, capsys.readouterr().err
 
     result, output = trained("few", 40, 10_000, "progress=off")
-    assert output.startswith("coterie: team agent: the learner took no gradient step because the replay buffer contains ")
+    assert output.startswith(
+        "coterie: team agent: the learner took no gradient step because the replay buffer contains "
+    )
     assert output == f"coterie: {result.summary.warnings[0]}\n"
     assert result.exit_code == 0
-    assert "the run ended after 100 steps, before algo.learning_starts=500" in trained("short", 500, 16, "progress=off")[1]
+    assert (
+        "the run ended after 100 steps, before algo.learning_starts=500" in trained("short", 500, 16, "progress=off")[1]
+    )
     assert "took no gradient step" in trained("shown", 40, 10_000, "progress=lines")[1]
     assert trained("learned", 40, 16, "progress=off")[1] == ""
     assert trained("unlogged", 40, 16, "progress=off", "log.every=10")[1] == ""  # the updates are not logged

@@ -437,6 +437,7 @@ def test_empty_tensors_are_stored(storage):
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
+@pytest.mark.slow
 def test_a_buffer_that_does_not_fit_is_refused_with_a_fix(monkeypatch):
     gc.collect()
     for disk, fix in ((10**9, ""), (200_000, " and TMPDIR to a folder on a larger disk")):

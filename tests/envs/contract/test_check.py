@@ -55,6 +55,7 @@ def rules(report: Report) -> set[str]:
 # ------------------------------------------------------------------------------------------------------ no findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [Pond, Plain])
 def test_a_correct_environment_has_no_findings(world: Callable[[], World]):
     report = found(Wrapped, world, steps=100)
@@ -62,11 +63,13 @@ def test_a_correct_environment_has_no_findings(world: Callable[[], World]):
     assert report.ok
 
 
+@pytest.mark.slow
 def test_agents_truncated_on_their_own_may_show_their_last_observation_and_mask():
     report = found(recalling(1.0), steps=100)
     assert report.findings == (), report.render()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_every_particle_scenario_passes(name: str, actions: str):
@@ -75,6 +78,7 @@ def test_every_particle_scenario_passes(name: str, actions: str):
     assert report.findings == (), report.render()
 
 
+@pytest.mark.slow
 def test_the_report_summarizes_the_environment():
     report = found(Wrapped)
     summary = report.summary
@@ -100,6 +104,7 @@ def test_too_few_environments_raise_an_error():
         check(lambda num_envs, seed: Wrapped(Plain(), num_envs, seed), num_envs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_violates_its_rule(fault: str):
     rule, broken = FAULTS[fault]
@@ -154,6 +159,7 @@ def test_exact_resume_is_checked_only_if_it_is_declared():
     assert found(Inexact).findings == ()
 
 
+@pytest.mark.slow
 def test_a_finding_names_step_environment_and_agent():
     def change(step: Step, before: Timestep, timestep: Timestep) -> Step:
         return replace(step, reward=filled(step.reward, (3, 2), float("nan")).where(before.acted[:, None], 0))

@@ -61,6 +61,7 @@ def test_every_environment_equals_the_package_s_own_loop(name: str, limit: dict[
     assert truncations == 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [FORAGING, WAREHOUSE, "lbforaging/Foraging-2s-10x10-3p-3f-v3"])
 def test_the_environments_keep_the_contract(name: str):
     report = check(lambda num_envs, seed: make(name, {}, num_envs, seed))
@@ -69,6 +70,7 @@ def test_the_environments_keep_the_contract(name: str):
     )  # depends on the load of the machine
 
 
+@pytest.mark.slow
 def test_the_check_finds_that_uncleared_players_change_a_seeded_reset(monkeypatch: pytest.MonkeyPatch):
     """The package keeps the players' positions across resets."""
     kept = replace(grids.LIBRARIES["lbforaging"], clear=lambda env: None)
@@ -137,6 +139,7 @@ def test_images_need_no_screen_and_show_movement(name: str):
     assert (env.render(0, 200) != first).any()
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_results():
     envs = [make(FORAGING, {"max_episode_steps": 9}, 3, 1, workers=WorkersConfig(count=k)) for k in (0, 2)]
     timesteps = [env.reset() for env in envs]
@@ -152,6 +155,7 @@ def test_workers_do_not_change_results():
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["mappo", "qmix", "poca"])
 def test_algorithms_train_on_it(algo: str, tmp_path: Path):
     result = coterie.train(

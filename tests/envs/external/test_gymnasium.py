@@ -68,6 +68,7 @@ def native_action(env: VectorEnv, action: Action, b: int) -> Any:
     return space.low + (action.continuous[b, 0].numpy() + 1) / 2 * (space.high - space.low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_every_environment_equals_gymnasium_s_own_loop(name: str):
     num_envs, length = (1, 20) if "CarRacing" in name else (3, 50)
@@ -143,6 +144,7 @@ def test_returned_observations_are_not_overwritten():
     assert torch.equal(timestep.obs["agent"], kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIC)
 def test_classic_control_keeps_the_contract(name: str):
     report = check(lambda num_envs, seed: make(name, {"episode_limit": 12}, num_envs, seed), steps=30, num_envs=3)
@@ -153,6 +155,7 @@ def test_classic_control_keeps_the_contract(name: str):
 OWN = ("Picture", "Gray", "Nested", "Discrete", "Multi", "Tuple", "Wide", "Both", "Endless")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_environments_of_all_spaces_keep_the_contract(name: str):
     report = check(lambda num_envs, seed: make(f"gym/{name}-v0", {}, num_envs, seed), steps=20, num_envs=3)
@@ -363,6 +366,7 @@ def test_an_environment_without_rendering_reports_it():
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
 def test_an_interrupted_run_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -377,6 +381,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(name: str, tmp_path: Path, monke
     assert_resumes_exactly(tmp_path, monkeypatch, 120, *settings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 def test_commands_and_python_support_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def test_ten_tasks_have_the_documented_spaces_and_limits(name: str, observation:
     assert (role.observation_space.shape, role.action, spec.episode_limit) == (observation, action, limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gym/LunarLander-v3", "gym/BipedalWalker-v3", "gym/Hopper-v5"])
 def test_physics_tasks_keep_the_contract(name: str):
     report = check(lambda num_envs, seed: make(name, {"episode_limit": 6}, num_envs, seed), steps=15, num_envs=2)
@@ -58,6 +59,7 @@ def test_physics_tasks_keep_the_contract(name: str):
     assert report.summary["resume"] == "starts new episodes"
 
 
+@pytest.mark.slow
 def test_box2d_can_be_loaded_where_warnings_are_errors():
     code = "from coterie.envs.make import make; print(make('gym/LunarLander-v3').reset().obs['agent'].shape)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)

@@ -234,6 +234,7 @@ def test_next_step_autoreset_is_requested_if_the_mode_can_be_chosen():
 EXPECTED = {"slow", "render-missing"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_all_autoreset_modes_keep_the_contract(mode: str):
     report = check(
@@ -242,6 +243,7 @@ def test_all_autoreset_modes_keep_the_contract(mode: str):
     assert {finding.rule for finding in report.findings} <= EXPECTED, report.render()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", *(f"{name}-v0" for name in ANY_SPACES)])
 def test_environments_of_all_spaces_keep_the_contract(name: str):
     limit = {"episode_limit": 12} if name == "CartPole-v1" else {}
@@ -260,6 +262,7 @@ def test_undeclared_shapes_raise_one_line_errors():
 # --------------------------------------------------------------------------------------------------------- saved states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["", "memory", "generator", "age", "final"])
 def test_a_saved_state_resumes_bit_for_bit_and_every_part_is_needed(part: str, tmp_path: Path):
     def started(seed: int, steps: int) -> VectorEnv:
@@ -357,6 +360,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = (
@@ -372,6 +376,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pyt
     assert_resumes_exactly(tmp_path, monkeypatch, 120, *settings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("algo", "learning"), LEARNERS.items())

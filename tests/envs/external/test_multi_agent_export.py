@@ -61,6 +61,7 @@ def compare(name: str, original: str, seed: int, steps: int, reward: str = "shap
 ENDS = ("terminated", "truncated", "episode_terminated", "episode_truncated")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_reimported_battle_equals_the_original(seed: int):
     ended, wrong = compare(BATTLE, "skirmish/3m", seed, steps=150)
@@ -80,6 +81,7 @@ def test_a_reimported_environment_without_deaths_and_masks_equals_the_original()
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "short"), [(BATTLE, {"limit": 12}), (SPREAD, {})])
 def test_reimported_environments_keep_the_contract(name: str, short: dict[str, int]):
     report = check(lambda num_envs, seed: make(name, short, num_envs, seed, with_state=True), steps=20, num_envs=2)
@@ -188,6 +190,7 @@ def test_episodes_can_be_seeded_at_construction_at_reset_and_by_seed():
     assert np.array_equal(second, other.reset()[1])
 
 
+@pytest.mark.slow
 def test_a_replay_contains_the_played_episode(tmp_path: Path):
     env = coterie.as_multiagent_env("skirmish/3m", 0, str(tmp_path), "battle")
     random = np.random.default_rng(0)

@@ -109,6 +109,7 @@ def flat(observation: Any) -> np.ndarray:
     return np.asarray(observation) if np.asarray(observation).dtype == np.uint8 else np.ravel(observation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "params", "state"), PARALLEL, ids=[case[0].partition("/")[2] for case in PARALLEL])
 def test_every_environment_equals_the_library_s_parallel_loop(name: str, params: dict[str, Any], state: bool):
     env = make(name, params, num_envs=2, seed=4, with_state=True)
@@ -231,6 +232,7 @@ CLEAN = (
 HARMLESS = {"slow", "render-missing", "seed-ignored", "envs-identical", "episode-limit-undeclared"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "params"), CLEAN, ids=[f"{n.partition('/')[2] or n}-{len(p)}" for n, p in CLEAN])
 def test_environments_keep_the_contract(name: str, params: dict[str, Any]):
     report = check(lambda num_envs, seed: make(name, params, num_envs, seed, with_state=True), steps=20, num_envs=2)
@@ -238,6 +240,7 @@ def test_environments_keep_the_contract(name: str, params: dict[str, Any]):
     assert report.summary["resume"] == "starts new episodes"
 
 
+@pytest.mark.slow
 def test_the_check_finds_state_that_persists_across_resets_of_knights_archers_zombies():
     params = {"max_cycles": 30, "spawn_delay": 5}
     name = "pettingzoo/butterfly.knights_archers_zombies_v11"
@@ -326,6 +329,7 @@ def test_the_limit_truncates_living_agents_and_deaths_at_the_limit_terminate():
     assert path[5][0].first[0].tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_individually_truncated_agent_shows_its_last_observation_once(workers: int):
     env = make("zooworlds:Shifts", {"clock": True}, 2, workers=WorkersConfig(count=workers))
@@ -389,6 +393,7 @@ def drop_truncated_observations(monkeypatch: pytest.MonkeyPatch) -> None:
 MISTAKES = (None, clear_truncated_at_once, drop_truncated_observations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observation(
     mistake: Any, monkeypatch: pytest.MonkeyPatch
@@ -413,6 +418,7 @@ def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observatio
     assert torch.allclose(target[2, :, 0], expected[2, :, 0]) == (mistake is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_buffer(
     mistake: Any, monkeypatch: pytest.MonkeyPatch
@@ -764,6 +770,7 @@ def test_factories_of_batches_have_a_parameter_num_envs():
     assert not registry.is_batch_factory(SPREAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "params"), [(FOUR, {}), ("zooworlds:Crowd", {"max_agents": {"ant": 5}})])
 def test_workers_do_not_change_results(name: str, params: dict[str, Any]):
     alone, shared = (make(name, params, 3, seed=2, workers=WorkersConfig(count=count)) for count in (0, 2))
@@ -790,6 +797,7 @@ def test_images_are_rendered_on_request(name: str):
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     "settings",
@@ -837,6 +845,7 @@ def test_runs_can_be_trained_evaluated_and_loaded(
     assert coterie.load(run).teams
 
 
+@pytest.mark.slow
 def test_a_player_acts_in_the_library_s_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     run = tmp_path / "run"

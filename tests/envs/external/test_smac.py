@@ -141,6 +141,7 @@ def test_smacv2_samples_its_teams(game: Path):
     assert drawn is not starcraft.LAUNCHED[1]["capability_config"]
 
 
+@pytest.mark.slow
 def test_smaclite_has_smac_s_limit_and_keeps_the_contract(game: Path):
     lite = make("smaclite/mmm2", num_envs=1, with_state=True)
     assert (lite.spec.name, lite.spec.episode_limit, lite.spec.state_sizes) == ("smaclite/mmm2", 180, {"global": 2})
@@ -157,6 +158,7 @@ def test_smaclite_has_smac_s_limit_and_keeps_the_contract(game: Path):
     assert {finding.rule for finding in report.findings} - {"slow"} == {"render-missing"}, report
 
 
+@pytest.mark.slow
 def test_version_and_difficulty_are_in_the_manifest_and_changes_are_reported(
     game: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ):
@@ -326,6 +328,7 @@ def test_unsupported_return_types_of_factories_are_reported_with_the_supported_o
     )
 
 
+@pytest.mark.slow
 def test_an_environment_that_raises_in_a_worker_is_replaced_and_the_others_continue(tmp_path: Path, caplog: Any):
     params = {"crash": 3, "once": str(tmp_path / "once"), "ends": 6}
     env = make(PATROL, params, num_envs=4, seed=1, workers=WorkersConfig(count=2))
@@ -340,6 +343,7 @@ def test_an_environment_that_raises_in_a_worker_is_replaced_and_the_others_conti
     assert np.isfinite(timestep.obs["agent"].numpy()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["qmix", "mappo", "iql", "coma"])
 def test_learners_train_on_an_exported_battle(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: None)  # takes longer than the run

@@ -36,6 +36,7 @@ def lesson_indices(rows: list[dict[str, Any]]) -> list[int]:
     return [row["lesson/index"] for row in rows if "lesson/index" in row]
 
 
+@pytest.mark.slow
 def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
     result = train(tmp_path / "run", *TAG, lessons(), "progress=lines")
     rows = log_entries(tmp_path / "run")
@@ -57,12 +58,14 @@ def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
     assert "lesson 3 of 3: full" in result.summary.text()
 
 
+@pytest.mark.slow
 def test_the_last_lesson_is_not_reached_below_the_threshold(tmp_path: Path):
     result = train(tmp_path / "run", *TAG, lessons(LESSONS.replace("above: -1e9", "above: 1e9")))
     assert set(lesson_indices(log_entries(tmp_path / "run"))) == {1, 2}
     assert result.summary.lesson == "lesson 2 of 3: fast"
 
 
+@pytest.mark.slow
 def test_a_lesson_lasts_its_minimum_number_of_episodes(tmp_path: Path):
     train(tmp_path / "few", *TAG, lessons())
     train(tmp_path / "many", *TAG, lessons(LESSONS.replace("episodes: 20", "episodes: 40")))
@@ -78,6 +81,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("curriculum") / "uninterrupted", *TAG, lessons()).run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "lesson"), [(80, 0), (200, 1)])
 def test_a_run_resumed_within_a_lesson_is_bit_identical(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, lesson: int
@@ -91,6 +95,7 @@ def test_a_run_resumed_within_a_lesson_is_bit_identical(
     assert_same(checkpoint_state(tmp_path / "resumed"), checkpoint_state(uninterrupted))
 
 
+@pytest.mark.slow
 def test_a_run_resumed_without_its_lesson_ends_differently(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -102,6 +107,7 @@ def test_a_run_resumed_without_its_lesson_ends_differently(
     assert log_entries(tmp_path / "resumed") != log_entries(uninterrupted)
 
 
+@pytest.mark.slow
 def test_evaluations_use_the_current_or_the_last_lesson(tmp_path: Path):
     still = (
         "[{name: none, parameters: {speed: 0.05, spread: 0}, advance: {metric: progress, above: 0.7}},"
@@ -122,6 +128,7 @@ def test_evaluations_use_the_current_or_the_last_lesson(tmp_path: Path):
     assert checkpoint_state(tmp_path / "last")["best"] == max(evals["last"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_in_its_own_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     still = (
         "[{name: none, parameters: {spread: 0, speed: 0.05}, advance: {metric: progress, above: 0.9}},"
@@ -136,6 +143,7 @@ def test_a_checkpoint_is_evaluated_in_its_own_lesson(tmp_path: Path, monkeypatch
     assert easy > -0.1 > -1 > hard
 
 
+@pytest.mark.slow
 def test_randomized_parameters_need_no_lessons(tmp_path: Path):
     out = tmp_path / "run"
     train(out, *TAG, "randomize.prey_speed={uniform: [0.5, 1.5]}")
@@ -147,6 +155,7 @@ def test_randomized_parameters_need_no_lessons(tmp_path: Path):
     assert bool(((speeds >= 0.5) & (speeds <= 1.5)).all())
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_never_logged_causes_a_warning(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(callbacks, "MISSING_METRIC_PATIENCE", 3)
     never = "[{name: one, advance: {metric: rollout/dropped, above: 0}}, {name: two}]"

@@ -113,6 +113,7 @@ def test_an_opponent_stays_until_its_episode_ends():
     assert not torch.equal(third[final], second[final])
 
 
+@pytest.mark.slow
 def test_opponents_are_sampled_with_their_probabilities():
     policy, timestep, _ = setting("algo=mappo")
     pool = SnapshotPool(policy, 2)

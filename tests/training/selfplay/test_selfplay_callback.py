@@ -28,6 +28,7 @@ def names_of(out: Path) -> set[str]:
     return {name for row in log_entries(out) for name in row}
 
 
+@pytest.mark.slow
 def test_one_policy_learns_and_plays_both_sides(tmp_path: Path):
     out = tmp_path / "run"
     train(out, *RPS, "selfplay.opponents=uniform", "selfplay.snapshot_interval=40", "selfplay.rating_episodes=8")
@@ -40,6 +41,7 @@ def test_one_policy_learns_and_plays_both_sides(tmp_path: Path):
     assert all(torch.equal(x, its["module"][name]) for name, x in mine["module"].items())
 
 
+@pytest.mark.slow
 def test_teams_of_asymmetric_games_alternate(tmp_path: Path):
     """Negative control: without self-play both learn at the same time."""
     tag = ("env=particle/simple_tag", "algo=ippo", "steps=240", "env.episode_limit=10")
@@ -63,6 +65,7 @@ def test_teams_of_asymmetric_games_alternate(tmp_path: Path):
     assert {"adversary", "agent"} in both
 
 
+@pytest.mark.slow
 def test_a_team_that_does_not_learn_does_not_change(tmp_path: Path):
     """Negative control: the team that learns does."""
     settings = ("env=particle/simple_tag", "algo=ippo", "alternate.order=[adversary]", "alternate.every=1000", "seed=3")
@@ -78,6 +81,7 @@ def test_a_team_that_does_not_learn_does_not_change(tmp_path: Path):
     assert not moved("agent")
 
 
+@pytest.mark.slow
 def test_teams_with_different_algorithms_play_each_other(tmp_path: Path):
     """Q-learning from a replay buffer against a policy gradient, alternating, with snapshots of both."""
     out = tmp_path / "run"
@@ -100,6 +104,7 @@ def test_teams_with_different_algorithms_play_each_other(tmp_path: Path):
     assert {team for team, _, _ in snapshots} == {"adversary", "agent"}
 
 
+@pytest.mark.slow
 def test_snapshots_below_the_promotion_win_rate_are_not_made(tmp_path: Path):
     """Negative control: without a required win rate they are made."""
     made = []
@@ -118,6 +123,7 @@ def test_snapshots_below_the_promotion_win_rate_are_not_made(tmp_path: Path):
     assert made[1] >= 3
 
 
+@pytest.mark.slow
 def test_no_opponent_changes_within_an_episode_when_a_snapshot_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,6 +188,7 @@ def exploitability(strategy: torch.Tensor) -> float:
     return float((payoff @ strategy).max())
 
 
+@pytest.mark.slow
 def test_the_average_of_self_play_in_rock_paper_scissors_is_the_equilibrium(tmp_path: Path):
     """Against opponents from the whole past the average strategy approaches the equilibrium. Negative control: the
     strategy at a single moment does not.
@@ -234,6 +241,7 @@ def ratings_of(out: Path) -> Sequence[float]:
     return [row["selfplay/elo"] for row in rows if "selfplay/elo" in row]
 
 
+@pytest.mark.slow
 def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In the race every later policy is stronger. Negative control: a game in which all choices are equal."""
     from coterie.config import registry
@@ -263,6 +271,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
     assert abs(ratings_of(tmp_path / "level")[-1]) < 100
 
 
+@pytest.mark.slow
 def test_a_log_entry_may_cover_several_phases(tmp_path: Path):
     """Episodes from before and after a change of teams are in one log entry."""
     out = tmp_path / "run"
@@ -281,6 +290,7 @@ def test_a_log_entry_may_cover_several_phases(tmp_path: Path):
     assert "rollout/adversary/return_mean" in names_of(out)
 
 
+@pytest.mark.slow
 def test_a_new_phase_starts_new_episodes_without_self_play_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Negative control: while the same team learns, episodes continue."""
     from coterie.training.collector import Collector
@@ -319,6 +329,7 @@ def test_opponents_in_training_ignore_the_evaluation_mode(tmp_path: Path):
         components.close()
 
 
+@pytest.mark.slow
 def test_rating_games_report_their_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -339,6 +350,7 @@ def test_rating_games_report_their_progress(
     assert "rating games: 0 of 8 episodes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["board/connect_four", "board/tictactoe", "skirmish/3m_duel", "particle/simple_ball"])
 def test_two_sided_games_are_learned_by_self_play(env: str, tmp_path: Path):
     """Turn-based games, masks, agents that die, episodes of any length: wins are counted on either side."""
@@ -356,6 +368,7 @@ def test_two_sided_games_are_learned_by_self_play(env: str, tmp_path: Path):
     assert len(checkpoint_state(tmp_path / "run")["callbacks"]["selfplay"]["ladder"]["snapshots"]) >= 3
 
 
+@pytest.mark.slow
 def test_a_lesson_may_wait_for_a_rating(tmp_path: Path):
     lessons = tmp_path / "lessons.yaml"
     lessons.write_text(
@@ -389,6 +402,7 @@ def test_self_play_needs_algorithms_that_learn():
             build(resolve(settings).config)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path):
     from coterie.commands import train as training
 
@@ -471,6 +485,7 @@ def test_an_invalid_combination_is_refused_in_one_line(settings: tuple[str, ...]
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_summary_contains_the_rating_and_the_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Negative control: the summary of a run without self-play contains no rating."""
     train(

@@ -42,6 +42,7 @@ def run_check(capsys: pytest.CaptureFixture[str], name: str, *keys: str) -> tupl
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "factory",
     ["ownfaults:single", "herdfaults:several", "ownfaults:Bare", "turnfaults:game", "turnfaults:batch"],
@@ -53,6 +54,7 @@ def test_a_correct_environment_has_no_findings(factory: str, capsys: pytest.Capt
     assert report["ok"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fault"), [(kind, fault) for kind, table in KINDS.items() for fault in table], ids=lambda part: part
 )
@@ -67,6 +69,7 @@ def test_a_fault_is_reported_by_its_rule_with_a_fix(kind: str, fault: str, capsy
     assert {finding["rule"] for finding in report["findings"]} <= {rule, *EXPECTED}, report["findings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BATCHED)
 def test_a_fault_of_a_vectorized_environment_is_reported_by_its_rule(
     fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def rollouts(collector: Collector, *lengths: int) -> list[Rollout]:
 # ---------------------------------------------------------------------------------------------------- identical results
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_workers():
     found, finished = [], []
     for workers in (0, 1, 4):  # three and two of five environments
@@ -126,6 +127,7 @@ def test_evaluation_plays_the_same_episodes_with_double_buffering():
     assert torch.equal(found[0].env_index, found[1].env_index)
 
 
+@pytest.mark.slow
 def test_a_double_buffered_environment_passes_the_checker():
     def create(num_envs: int, seed: int) -> VectorEnv:
         return make(CARTPOLE, {}, num_envs, seed, workers=WorkersConfig(overlap=True))
@@ -183,6 +185,7 @@ EACH = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", SETTINGS)
 def test_a_resumed_double_buffered_run_is_bit_identical(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
@@ -239,6 +242,7 @@ def test_one_half_is_stepped_while_the_policy_acts_on_the_other(tmp_path: Path):
     assert rollout.obs["agent"][1:, :, 0, 0].tolist() == calls.tolist()
 
 
+@pytest.mark.slow
 def test_without_double_buffering_the_same_environments_time_out(tmp_path: Path):
     env = env_of(PATIENT, 1, num_envs=4, overlap=False, folder=str(tmp_path), patience=0.3)
     (team,) = env.spec.default_teams()
@@ -251,6 +255,7 @@ def test_without_double_buffering_the_same_environments_time_out(tmp_path: Path)
 # --------------------------------------------------------------------------------------------------------------- faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "raises", "nan"])
 def test_a_failing_worker_loses_only_its_own_environments(fault: str, tmp_path: Path):
     env = env_of(COUNTING, 1, num_envs=4, fault=fault, once=str(tmp_path / "once"))
@@ -271,6 +276,7 @@ def test_a_failing_worker_loses_only_its_own_environments(fault: str, tmp_path: 
     assert len(set(numbers)) == 4  # restarted environments have new seeds
 
 
+@pytest.mark.slow
 def test_too_many_failures_in_one_half_end_the_workers_of_the_other(caplog: Any):
     env = env_of(COUNTING, 1, num_envs=4, fault="raises", restarts=0)
     assert isinstance(env, DoubleBufferedEnv)
@@ -282,6 +288,7 @@ def test_too_many_failures_in_one_half_end_the_workers_of_the_other(caplog: Any)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_reset_waits_for_the_pending_step():
     """A late reply is not taken for the reply to another command."""
     env, serial = env_of(CARTPOLE, 1, num_envs=4), env_of(CARTPOLE, 0, num_envs=4)
@@ -330,6 +337,7 @@ def test_an_image_comes_from_the_half_of_the_environment():
 # ---------------------------------------------------------------------------------------------------------------- speed
 
 
+@pytest.mark.slow
 def test_time_spent_in_both_halves_counts_as_environment_time():
     settings = [
         "algo=ppo",

@@ -115,6 +115,7 @@ def test_recreated_instances_have_different_random_numbers():
     assert len(noise.unique()) == noise.numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -136,6 +137,7 @@ def test_values_do_not_depend_on_the_number_of_workers(name: str, given: dict[st
     assert not same(found[0][:5], play(plain, 2))
 
 
+@pytest.mark.slow
 def test_a_replaced_worker_keeps_the_samplers():
     env: Any = set_samplers(make_env(SLOPE, 2, 1), tilt=4)
     env.reset()
@@ -167,7 +169,7 @@ def test_a_restored_state_keeps_the_parameters_of_its_episodes(workers: int):
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        (SLOPE, {"tlit": 1}, r"lessonworlds:slope has no parameter 'tlit' that a curriculum or randomization could set. Did you"),
+        (SLOPE, {"tlit": 1}, r"slope has no parameter 'tlit' that a curriculum or randomization could set. Did you"),
         (SLOPE, {"grip": -1}, r"slope refuses the parameters grip=-1: ValueError: grip cannot be below 0"),
         (RAMP, {"tlit": 1}, r"ramp has no parameter 'tlit' that .* could set. Did you mean 'tilt'"),
         (RAMP, {"size": {"integers": [3, 5]}}, r"ramp with size=4 has other agents or spaces than without"),
@@ -213,11 +215,12 @@ def test_parameters_are_listed_with_values_and_meaning(capsys: pytest.CaptureFix
     assert sorted(found) == ["name", "size", "tilt"]
     assert "size" in make_env(RAMP, 3, 1, overlap=True).parameters()
     assert main(["list", "parameters", "env=particle/simple_tag", "--json"]) == 0
-    timesteps = {timestep.pop("parameter"): timestep for timestep in json.loads(capsys.readouterr().out)}
+    rows = {row.pop("parameter"): row for row in json.loads(capsys.readouterr().out)}
     meaning = "factor on thrust and speed limit of the prey"
-    assert timesteps["prey_speed"] == {"value": 1.0, "low": 0.05, "high": 10, "meaning": meaning}
-    assert main(["list", "parameters", f"env={RAMP}"]) == 0
-    assert "constructor argument: the environment is recreated" in capsys.readouterr().out
+    assert rows["prey_speed"] == {"value": 1.0, "low": 0.05, "high": 10, "meaning": meaning}
+    assert main(["list", "parameters", f"env={RAMP}", "--json"]) == 0
+    rows = {row.pop("parameter"): row for row in json.loads(capsys.readouterr().out)}
+    assert rows["tilt"]["meaning"] == "constructor argument: the environment is recreated"
 
 
 def test_the_receiver_of_parameters_is_found_behind_wrappers():

@@ -58,6 +58,7 @@ def play(env: BackendVectorEnv, steps: int) -> list[Timestep | Step]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
 def test_results_do_not_depend_on_the_number_of_workers(name: str):
     envs = [make_env(name, workers) for workers in (0, 1, 4)]
@@ -83,6 +84,7 @@ def test_wrappers_have_the_same_results_in_workers():
         env.close()
 
 
+@pytest.mark.slow
 def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
     envs = [make_env("gym/CartPole-v1", workers) for workers in (2, 0, 3)]
     envs[0].reset()
@@ -97,6 +99,7 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: str, tmp_path: Path, caplog: Any):
     env = make_env(COUNTING, 2, num_envs=4, fault=fault, once=str(tmp_path / "once"))
@@ -135,6 +138,7 @@ def test_nothing_is_lost_without_a_fault(tmp_path: Path):
     env.close()
 
 
+@pytest.mark.slow
 def test_too_many_failures_raise_an_error_with_the_reason():
     env = make_env(COUNTING, 1, num_envs=2, fault="raises")
     env.reset()
@@ -173,6 +177,7 @@ def test_the_collector_drops_a_lost_episode_and_truncates_the_step_before_it(tmp
     env.close()
 
 
+@pytest.mark.slow
 def test_training_continues_after_a_failure_and_counts_it(tmp_path: Path):
     result = coterie.train(
         algo="ppo",
@@ -193,6 +198,7 @@ def test_training_continues_after_a_failure_and_counts_it(tmp_path: Path):
     assert '"rollout/return_mean": 21.0' in metrics
 
 
+@pytest.mark.slow
 def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
     code = main(
         ["train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "env.episode=40", "num_envs=2", "steps=2000",
@@ -206,6 +212,7 @@ def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(
     assert coterie.load(tmp_path / "run") is not None
 
 
+@pytest.mark.slow
 def test_an_environment_that_raises_without_workers_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -245,6 +252,7 @@ def test_the_reported_line_is_in_the_users_own_code(monkeypatch: pytest.MonkeyPa
     env.close()
 
 
+@pytest.mark.slow
 def test_no_worker_survives_a_killed_trainer(tmp_path: Path):
     """A trainer in a process of its own with hanging workers, ended by SIGKILL."""
     script = tmp_path / "trainer.py"
@@ -273,6 +281,7 @@ def test_no_worker_survives_a_killed_trainer(tmp_path: Path):
     assert not any(alive(int(pid)) for pid in pids)
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`timeout` sends it to the trainer and to all processes of its group."""
     run = tmp_path / "run"
@@ -323,6 +332,7 @@ def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, 
     assert found.steps < resumed.steps < 10_000_000
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_closed_do_not_block_the_exit(tmp_path: Path):
     script = tmp_path / "forgets.py"
     script.write_text(
@@ -365,6 +375,7 @@ def test_batched_environments_refuse_workers_before_anything_is_written(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_loading_a_run_starts_no_workers_and_evaluation_closes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Only training and evaluation step environments long enough to need workers."""
     given = {"num_envs": 2, "eval": {"every": 0}, "log": {"tensorboard": False}, "progress": "off", "device": "cpu"}

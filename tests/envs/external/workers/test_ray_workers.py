@@ -34,6 +34,8 @@ from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import assert_same
 
+pytestmark = pytest.mark.slow
+
 COUNTING, OBEDIENT, WIDE = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient", "Wide"))
 EXITS, KILLED, HANGS, RAISES, NAN = range(1, 6)
 

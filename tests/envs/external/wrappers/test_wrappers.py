@@ -321,6 +321,7 @@ def test_every_part_of_a_wrapper_state_is_needed(part: str, depth: int):
     assert any(first_difference(one, two) for one, two in zip(same, wrong, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wrappers", "resume"),
     [
@@ -366,6 +367,7 @@ def test_wrappers_are_applied_in_the_order_of_the_settings():
     assert apply_wrappers(Tape.layout, Tape, WrappersConfig()) == (Tape.layout, Tape)
 
 
+@pytest.mark.slow
 def test_a_player_observes_wrapped_images_like_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     with registered():

@@ -55,6 +55,7 @@ def metrics_of(outcome: Any) -> dict[str, float]:
     return {name: float(x) for name, x in outcome.metrics().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["connect_four", "tictactoe"])
 def test_world_satisfies_the_environment_contract(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
@@ -215,6 +216,7 @@ def test_script_does_not_play_below_a_winning_square_of_the_opponent():
     assert int(win_or_block(world.rules, own, other, mask)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "least"), [("connect_four", "red", 0.97), ("tictactoe", "cross", 0.8)])
 def test_the_script_beats_random_play(name: str, side: str, least: float):
     words = [f"env=board/{name}", "algo=random", "threads=1", "device=cpu", "progress=off"]

@@ -35,6 +35,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True], ids=["default", "large"])
 @pytest.mark.parametrize("name", NAMES)
 def test_world_satisfies_the_environment_contract(name: str, large: bool, steady_clock: None):

@@ -151,6 +151,7 @@ def test_initial_states_are_solvable():
     assert len(state["agents"].unique()) == 15
 
 
+@pytest.mark.slow
 def test_random_play_escapes_in_a_tenth_of_the_episodes():
     total, metrics = episodes("escape", 4096)
     assert float(total.mean()) == pytest.approx(0.1, abs=0.015)

@@ -170,12 +170,14 @@ def test_sight_limits_observations_but_not_the_state():
     assert one_step.group_reward == pytest.approx(-0.01)
 
 
+@pytest.mark.slow
 def test_random_play_sometimes_delivers_a_light_block():
     total, metrics = episodes("pushblock", 4096, size=6, push=0)
     assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
     assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
 
 
+@pytest.mark.slow
 def test_script_delivers_everything():
     total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6, push=0)
     assert metrics["done"] == 1

@@ -227,6 +227,7 @@ def test_the_last_joint_action_is_observed_if_requested():
 # ------------------------------------------------------------------------------------------------- contract, mistakes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last_action", [False, True])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_game_passes_the_environment_check(name: str, last_action: bool, monkeypatch: pytest.MonkeyPatch):

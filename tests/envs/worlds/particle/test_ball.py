@@ -140,6 +140,7 @@ def test_a_move_forward_is_toward_the_opponents_goal_for_either_side():
     assert (names[0][FORWARD], names[1][FORWARD]) == ("right", "left")  # as shown in pictures
 
 
+@pytest.mark.slow
 def test_the_scripted_side_beats_a_random_one():
     base = ["env=particle/simple_ball", "algo=random", "threads=1", "device=cpu", "progress=off"]
     metrics = evaluate_baseline(resolve([*base, "teams.right.algo=scripted"]), 200)["metrics"]
@@ -149,6 +150,7 @@ def test_the_scripted_side_beats_a_random_one():
     assert max(both["left_won"], both["right_won"]) < 0.12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agents", [1, 5])
 def test_sides_of_any_size_pass_the_environment_check(agents: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(

@@ -282,6 +282,7 @@ def check_single_precision(
     assert torch.allclose(outcome.reward, expected[1].reward.float(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_observations_and_rewards_match_mpe2(case: Case, actions: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,7 @@ def follow(env: WorldEnv, obs: dict[str, torch.Tensor], generator: torch.Generat
 OPENAI = {"variant": "openai"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "config", "policy", "expected", "tolerance"),
     [

@@ -52,6 +52,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["3m", "2s3z", "MMM", "corridor", "2c_vs_64zg"])
 def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
     report = check(lambda num_envs, seed: env_of(name, num_envs, seed, episode_limit=30), steps=70, num_envs=4)
@@ -244,6 +245,7 @@ def test_the_step_limit_truncates_or_terminates_a_battle_as_configured(ends: boo
 # ------------------------------------------------------------------------------------------------- players and seeds
 
 
+@pytest.mark.slow
 def test_scripts_win_battles_that_random_play_loses():
     won = {"random": episodes("3m", 256)[1]["won"].mean()}
     for name, player in (("nearest", NEAREST), ("weakest", WEAKEST), ("hit_and_run", hit_and_run)):
@@ -254,6 +256,7 @@ def test_scripts_win_battles_that_random_play_loses():
     assert 0.5 < won["hit_and_run"] < 0.9
 
 
+@pytest.mark.slow
 def test_stalkers_beat_zealots_only_by_kiting():
     assert episodes("3s_vs_5z", 64, hit_and_run)[1]["won"].mean() > 0.85
     assert episodes("3s_vs_5z", 64, WEAKEST)[1]["won"].mean() < 0.05
@@ -264,6 +267,7 @@ def test_an_enemy_that_targets_the_weakest_is_harder():
     assert hard.mean() < easy.mean() - 0.1
 
 
+@pytest.mark.slow
 def test_timesteps_are_equal_for_equal_seeds_and_actions_and_differ_for_another_seed():
     def played(seed: int) -> torch.Tensor:
         env = env_of("2s3z", 4, seed)

@@ -52,6 +52,7 @@ def row_of(world: Duel, state: dict[str, Any], name: str) -> list[float]:
     return state["units"][0, world.layout.place[name]].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["3m_duel", "MMM_duel"])
 def test_world_satisfies_the_environment_contract(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
@@ -161,6 +162,7 @@ def _drawn(mask: torch.Tensor, draws: torch.Generator, ahead: bool) -> torch.Ten
     return torch.multinomial(weight.flatten(0, 1), 1, generator=draws).view(mask.shape[:2])
 
 
+@pytest.mark.slow
 def test_a_scripted_side_beats_random_play_and_ties_with_itself():
     words = ["env=skirmish/3m_duel", "algo=scripted", "threads=1", "device=cpu", "progress=off"]
     against = evaluate_baseline(resolve([*words, "teams.left.algo=random"]), 100)["metrics"]
@@ -170,6 +172,7 @@ def test_a_scripted_side_beats_random_play_and_ties_with_itself():
     assert min(equal["left_won"], equal["right_won"]) > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "least", "most"), [("3m", 0.7, 1.0), ("2s3z", 0.0, 0.3)])
 def test_best_target_choice_depends_on_the_unit_type(name: str, least: float, most: float):
     words = [f"env=skirmish/{name}_duel", "algo=scripted", "threads=1", "device=cpu", "progress=off"]

@@ -191,6 +191,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rooms", "plates"])
 def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
     report = check(
