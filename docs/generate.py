@@ -37,6 +37,8 @@ _BLOCK = re.compile(r"(<!-- (generated|measured): ([\w-]+) -->\n)(.*?)(<!-- end 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "alias-examples": program.alias_examples,
+    "aliases-different": program.different_names,
+    "aliases-exact": program.exact_aliases,
     "algorithm-keys": program.algorithm_keys,
     "algorithms": program.algorithms,
     "capabilities": program.capabilities,

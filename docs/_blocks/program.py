@@ -22,7 +22,7 @@ import coterie
 from coterie.__main__ import main
 from coterie.cli.app import app
 from coterie.cli.list import algorithm_rows, environment_rows
-from coterie.config import registry, sources
+from coterie.config import aliases, registry, sources
 from coterie.config.messages import show
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import resolve
@@ -252,6 +252,22 @@ def alias_examples() -> str:
         "coterie train algo=qmix algo.target_update_interval_or_tau=0.01 --cfg job",
         "coterie train algo=ippo algo.minibatch_size=256 --cfg job",
         stdout=False,
+    )
+
+
+def exact_aliases() -> str:
+    """Names of other libraries that are accepted."""
+    rows = [[f"`{key}`", code_list(names.split())] for key, names in aliases.EXACT.items()]
+    return table(["setting", "names that are accepted for it"], rows)
+
+
+def different_names() -> str:
+    """Names of other libraries whose meaning differs, with what to set instead."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in aliases.DIFFERENT.items():
+        by_text.setdefault(text, []).append(name)
+    return table(
+        ["name elsewhere", "difference"], [[code_list(names), _escape(text)] for text, names in by_text.items()]
     )
 
 

@@ -117,7 +117,7 @@ def test_a_team_trains_against_a_scripted_one(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     words = ("env=particle/simple_tag", "algo=mappo", "steps=160", "teams.agent.algo=scripted")
     train(tmp_path / "run", *words, "teams.agent.algo.script=flee")
-    names = {name for timestep in log_entries(tmp_path / "run") for name in timestep}
+    names = {name for entry in log_entries(tmp_path / "run") for name in entry}
     assert "loss/adversary/policy" in names
     assert not any(name.startswith("loss/agent") for name in names)
     assert checkpoint_state(tmp_path / "run")["algorithms"]["agent"] == {"policy": {}}

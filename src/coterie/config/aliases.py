@@ -27,7 +27,7 @@ EXACT: dict[str, str] = {
     "selfplay.latest_ratio": "play_against_latest_model_ratio",
     "env.episode_limit": "max_episode_steps max_cycles time_limit max_ep_len",
     "algo.rollout_length": "n_steps num_steps",
-    "algo.lr": "learning_rate actor_lr lr_actor lr_a learning_rate_actor",
+    "algo.lr": "learning_rate",
     "algo.critic_lr": "lr_critic lr_c learning_rate_critic value_lr",
     "algo.gamma": "discount discount_factor",
     "algo.gae_lambda": "lambda lam lambda_ lambd gae_lam",
@@ -66,6 +66,7 @@ CleanRL, RLlib, on-policy MAPPO or Spinning Up.
 """
 
 _STEP_UNIT = "Coterie counts environment steps, summed over all environments"
+_ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
     "total_steps": "Libraries differ in what it counts. Set steps, the environment steps of all environments.",
@@ -116,6 +117,12 @@ DIFFERENT: dict[str, str] = {
     "vf_coef": "Coterie weighs half the squared error, Stable-Baselines3 all of it. Set algo.value_coef to twice that.",
     "vf_coeff": "Coterie weighs half the squared error. Set algo.value_coef.",
     "vf_loss_coeff": "Coterie weighs half the squared error, RLlib all of it. Set algo.value_coef to twice that.",
+    "actor_lr": _ACTOR_LR,
+    "lr_actor": _ACTOR_LR,
+    "lr_a": _ACTOR_LR,
+    "learning_rate_actor": _ACTOR_LR,
+    "target_update_interval_or_tau": "In EPyMARL it is an interval above 1, and a factor below. Set "
+    "algo.target_update_interval, in gradient steps, or algo.tau.",
     "utd": "It is a ratio. Set algo.gradient_steps, the gradient steps after every rollout.",
     "updates_per_step": "It is a ratio. Set algo.gradient_steps, the gradient steps after every rollout.",
     "n_updates": "It counts epochs or gradient steps elsewhere. Set algo.gradient_steps, the gradient steps after "
