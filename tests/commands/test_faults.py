@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -90,8 +91,9 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
     ],
 )
 def test_a_checkpoint_with_other_shapes_is_refused_with_the_difference(
-    stopped: Path, old: str, new: str, difference: str
+    stopped: Path, old: str, new: str, difference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(training, "require_saved_settings", lambda *_: [])  # which refuses it earlier
     config = stopped / "config.yaml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
@@ -103,10 +105,14 @@ def test_a_checkpoint_with_other_shapes_is_refused_with_the_difference(
     assert log_entries(stopped) == before
 
 
-def test_a_finished_run_suggests_how_to_train_longer(tmp_path: Path) -> None:
+def test_a_finished_run_suggests_how_to_train_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run", "steps=80")
-    with pytest.raises(UserError, match=r"has finished its 80 steps\. To train longer: coterie resume .*run steps=\d+"):
-        training.resume(tmp_path / "run", [])
+    before = checkpoint_state(tmp_path / "run"), log_entries(tmp_path / "run")
+    assert training.resume(tmp_path / "run", []).exit_code == 0
+    output = capsys.readouterr().err
+    assert re.search(r"has finished its 80 steps\. To train longer: coterie resume \S*run steps=\d+\n$", output)
+    assert_same(before[0], checkpoint_state(tmp_path / "run"))
+    assert before[1] == log_entries(tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_a_run_killed_before_any_file_change_can_be_resumed(tmp_path: Path) -> N
             break
         assert code == -signal.SIGKILL, output
         code, output = Process(tmp_path, "resume", out).end()
-        assert code == 0 or "has finished its 160 steps" in output  # killed after the last change
+        assert code == 0, output
         assert_same(checkpoint_state(whole)["algorithms"], checkpoint_state(out)["algorithms"])
         assert_same(checkpoint_state(whole)["collector"], checkpoint_state(out)["collector"])
         shutil.rmtree(out)

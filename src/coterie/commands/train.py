@@ -16,7 +16,7 @@ from rich.console import Console
 
 from coterie.commands.build import build
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved
+from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
@@ -67,6 +67,8 @@ class _Session:
     folder: RunFolder
     components: RunComponents
     checkpoint: LoadedCheckpoint | None = None
+    notes: tuple[str, ...] = ()
+    """Lines to show before the training continues."""
 
 
 def train(resolved: Resolved) -> TrainingResult:
@@ -107,24 +109,42 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
         overrides: Settings to change.
     """
     folder = RunFolder.open(run)
-    resolved = load_resolved(folder.config_path)
+    resolved = saved = load_resolved(folder.config_path)
     if overrides:
         resolved = change(resolved, overrides)
     configure_process(resolved.config.threads)
     folder.lock()
     try:
         found = Checkpoints(folder.checkpoints_path).latest()
-        if found is not None and found.steps >= resolved.config.steps:
-            raise UserError(
-                f"the run {folder.path} has finished its {resolved.config.steps:,} steps. "
-                f"To train longer: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
-            )
+        notes = [] if found is None else _resume_notes(folder, saved.config, resolved.config, found)
         with contextlib.closing(build(resolved.config)) as components:
             if overrides:
                 write_text(folder.config_path, to_yaml(resolved))
-            return _run(_Session(resolved.config, folder, components, found))
+            return _run(_Session(resolved.config, folder, components, found, tuple(notes)))
     finally:
         folder.close()
+
+
+def _resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
+    """Returns what the user should know about the run that is resumed.
+
+    Raises:
+        UserError: If `config.yaml` or `metrics.jsonl` is not that of the checkpoint.
+    """
+    notes = [found.warning] if found.warning else []
+    notes += require_saved_settings(folder.config_path, saved, found.metadata["config"])
+    logged = loggers.complete_bytes(folder.metrics_path, found.metadata["metrics_bytes"])
+    if logged < found.metadata["metrics_bytes"]:
+        notes.append(
+            f"{folder.metrics_path}: entries are missing, {logged:,} of the {found.metadata['metrics_bytes']:,} bytes "
+            "that the checkpoint knows are left"
+        )
+    if found.steps >= config.steps:
+        notes.append(
+            f"the run {folder.path} has finished its {config.steps:,} steps. "
+            f"To train longer: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------------------------------------ session
@@ -147,7 +167,7 @@ def _run(session: _Session) -> TrainingResult:
         _show_notes(session, display)
         if found is not None:
             trainer.load(found)
-            _show_resume_notes(session, found, display)
+            _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
         logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
@@ -171,7 +191,7 @@ def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display:
         logger=loggers.NullLogger(),
         checkpoints=Checkpoints(session.folder.checkpoints_path),
         progress=display,
-        metadata={"env": config.env.name, "algo": config.algo.name},
+        metadata={"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)},
     )
     return Trainer(session.components, _schedule(config), outputs)
 
@@ -194,12 +214,12 @@ def _show_notes(session: _Session, display: Progress) -> None:
             display.print_line(line if len(algorithms) == 1 else f"team {name}: {line}")
 
 
-def _show_resume_notes(session: _Session, found: LoadedCheckpoint, display: Progress) -> None:
+def _show_resume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
     note = display.print_line if config.progress != "off" else _print
-    if found.warning:
-        note(found.warning)
+    for line in session.notes:
+        note(line)
     if not spec.exact_resume:
         note(f"{config.env.name} cannot restore its state: new episodes start, seeded by the run")
     before = session.folder.read_manifest().get("environment")

@@ -78,6 +78,37 @@ def load_resolved(path: Path) -> Resolved:
         raise UserError(f"{path}: {error}") from error
 
 
+def saved_settings(config: RunConfig) -> dict[str, Any]:
+    """Returns the settings that a checkpoint stores by dotted key: all but the run's folder, which may be moved."""
+    return {key: value for key, value in sources.flatten(config.tree()) if key != "out"}
+
+
+def require_saved_settings(path: Path, config: RunConfig, saved: Mapping[str, Any]) -> list[str]:
+    """Compares the `config.yaml` of a run with the settings that a checkpoint of it was trained with.
+
+    Args:
+        path: The file, for messages.
+        config: Its configuration.
+        saved: Result of `saved_settings`, from the checkpoint.
+
+    Returns:
+        A line for each difference that a resumed run may have.
+
+    Raises:
+        UserError: If another setting differs, with all of them.
+    """
+    found = saved_settings(config)
+    differing = [key for key in dict.fromkeys((*saved, *found)) if saved.get(key) != found.get(key)]
+    lines = [f"{key} is {messages.show(found.get(key))}, was {messages.show(saved.get(key))}" for key in differing]
+    fixed = [line for key, line in zip(differing, lines, strict=True) if not key.startswith(CHANGEABLE)]
+    if fixed:
+        raise UserError(
+            f"{path}: not the settings that the checkpoint was trained with: {'; '.join(fixed)}. "
+            "Restore the file, or start a new run."
+        )
+    return [f"{path}: {line} in the checkpoint" for line in lines]
+
+
 def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
     """Changes run-level settings of a run that is resumed. UserError for settings that would make it another run."""
     (changes,) = aliases.translate([_command_layer(overrides)])

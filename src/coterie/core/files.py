@@ -12,6 +12,8 @@ from coterie.core.errors import UserError
 
 def disk_error(description: str, path: Path, error: OSError) -> UserError:
     """Returns the error of a failed write: the file, the reason, and how to fix it."""
+    if error.errno == errno.ELOOP:
+        return UserError(f"cannot write {description} {path}: it is a symbolic link, which is not followed. Remove it.")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "Free some space, then continue with `coterie resume`."
     else:
@@ -30,13 +32,18 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def without_links(path: str, flags: int) -> int:
+    """Opener for `open` that raises OSError (ELOOP) instead of following a symbolic link in the last part of `path`."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file and synchronizes it to disk.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written, or is a symbolic link.
     """
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=without_links) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -50,6 +57,8 @@ def write_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".writing-{path.name}")
     try:
+        if temporary.is_symlink():
+            temporary.unlink()
         write_bytes(temporary, text.encode())
         os.replace(temporary, path)
         sync_folder(path.parent)

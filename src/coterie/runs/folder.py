@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.files import disk_error, write_text
+from coterie.core.files import disk_error, without_links, write_text
 
 try:
     import fcntl
@@ -31,6 +31,9 @@ _START_FILES = (
     *("wandb", "wandb-id", "mlruns", "mlflow-id"),
 )
 """Files and folders that starting a run may create before the first result."""
+
+_INTERRUPTED_START = {"lock", "config.yaml", ".writing-config.yaml", ".writing-manifest.json"}
+"""Files of a start that was killed before the manifest was written. Another start may replace them."""
 
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Errors of `flock` on cluster file systems without locks. The run continues unlocked there."""
@@ -74,7 +77,7 @@ class RunFolder:
         """
         if path is not None:
             run = cls(Path(path))
-            if run.path.is_dir() and any(run.path.iterdir()):
+            if run.path.is_dir() and any(run.path.iterdir()) and not _is_interrupted_start(run.path):
                 is_run = not _missing(run.path)
                 resume = f", or continue the run with `coterie resume {run.path}`" if is_run else ""
                 raise UserError(
@@ -85,6 +88,9 @@ class RunFolder:
             run = _first_free(cls, Path("runs") / env / algo / f"{now:%Y%m%d-%H%M%S}-seed{seed}")
         try:
             run.lock()
+            for file in list(run.path.iterdir()):
+                if file.name != "lock":
+                    file.unlink()  # of a start that was interrupted
         except BaseException:
             run.remove_if_empty()
             raise
@@ -116,6 +122,11 @@ class RunFolder:
         if below:
             listed = ", ".join(str(run) for run in below[:3]) + (", ..." if len(below) > 3 else "")
             raise UserError(f"{path}: contains several runs. Name one of them: {listed}")
+        if path.is_dir() and _is_interrupted_start(path):
+            again = f"coterie train --config {path / 'config.yaml'}" if (path / "config.yaml").is_file() else "it"
+            raise UserError(
+                f"{path}: the start of this run was interrupted, there is nothing to resume. Start {again}."
+            )
         missing = " and ".join(_missing(path))
         raise UserError(f"{path}: not a run, it has no {missing}. Expected the folder that `coterie train` printed.")
 
@@ -124,9 +135,9 @@ class RunFolder:
         if self._lock is not None or fcntl is None:
             return
         try:
-            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = without_links(str(self.path / "lock"), os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise disk_error("the run", self.path, error) from error
+            raise disk_error("the lock", self.path / "lock", error) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -256,6 +267,12 @@ def _first_free(cls: type[RunFolder], path: Path) -> RunFolder:
             continue
         return run
     raise UserError(f"{path}: 10,000 folders with this name exist. Choose another with out=.")
+
+
+def _is_interrupted_start(path: Path) -> bool:
+    """True if a process was killed in `path` after it had locked the folder and before its manifest was written."""
+    names = {file.name for file in path.iterdir()}
+    return {"lock"} <= names <= _INTERRUPTED_START
 
 
 def _missing(path: Path) -> list[str]:

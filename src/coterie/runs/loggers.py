@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.files import disk_error, write_text
+from coterie.core.files import disk_error, without_links, write_text
 
 Row = Mapping[str, float | int]
 """Names and values of the metrics at one time of a run. Every row contains `steps`."""
@@ -83,7 +83,8 @@ class JsonlLogger(Logger):
     def __init__(self, path: Path):
         self.path = Path(path)
         try:
-            self._file = open(self.path, "r+b" if self.path.exists() else "w+b", buffering=0)  # noqa: SIM115
+            mode = "r+b" if self.path.exists() else "w+b"
+            self._file = open(self.path, mode, buffering=0, opener=without_links)  # noqa: SIM115
             self.truncate(self._file.seek(0, os.SEEK_END))
         except OSError as error:
             raise disk_error("the file", self.path, error) from error
@@ -156,6 +157,25 @@ def read(path: Path) -> list[dict[str, Any]]:
         if row is None:
             raise UserError(f"{path}: line {number} is not a JSON object. Remove the line.")
     return [row for row in rows if row is not None]
+
+
+def complete_bytes(path: Path, known: int) -> int:
+    """Returns how many of the first `known` bytes of a `metrics.jsonl` are complete lines.
+
+    Raises:
+        UserError: If one of these lines is not a JSON object, or the file cannot be read.
+    """
+    try:
+        content = Path(path).read_bytes()[:known]
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Expected a metrics.jsonl.") from error
+    lines = content.split(b"\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        if _parse_row(line) is None:
+            raise UserError(f"{path}: line {number} is not a JSON object. Remove the line.")
+    return sum(len(line) + 1 for line in lines)
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:

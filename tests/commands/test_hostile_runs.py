@@ -1,0 +1,156 @@
+"""Run folders that were edited, damaged or made by someone else."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from coterie.__main__ import main
+from coterie.commands import train as training
+from coterie.core.errors import UserError
+from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
+
+pytestmark = pytest.mark.usefixtures("without_curves")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An unfinished run with at least two checkpoints."""
+    with monkeypatch.context() as patch:
+        stop_at(patch, 150)
+        train(tmp_path / "run", "steps=400", "checkpoint.every=40")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lock"])
+def test_a_symbolic_link_in_a_run_is_refused_and_its_target_is_kept(name: str, stopped: Path, tmp_path: Path) -> None:
+    target = tmp_path / "thesis.tex"
+    target.write_bytes((stopped / name).read_bytes())
+    (stopped / name).unlink()
+    (stopped / name).symlink_to(target)
+    before = target.read_bytes()
+    with pytest.raises(UserError, match=rf"{name}: it is a symbolic link, which is not followed\. Remove it\.$"):
+        training.resume(stopped, [])
+    assert target.read_bytes() == before
+
+
+def test_a_link_to_a_file_that_does_not_exist_creates_nothing(stopped: Path, tmp_path: Path) -> None:
+    (stopped / "metrics.jsonl").unlink()
+    (stopped / "metrics.jsonl").symlink_to(tmp_path / "created")
+    with pytest.raises(UserError, match="symbolic link"):
+        training.resume(stopped, [])
+    assert not (tmp_path / "created").exists()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
+def test_a_file_that_is_replaced_does_not_write_through_links(name: str, stopped: Path, tmp_path: Path) -> None:
+    target = tmp_path / "thesis.tex"
+    target.write_text("chapter one")
+    (stopped / f".writing-{name}").symlink_to(target)
+    training.resume(stopped, ["steps=440"])
+    assert target.read_text() == "chapter one"
+
+
+def test_an_edited_configuration_is_refused_with_every_difference(stopped: Path) -> None:
+    config = stopped / "config.yaml"
+    text = config.read_text()
+    edited = re.sub(r"\bgamma: [\d.]+", "gamma: 0.5", re.sub(r"\bepochs: 2\b", "epochs: 3", text))
+    config.write_text(edited)
+    before = log_entries(stopped)
+    with pytest.raises(UserError, match=r"algo\.gamma is 0\.5, was 0\.\d+; algo\.epochs is 3, was 2") as refusal:
+        training.resume(stopped, [])
+    assert "\n" not in str(refusal.value)
+    assert log_entries(stopped) == before
+    config.write_text(text)
+    training.resume(stopped, [])
+
+
+def test_a_truncated_configuration_is_refused(stopped: Path) -> None:
+    config = stopped / "config.yaml"
+    lines = config.read_text().splitlines(keepends=True)
+    end = next(i for i, line in enumerate(lines) if line.startswith("device:"))
+    config.write_text("".join(lines[:end]))
+    with pytest.raises(
+        UserError, match=r"config\.yaml: not the settings .* device is auto, was cpu\. Restore the file"
+    ):
+        training.resume(stopped, [])
+
+
+def test_an_edited_setting_that_may_change_is_said(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = stopped / "config.yaml"
+    config.write_text(config.read_text().replace("steps: 400 ", "steps: 440 "))
+    training.resume(stopped, [])
+    assert "config.yaml: steps is 440, was 400 in the checkpoint\n" in capsys.readouterr().err
+
+
+def test_overrides_of_a_resumed_run_are_no_differences_later(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 250)
+        training.resume(stopped, ["steps=440"])
+    capsys.readouterr()
+    assert training.resume(stopped, []).exit_code == 0
+    assert "config.yaml" not in capsys.readouterr().err
+
+
+def test_a_log_that_is_not_json_is_refused_before_training(stopped: Path) -> None:
+    log = stopped / "metrics.jsonl"
+    lines = log.read_bytes().split(b"\n")
+    lines[0] = b"x" * len(lines[0])
+    log.write_bytes(b"\n".join(lines))
+    before = checkpoint_state(stopped)
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is not a JSON object"):
+        training.resume(stopped, [])
+    assert_same(before, checkpoint_state(stopped))
+
+
+def test_a_log_that_is_shorter_than_the_checkpoint_knows_is_said(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = stopped / "metrics.jsonl"
+    first = log.read_bytes().split(b"\n")[0] + b"\n"
+    log.write_bytes(first)
+    training.resume(stopped, [])
+    assert f"metrics.jsonl: entries are missing, {len(first)} of the " in capsys.readouterr().err
+
+
+def test_a_start_that_was_killed_before_its_manifest_can_be_repeated(tmp_path: Path) -> None:
+    """Every kill before the manifest leaves a folder that `resume` refuses in one line and `train` accepts."""
+    kept = 0
+    for die_at in range(1, 40):
+        out = tmp_path / f"run{die_at}"
+        assert Process(tmp_path, "train", *tiny(), f"out={out}", die_at=die_at).end()[0] == -signal.SIGKILL
+        if (out / "manifest.json").exists():
+            break
+        if (out / "config.yaml").exists():
+            kept += 1
+            with pytest.raises(UserError, match="was interrupted, there is nothing to resume") as refusal:
+                training.resume(out, [])
+            assert "\n" not in str(refusal.value)
+        train(out)
+        assert checkpoint_state(out)["steps"] >= 80
+    else:
+        pytest.fail("no kill came after the manifest")
+    assert kept
+
+
+def test_a_folder_with_files_of_the_user_is_not_an_interrupted_start(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(UserError, match="already contains files"):
+        train(out)
+    assert (out / "config.yaml").read_text() == "seed: 1\n"
+
+
+def test_resume_of_a_finished_run_draws_missing_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    train(out)
+    drawn: list[Path] = []
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, target: drawn.append(target))
+    assert main(["resume", str(out)]) == 0
+    assert drawn == [out / "curves.png"]
