@@ -123,7 +123,7 @@ def evaluate(
     *,
     episodes: int = 100,
     mode: EvalMode = "auto",
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     seed: int | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def play(
     video: str | os.PathLike[str] | None = None,
     episodes: int = 1,
     mode: EvalMode = "auto",
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     seed: int | None = None,
     size: int = 480,
     replay: str | os.PathLike[str] | None = None,
@@ -219,7 +219,7 @@ def record(
     out: str | os.PathLike[str] | None = None,
     episodes: int = 20,
     mode: EvalMode = "auto",
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     seed: int | None = None,
     **settings: Any,
 ) -> Demos:
@@ -255,7 +255,7 @@ def league(
     *,
     episodes: int = 200,
     mode: EvalMode = "auto",
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     seed: int = 0,
     **settings: Any,
 ) -> LeagueResult:
@@ -286,7 +286,7 @@ def exploit(
     team: str | None = None,
     steps: float | None = None,
     episodes: int = 400,
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     **settings: Any,
 ) -> Exploitability:
     """Trains a best response to one team of a run and measures its gain over the run's own opponent team.
@@ -311,7 +311,7 @@ def exploit(
     )
 
 
-def load(run: Run, checkpoint: str = "best", device: str | torch.device = "cpu") -> Loaded:
+def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu") -> Loaded:
     """Loads the policies of a run, which map NumPy observations to actions.
 
     `load(run).act(obs)` acts without hidden state; `load(run).player()` returns an object with `reset()` and

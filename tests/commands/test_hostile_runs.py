@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -154,3 +155,80 @@ def test_resume_of_a_finished_run_draws_missing_curves(tmp_path: Path, monkeypat
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, target: drawn.append(target))
     assert main(["resume", str(out)]) == 0
     assert drawn == [out / "curves.png"]
+
+
+# ------------------------------------------------------------------------------------------------ corrupt checkpoints
+
+RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "eval.every=40", "checkpoint.every=40", "steps=120")
+
+
+@pytest.fixture
+def corrupt(tmp_path: Path) -> Path:
+    """A run of two teams whose best and last checkpoints are corrupt, but not all."""
+    out = tmp_path / "rps"
+    train(out, *RPS, "checkpoint.keep=true")
+    folder = out / "checkpoints"
+    names = {(folder / pointer).read_text().strip() for pointer in ("best", "last")}
+    for name in names:
+        file = folder / name / "state.safetensors"
+        file.write_bytes(file.read_bytes()[:-10])
+    return out
+
+
+COMMANDS = {
+    "evaluate": ["evaluate", "{run}", "--episodes=4", "--json"],
+    "record": ["record", "{run}", "--episodes=4", "--out={out}/demos", "--json"],
+    "league": ["league", "{run}", "random", "--episodes=4", "--out={out}/league.png", "--json"],
+    "exploit": ["exploit", "{run}", "--steps=40", "--episodes=4", "eval.every=0", "out={out}/response", "--json"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_checkpoint_than_a_corrupt_one_is_used_with_a_warning(
+    command: str, corrupt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(run=corrupt, out=tmp_path) for word in COMMANDS[command]]
+    assert main(words) == 0
+    output, errors = capsys.readouterr()
+    assert "corrupt, state.safetensors does not match its hash" in errors
+    report = json.loads(output)
+    (warning,) = report.get("warnings") or report["made"]["warnings"]
+    assert re.search(
+        r"corrupt, state\.safetensors does not match its hash.*Using the checkpoint of \d+ steps\.", warning
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("checkpoint", ["best", "last", "steps"])
+def test_a_corrupt_checkpoint_that_is_named_is_refused(
+    checkpoint: str, command: str, corrupt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = str(int((corrupt / "checkpoints" / "last").read_text()))
+    words = [word.format(run=corrupt, out=tmp_path) for word in COMMANDS[command]]
+    assert main([*words, f"--checkpoint={steps if checkpoint == 'steps' else checkpoint}"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert "corrupt, state.safetensors does not match its hash" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_frozen_team_warns_of_a_corrupt_checkpoint_and_refuses_a_named_one(
+    corrupt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen = ("env=matrix/rock_paper_scissors", f"teams.column.run={corrupt}")
+    train(tmp_path / "auto", *frozen)
+    assert "corrupt, state.safetensors does not match its hash" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--checkpoint best: .*corrupt"):
+        train(tmp_path / "best", *frozen, "teams.column.algo.checkpoint=best")
+
+
+def test_an_intact_run_has_no_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, settings in (("run", ()), ("unevaluated", ("eval.every=0",))):
+        train(tmp_path / name, *settings)
+        capsys.readouterr()
+        assert main(["evaluate", str(tmp_path / name), "--episodes=4", "--json"]) == 0
+        output, errors = capsys.readouterr()
+        assert json.loads(output)["warnings"] == []
+        assert "checkpoint" not in errors

@@ -13,7 +13,7 @@ import coterie
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.replay.memory import no_memory_check
 from coterie.cli.app import run
-from coterie.commands.learners import load_or_make_learners
+from coterie.commands.learners import load_run_or_make
 from coterie.commands.rendering import Episodes, render_episodes
 from coterie.config import registry
 from coterie.config.resolve import resolve
@@ -185,7 +185,8 @@ def tag(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_game_without_players_equals_a_video_of_the_run(tag: Path):
-    config, learners = load_or_make_learners(tag, None)
+    trained = load_run_or_make(tag, None)
+    config, learners = trained.config, trained.algorithms
     policies = {name: learner.policy for name, learner in learners.items()}
     modes = {name: learner.capabilities.eval_mode for name, learner in learners.items()}
     episodes = Episodes(policies, modes, count=2, seed=seed_of(5, "play"))

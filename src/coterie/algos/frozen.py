@@ -23,8 +23,8 @@ class FrozenConfig(BaseModel):
     """Folder of the run that the policy comes from."""
     team: str | None = None
     """Name of the team in that run; null: the same name."""
-    checkpoint: str = Field(default="best", pattern=r"^(best|last|\d+)$")
-    """Checkpoint of that run: best, last, or a number of steps."""
+    checkpoint: str = Field(default="auto", pattern=r"^(auto|best|last|\d+)$")
+    """Checkpoint of that run: auto, best, last, or a number of steps."""
     rollout_length: int = Field(default=128, ge=1, le=100_000)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 

@@ -153,7 +153,7 @@ def evaluate(
     env: EnvName = None,
     episodes: Annotated[int, typer.Option(min=1, max=10**7, help="Minimum number of episodes.")] = 100,
     mode: Mode = "auto",
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint = "auto",
     seed: Seed = None,
     json: Json = False,
 ) -> int:

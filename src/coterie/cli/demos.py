@@ -28,7 +28,7 @@ def record(
     out: Out = None,
     episodes: Annotated[int, typer.Option(min=1, max=10**7, help="Number of episodes.")] = 20,
     mode: Mode = "auto",
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint = "auto",
     seed: Seed = None,
     json: Json = False,
 ) -> int:

@@ -30,7 +30,7 @@ def league(
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes per pair.")] = 200,
     mode: Mode = "auto",
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes, equal for all pairs.")] = 0,
     json: Json = False,
 ) -> int:
@@ -87,7 +87,7 @@ def exploit(
         ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes to measure the gap.")] = 400,
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint = "auto",
     json: Json = False,
 ) -> int:
     """Train a best response to one team of a run, and measure its gain over the run's own opponent team.

@@ -42,7 +42,12 @@ Mode = Annotated[
     Literal["auto", "greedy", "sample"],
     typer.Option(help="Action selection. auto: the mode in which the algorithm was published."),
 ]
-Checkpoint = Annotated[str, typer.Option(metavar="best|last|STEPS", help="Checkpoint of the run.")]
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|best|last|STEPS", help="Checkpoint of the run. auto: the best one, or another if it is corrupt."
+    ),
+]
 Seed = Annotated[int | None, typer.Option(min=0, show_default=False, help="Seed of the episodes. Default: the run's.")]
 
 

@@ -39,7 +39,7 @@ def play(
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of episodes.")] = 1,
     mode: Mode = "auto",
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint = "auto",
     seed: Seed = None,
     size: Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")] = 480,
     replay: Annotated[

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.algos.algorithm import Algorithm
 from coterie.commands import train as training
 from coterie.commands.environment import lessons_of, make_environment, select_device
-from coterie.commands.learners import eval_modes, load_learners, teams_sharing_policy
+from coterie.commands.learners import eval_modes, load_run, teams_sharing_policy
 from coterie.config import registry
 from coterie.config.resolve import Resolved, based_on, load_resolved
 from coterie.config.schema import RunConfig
@@ -42,6 +42,7 @@ class Exploitability:
         own_error: Its standard error.
         response_won: Win rate of the response.
         own_won: Win rate of the run's own other team.
+        warnings: Why another checkpoint of the run than the preferred one was loaded.
     """
 
     team: str
@@ -54,6 +55,7 @@ class Exploitability:
     own_error: float
     response_won: float
     own_won: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -77,7 +79,7 @@ def exploit(
     team: str | None = None,
     steps: int | None = None,
     episodes: int = 400,
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
 ) -> Exploitability:
     """Trains a best response to one team of a run and compares it with the run's own other team.
 
@@ -87,12 +89,13 @@ def exploit(
         team: The team to exploit; by default the second.
         steps: Environment steps of the response's training; by default a fifth of the run's.
         episodes: Episodes of the comparison.
-        checkpoint: Checkpoint of the run: best, last or a number of steps.
+        checkpoint: Checkpoint of the run: auto, best, last or a number of steps.
     """
     folder = RunFolder.open(run)
     config = load_resolved(folder.config_path).config
     device = select_device("cpu" if config.device == "auto" else config.device)
-    _, algorithms = load_learners(run, checkpoint, device)
+    loaded = load_run(run, checkpoint, device)
+    algorithms = loaded.algorithms
     names = list(algorithms)
     if len(names) != 2:
         raise UserError(f"{folder.path} has the teams {', '.join(names)}, but a best response needs exactly two teams")
@@ -105,10 +108,12 @@ def exploit(
     frozen = {"name": "frozen", "run": str(folder.path), "team": source, "checkpoint": checkpoint}
     tree: dict[str, Any] = {**_response_tree(config, response, steps), "out": None}
     tree["teams"] = tree["teams"] | {fixed: {"algo": frozen}}
-    resolved = based_on(tree, [f"out={_response_folder(folder.path, fixed)}", *overrides])
+    has_out = any(word.startswith("out=") for word in overrides)
+    out = [] if has_out else [f"out={_response_folder(folder.path, fixed)}"]
+    resolved = based_on(tree, [*out, *overrides])
     _require_learner(resolved, response)
     result = training.train(resolved)
-    _, trained = load_learners(result.run, "best", device)
+    trained = load_run(result.run, "auto", device).algorithms
     comparison = _Comparison(teams, response, episodes, seed_of(config.seed, "exploit"))
     fixed_policy = _policy(algorithms, teams, fixed)
     with closing(make_environment(config, "evaluate", num_envs=min(episodes, 100), device=device)) as env:
@@ -125,6 +130,7 @@ def exploit(
         own_error=own.error,
         response_won=new.win_rate,
         own_won=own.win_rate,
+        warnings=tuple(loaded.warnings),
     )
 
 

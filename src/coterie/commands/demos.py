@@ -14,7 +14,7 @@ import torch
 
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.environment import load_teams, make_environment, select_device
-from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_learners, make_algorithms
+from coterie.commands.learners import EvalMode, eval_modes, load_run, make_algorithms
 from coterie.config import registry
 from coterie.config.resolve import Resolved
 from coterie.config.schema import Choice, RunConfig
@@ -43,14 +43,14 @@ class RecordOptions:
         out: File to write; by default demos.safetensors, in the run's folder if there is a run.
         episodes: Number of episodes.
         mode: Action selection.
-        checkpoint: best, last or a number of steps.
+        checkpoint: auto, best, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
     """
 
     out: Path | None = None
     episodes: int = 20
     mode: EvalMode = "auto"
-    checkpoint: str = "best"
+    checkpoint: str = "auto"
     seed: int | None = None
 
 
@@ -58,11 +58,13 @@ def record_run(run: Path, options: RecordOptions) -> tuple[Path, Demos]:
     """Records demonstrations by the policies of a run's checkpoint and returns the file and its content."""
     folder = RunFolder.open(run)
     device = torch.device("cpu")  # as fast as a GPU for few environments, and available everywhere
-    config, algorithms = load_learners(run, options.checkpoint, device)
-    steps = find_checkpoint(folder, options.checkpoint).steps
-    made = {"run": str(folder.path), "checkpoint": options.checkpoint, "steps": steps}
+    trained = load_run(run, options.checkpoint, device)
+    assert trained.checkpoint is not None
+    made = {"run": str(folder.path), "checkpoint": options.checkpoint, "steps": trained.checkpoint.steps}
+    if trained.warnings:
+        made["warnings"] = trained.warnings
     out = options.out or folder.path / "demos.safetensors"
-    return out, _record(config, algorithms, out, options, made=made, device=device)
+    return out, _record(trained.config, trained.algorithms, out, options, made=made, device=device)
 
 
 def record_baseline(resolved: Resolved, options: RecordOptions) -> tuple[Path, Demos]:

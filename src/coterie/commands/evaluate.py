@@ -13,8 +13,7 @@ from coterie.commands.learners import (
     EvalMode,
     device_of_run,
     eval_modes,
-    find_checkpoint,
-    load_learners,
+    load_run,
     make_algorithms,
 )
 from coterie.config.resolve import Resolved
@@ -22,7 +21,6 @@ from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
-from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 from coterie.training.evaluation import evaluate
@@ -32,7 +30,7 @@ def evaluate_run(
     run: Path,
     episodes: int = 100,
     mode: EvalMode = "auto",
-    checkpoint: str = "best",
+    checkpoint: str = "auto",
     *,
     seed: int | None = None,
 ) -> dict[str, Any]:
@@ -42,18 +40,18 @@ def evaluate_run(
         run: Folder of the run.
         episodes: Minimum number of episodes.
         mode: Action selection.
-        checkpoint: best, last or a number of steps.
+        checkpoint: auto, best, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
 
     Returns:
         Results as plain numbers and strings, as printed by `coterie evaluate --json`.
     """
-    config, learners = load_learners(run, checkpoint, device_of_run(run))
-    configure_process(config.threads)
-    found = find_checkpoint(RunFolder.open(run), checkpoint)
-    lesson = lesson_of_checkpoint(found.state)
-    report = _evaluate(config, learners, episodes=episodes, mode=mode, seed=seed, lesson=lesson)
-    return report | {"run": str(run), "steps": found.steps}
+    trained = load_run(run, checkpoint, device_of_run(run))
+    assert trained.checkpoint is not None
+    configure_process(trained.config.threads)
+    lesson = lesson_of_checkpoint(trained.checkpoint.state)
+    report = _evaluate(trained.config, trained.algorithms, episodes=episodes, mode=mode, seed=seed, lesson=lesson)
+    return report | {"run": str(run), "steps": trained.checkpoint.steps, "warnings": trained.warnings}
 
 
 def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.commands.environment import make_environment, select_device
-from coterie.commands.learners import EvalMode, eval_modes, load_learners, make_algorithms
+from coterie.commands.learners import EvalMode, TrainedRun, eval_modes, load_run, make_algorithms
 from coterie.config.resolve import load_resolved, resolve
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
@@ -45,13 +45,13 @@ class LeagueOptions:
     Attributes:
         episodes: Episodes per pair.
         mode: Action selection.
-        checkpoint: Checkpoint of the runs: best, last or a number of steps.
+        checkpoint: Checkpoint of the runs: auto, best, last or a number of steps.
         seed: Seed of the episodes, the same for every pair.
     """
 
     episodes: int = 100
     mode: EvalMode = "auto"
-    checkpoint: str = "best"
+    checkpoint: str = "auto"
     seed: int = 0
 
 
@@ -63,11 +63,13 @@ class Member:
         name: Name in tables.
         policies: Policy for each team.
         modes: Action selection for each team.
+        warnings: Why another checkpoint than the preferred one was loaded.
     """
 
     name: str
     policies: dict[str, Policy]
     modes: dict[str, Mode]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class LeagueResult:
         games: Episodes per pair.
         symmetric: True if the two sides are equal.
         win_criterion: Description of how the winner is determined.
+        warnings: Why other checkpoints than the preferred ones were loaded.
     """
 
     env: str
@@ -95,6 +98,7 @@ class LeagueResult:
     games: int
     symmetric: bool
     win_criterion: str
+    warnings: tuple[str, ...] = ()
 
     def wins(self) -> Tensor:
         """Returns the games that each member has won against each other one, from either side, [P, P]."""
@@ -126,6 +130,7 @@ class LeagueResult:
             "return_mean": {team: table(values) for team, values in self.returns.items()},
             "return_error": {team: table(values) for team, values in self.error.items()},
             "score": table(self.score),
+            "warnings": list(self.warnings),
         }
         ratings = self.ratings()
         if ratings is not None:
@@ -167,8 +172,7 @@ def league(
         if len(teams) != 2:
             raise UserError(f"a league needs two teams, but {config.env.name} has {len(teams)}: {', '.join(teams)}")
         members = [
-            Member(label, *_load_member(source, config, teams, options=options, device=device))
-            for label, source in labeled
+            _load_member(label, source, config, teams, options=options, device=device) for label, source in labeled
         ]
         return _play(members, env, teams, options=options, progress_of=progress_of)
 
@@ -213,6 +217,7 @@ def _play(
         games=games,
         symmetric=env.spec.symmetric,
         win_criterion=win_criterion(env.spec),
+        warnings=tuple(dict.fromkeys(line for member in members for line in member.warnings)),
     )
 
 
@@ -278,16 +283,23 @@ def _env_differences(one: RunConfig, other: RunConfig) -> list[tuple[str, Any, A
 
 
 def _load_member(
-    source: str, config: RunConfig, teams: dict[str, TeamSpec], *, options: LeagueOptions, device: torch.device
-) -> tuple[dict[str, Policy], dict[str, Mode]]:
-    """Returns the policies and action selection of a member by team. UserError if it lacks a team."""
+    name: str,
+    source: str,
+    config: RunConfig,
+    teams: dict[str, TeamSpec],
+    *,
+    options: LeagueOptions,
+    device: torch.device,
+) -> Member:
+    """Returns a member with a policy for each team. UserError if it lacks one."""
     if _is_bot(source):
         kind, _, script = source.partition(":")
         settings = [f"algo={kind}", f"env={config.env.name}", *([f"algo.script={script}"] if script else [])]
         bot_config = resolve(settings).config.model_copy(update={"env": config.env})
-        algorithms = make_algorithms(bot_config, teams, device)
+        trained = TrainedRun(bot_config, make_algorithms(bot_config, teams, device))
     else:
-        _, algorithms = load_learners(Path(source), options.checkpoint, device)
+        trained = load_run(Path(source), options.checkpoint, device)
+    algorithms = trained.algorithms
     missing = [name for name in teams if name not in algorithms]
     if missing:
         raise UserError(
@@ -298,7 +310,7 @@ def _load_member(
     policies: dict[str, Policy] = {
         name: RemappedPolicy(team, algorithms[name].policy, modes[name]) for name, team in teams.items()
     }
-    return policies, modes
+    return Member(name, policies, modes, tuple(trained.warnings))
 
 
 # ------------------------------------------------------------------------------------------------------------- output

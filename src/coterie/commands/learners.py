@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -155,20 +157,43 @@ def load_frozen_policy(team: str, config: FrozenConfig, device: torch.device) ->
     """
     if config.run is None:
         raise UserError(f"team '{team}' is frozen but has no run. Set teams.{team}.run=RUN.")
-    _, algorithms = load_learners(config.run, config.checkpoint, device)
+    algorithms = load_run(config.run, config.checkpoint, device).algorithms
     wanted = config.team or (team if team in algorithms or len(algorithms) > 1 else next(iter(algorithms)))
     if wanted not in algorithms:
         raise UserError(f"the run {config.run} has no team '{wanted}'. {nearest(wanted, algorithms)}")
     return algorithms[wanted].policy, algorithms[wanted].capabilities.eval_mode
 
 
-def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[RunConfig, dict[str, Algorithm]]:
-    """Loads the configuration of a run and its algorithms with the policies of a checkpoint.
+@dataclass(frozen=True)
+class TrainedRun:
+    """Configuration and algorithms of a run, with the policies of a checkpoint.
+
+    Attributes:
+        config: Configuration of the run.
+        algorithms: Algorithm of each team.
+        checkpoint: The checkpoint; None for algorithms that were not loaded from a run.
+    """
+
+    config: RunConfig
+    algorithms: dict[str, Algorithm]
+    checkpoint: LoadedCheckpoint | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why another checkpoint than the preferred one was loaded; usually empty."""
+        return [self.checkpoint.warning] if self.checkpoint is not None and self.checkpoint.warning else []
+
+
+def load_run(run: Path, checkpoint: str, device: torch.device) -> TrainedRun:
+    """Loads the algorithms of a run with the policies of a checkpoint.
 
     Args:
         run: Folder of the run.
-        checkpoint: best, last or a number of steps.
+        checkpoint: auto, best, last or a number of steps.
         device: Device of the networks.
+
+    Raises:
+        UserError: If the run or the checkpoint cannot be read.
     """
     folder = RunFolder.open(run)
     config = load_resolved(folder.config_path).config
@@ -177,19 +202,17 @@ def load_learners(run: Path, checkpoint: str, device: torch.device) -> tuple[Run
     found = find_checkpoint(folder, checkpoint)
     for name, algorithm in algorithms.items():
         algorithm.policy.load_state_dict(found.state["algorithms"][name]["policy"])
-    return config, algorithms
+    return TrainedRun(config, algorithms, found)
 
 
-def load_or_make_learners(
-    run: Path | None, resolved: Resolved | None, checkpoint: str = "best"
-) -> tuple[RunConfig, dict[str, Algorithm]]:
+def load_run_or_make(run: Path | None, resolved: Resolved | None, checkpoint: str = "auto") -> TrainedRun:
     """Returns configuration and algorithms of a run's checkpoint or, without a run, those of `resolved`."""
     if run is not None:
-        return load_learners(run, checkpoint, device_of_run(run))
+        return load_run(run, checkpoint, device_of_run(run))
     assert resolved is not None
     config = resolved.config
     device = select_device(config.device)
-    return config, make_algorithms(config, load_teams(config, device), device)
+    return TrainedRun(config, make_algorithms(config, load_teams(config, device), device))
 
 
 def device_of_run(run: Path) -> torch.device:
@@ -202,19 +225,28 @@ def device_of_run(run: Path) -> torch.device:
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
-    """Loads a checkpoint: best, last, or the one of a number of steps.
+    """Loads a checkpoint: the best, the last, or the one of a number of steps.
+
+    With auto, it is the best one, the last one if none is marked as best, or the newest intact one if these are
+    corrupt, which is reported on stderr.
 
     Raises:
-        UserError: If there is no such checkpoint, with the existing ones.
+        UserError: If there is no such checkpoint, with the existing ones, or if a checkpoint that was named is corrupt.
     """
     store = Checkpoints(folder.checkpoints_path)
-    if which in {"best", "last"}:
+    if which == "auto":
+        found = store.load_best() if store.has_best() else store.latest(segments=False)
+        if found is not None and found.warning:
+            print(f"coterie: {found.warning}", file=sys.stderr)
+    elif which in {"best", "last"}:
         found = store.load_best() if which == "best" else store.latest(segments=False)
+        if found is not None and found.warning:
+            raise UserError(f"--checkpoint {which}: {found.warning.partition('. Using')[0]}. Leave the option out.")
+    else:
+        found = store.load_steps(int(which)) if which.isdigit() else None
         if found is None:
-            raise UserError(f"the run {folder.path} has no checkpoint yet. Wait for its first one.")
-        return found
-    found = store.load_steps(int(which)) if which.isdigit() else None
+            existing = ", ".join(str(int(path.name)) for path in store.all())
+            raise UserError(f"the run {folder.path} has no checkpoint '{which}'. Use best, last or one of {existing}.")
     if found is None:
-        existing = ", ".join(str(int(path.name)) for path in store.all())
-        raise UserError(f"the run {folder.path} has no checkpoint '{which}'. Use best, last or one of {existing}.")
+        raise UserError(f"the run {folder.path} has no checkpoint yet. Wait for its first one.")
     return found

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.commands.image_window import show
-from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_or_make_learners
+from coterie.commands.learners import EvalMode, eval_modes, load_run_or_make
 from coterie.commands.rendering import Episodes, render_episodes, save_replay
 from coterie.config.resolve import Resolved
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.envs.video import write_video
-from coterie.runs.folder import RunFolder
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 
 
@@ -26,7 +25,7 @@ class PlayOptions:
         replay: Folder for a replay written by the environment's library; takes precedence over the video.
         episodes: Number of episodes.
         mode: Action selection.
-        checkpoint: best, last or a number of steps.
+        checkpoint: auto, best, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
         size: Longer side of the images in pixels.
     """
@@ -35,7 +34,7 @@ class PlayOptions:
     replay: Path | None = None
     episodes: int = 1
     mode: EvalMode = "auto"
-    checkpoint: str = "best"
+    checkpoint: str = "auto"
     seed: int | None = None
     size: int = 480
 
@@ -52,7 +51,8 @@ def play(run: Path | None, resolved: Resolved | None = None, options: PlayOption
         The file or folder that was written; None if a window was shown.
     """
     options = options or PlayOptions()
-    config, learners = load_or_make_learners(run, resolved, options.checkpoint)
+    trained = load_run_or_make(run, resolved, options.checkpoint)
+    config, learners = trained.config, trained.algorithms
     configure_process(config.threads)
     episodes = Episodes(
         policies={name: learner.policy for name, learner in learners.items()},
@@ -63,8 +63,8 @@ def play(run: Path | None, resolved: Resolved | None = None, options: PlayOption
     if options.replay is not None:
         return save_replay(config, episodes, options.replay)
     lesson = None
-    if run is not None and config.curriculum.lessons:
-        lesson = lesson_of_checkpoint(find_checkpoint(RunFolder.open(run), options.checkpoint).state)
+    if trained.checkpoint is not None and config.curriculum.lessons:
+        lesson = lesson_of_checkpoint(trained.checkpoint.state)
     images = render_episodes(config, episodes, size=options.size, lesson=lesson)
     if options.video is None:
         show(images, f"{config.algo.name} on {config.env.name}")

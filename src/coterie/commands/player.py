@@ -12,8 +12,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_learners
-from coterie.config.schema import RunConfig
+from coterie.commands.learners import EvalMode, eval_modes, load_run
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
@@ -33,7 +32,7 @@ class Loaded:
 
     Args:
         run: Folder of the run.
-        checkpoint: best, last or a number of steps.
+        checkpoint: auto, best, last or a number of steps.
         device: Device of the networks.
 
     Attributes:
@@ -43,12 +42,13 @@ class Loaded:
         policies: Policies by team.
     """
 
-    def __init__(self, run: str | Path, checkpoint: str = "best", device: str | torch.device = "cpu"):
+    def __init__(self, run: str | Path, checkpoint: str = "auto", device: str | torch.device = "cpu"):
         folder = RunFolder.open(run)
         self.path = folder.path
-        self.config: RunConfig
-        self.config, learners = load_learners(folder.path, checkpoint, torch.device(device))
-        self.steps = find_checkpoint(folder, checkpoint).steps
+        trained = load_run(folder.path, checkpoint, torch.device(device))
+        assert trained.checkpoint is not None
+        self.config, learners = trained.config, trained.algorithms
+        self.steps = trained.checkpoint.steps
         self.policies: dict[str, Policy] = {name: learner.policy for name, learner in learners.items()}
         self._published = eval_modes("auto", learners)
         self._player = self.player()

@@ -11,14 +11,13 @@ import torch
 
 from coterie.algos.algorithm import Algorithm, ValueEstimator
 from coterie.commands.environment import make_environment
-from coterie.commands.learners import EvalMode, eval_modes, find_checkpoint, load_or_make_learners
+from coterie.commands.learners import EvalMode, eval_modes, load_run_or_make
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.playing.game import Game, Players
 from coterie.playing.seats import seats_for
-from coterie.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class GameRequest:
     resolved: Resolved | None = None
     human: Sequence[str] = ()
     mode: EvalMode = "auto"
-    checkpoint: str = "best"
+    checkpoint: str = "auto"
     seed: int | None = None
     size: int = 480
 
@@ -44,15 +43,15 @@ class GameRequest:
 @contextmanager
 def open_game(request: GameRequest) -> Iterator[tuple[Game, str]]:
     """Context with the game and its title; closes the environment at the end. UserError for unknown agents."""
-    config, learners = load_or_make_learners(request.run, request.resolved, request.checkpoint)
+    trained = load_run_or_make(request.run, request.resolved, request.checkpoint)
+    config, learners = trained.config, trained.algorithms
     configure_process(config.threads)
     critics: dict[str, ValueEstimator] = {
         name: learner for name, learner in learners.items() if isinstance(learner, ValueEstimator)
     }
-    if request.run is not None and critics:
-        state = find_checkpoint(RunFolder.open(request.run), request.checkpoint).state["algorithms"]
+    if trained.checkpoint is not None:
         for name, critic in critics.items():
-            critic.load_critic(state[name])
+            critic.load_critic(trained.checkpoint.state["algorithms"][name])
     else:
         critics = {}  # untrained algorithms have no outputs to show
     policies = {name: learner.policy for name, learner in learners.items()}

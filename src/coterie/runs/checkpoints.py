@@ -281,6 +281,10 @@ class Checkpoints:
         """
         return self._first_intact("last", segments)
 
+    def has_best(self) -> bool:
+        """True if a checkpoint is marked as the best one."""
+        return self._pointer("best") is not None
+
     def load_best(self) -> LoadedCheckpoint | None:
         """Returns the best checkpoint without segments, or the latest with a warning if it is missing or corrupt."""
         return self._first_intact("best", segments=False)

@@ -10,7 +10,7 @@ from typing import Any, final
 import pytest
 import torch
 
-from coterie.commands.learners import load_learners
+from coterie.commands.learners import load_run
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from coterie.core.types import Timestep
@@ -36,7 +36,7 @@ def test_one_policy_learns_and_plays_both_sides(tmp_path: Path):
     assert {"selfplay/elo", "selfplay/elo_error", "selfplay/win_rate", "selfplay/pool", "loss/row/policy"} <= names
     assert not any(name.startswith("loss/column") for name in names)
     assert undeclared(sorted(names)) == []
-    _, learners = load_learners(out, "last", CPU)
+    learners = load_run(out, "last", CPU).algorithms
     mine, its = (learners[name].policy.state_dict() for name in ("row", "column"))
     assert all(torch.equal(x, its["module"][name]) for name, x in mine["module"].items())
 
@@ -70,8 +70,8 @@ def test_a_team_that_does_not_learn_does_not_change(tmp_path: Path):
     """Negative control: the team that learns does."""
     settings = ("env=particle/simple_tag", "algo=ippo", "alternate.order=[adversary]", "alternate.every=1000", "seed=3")
     train(tmp_path / "run", *settings, "steps=160", "checkpoint.every=40", "checkpoint.keep=true")
-    _, first = load_learners(tmp_path / "run", "0", CPU)
-    _, last = load_learners(tmp_path / "run", "last", CPU)
+    first = load_run(tmp_path / "run", "0", CPU).algorithms
+    last = load_run(tmp_path / "run", "last", CPU).algorithms
 
     def moved(team: str) -> bool:
         before, after = (one[team].policy.state_dict()["module"] for one in (first, last))
@@ -173,7 +173,7 @@ def strategies(out: Path) -> torch.Tensor:
     """Returns the row player's strategies in a one-shot game at every checkpoint but the first, [checkpoints, A]."""
     found = []
     for path in sorted((out / "checkpoints").glob("0*"))[1:]:
-        _, learners = load_learners(out, str(int(path.name)), CPU)
+        learners = load_run(out, str(int(path.name)), CPU).algorithms
         policy: Any = learners["row"].policy
         one, yes = torch.ones(1, 1, 1), torch.ones(1, 1, dtype=torch.bool)
         row = Timestep({"row": one}, {}, {}, yes, yes, yes[0])
@@ -418,7 +418,7 @@ def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path):
     config = out / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("window: 10", "window: 4"))
-    with pytest.raises(UserError, match=r"does not fit the callbacks of the run's config\.yaml") as refusal:
+    with pytest.raises(UserError, match=r"selfplay\.window is 4, was 10") as refusal:
         training.resume(out, ["steps=320"])
     assert "\n" not in str(refusal.value)
     config.write_text(text.replace("opponents: uniform", "'opponents': 'off'"))
