@@ -422,7 +422,7 @@ def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path):
         training.resume(out, ["steps=320"])
     assert "\n" not in str(refusal.value)
     config.write_text(text.replace("opponents: uniform", "'opponents': 'off'"))
-    with pytest.raises(UserError, match=r"expected none, found \['selfplay'\]"):
+    with pytest.raises(UserError, match=r"selfplay\.opponents is off, was uniform"):
         training.resume(out, ["steps=320"])
 
 
