@@ -220,7 +220,7 @@ def test_a_frozen_team_warns_of_a_corrupt_checkpoint_and_refuses_a_named_one(
     frozen = ("env=matrix/rock_paper_scissors", f"teams.column.run={corrupt}")
     train(tmp_path / "auto", *frozen)
     assert "corrupt, state.safetensors does not match its hash" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--checkpoint best: .*corrupt"):
+    with pytest.raises(UserError, match=r"--checkpoint best: .*corrupt"):
         train(tmp_path / "best", *frozen, "teams.column.algo.checkpoint=best")
 
 

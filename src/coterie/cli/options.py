@@ -44,9 +44,7 @@ Mode = Annotated[
 ]
 Checkpoint = Annotated[
     str,
-    typer.Option(
-        metavar="auto|best|last|STEPS", help="Checkpoint of the run. auto: the best one, or another if it is corrupt."
-    ),
+    typer.Option(metavar="auto|best|last|STEPS", help="Checkpoint of the run. auto: the best, or an intact one."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, show_default=False, help="Seed of the episodes. Default: the run's.")]
 
