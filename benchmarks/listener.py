@@ -10,6 +10,7 @@ their return so far and the distance at which they would come to rest. A wider b
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,12 +25,12 @@ STEPS, MOVES = 25, 5
 State = dict[str, Tensor]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--variant", choices=("openai", "mpe2"), default="openai")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     world = SimpleSpeakerListener(SimpleSpeakerListenerConfig(variant=given.variant))
     noise = torch.rand(given.episodes, world.reset_noise_size, generator=generator(0, "listener"))
     with torch.inference_mode():

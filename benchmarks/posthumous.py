@@ -1,9 +1,10 @@
-"""MA-POCA on coop/escape, and the same learner in which an agent's return stops at its own end: who learns to fall?
+"""MA-POCA on coop/escape, and the same learner in which an agent's return stops at its death.
 
     python benchmarks/posthumous.py [--steps 1M] [--seeds 0,1,2] [--results FOLDER]
 
-Escape pays the group when a door is opened, and somebody has to fall first. The control differs from MA-POCA in one
-thing: what the group earns after an agent's end is not counted to the agent. Writes posthumous.json and posthumous.md.
+In escape, the group is rewarded when a door opens, for which an agent has to die first. The control differs from
+MA-POCA in one thing: rewards of the group after an agent's death do not count for the agent. Writes posthumous.json and
+posthumous.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,36 +22,42 @@ import torch
 from reporting import machine, table
 
 import coterie
-from coterie.algos.poca import POCA
+from coterie.algos.poca import POCA, Batch, group_rewards
+from coterie.core.types import HiddenState, Rollout
 from coterie.math.returns import bootstrap_masks, lambda_return, valid_mask
 from coterie.math.statistics import standardize
 
 HERE = Path(__file__).resolve().parent
 ENV = "coop/escape"
 
-_whole = POCA._targets
+poca_targets = POCA.targets
 
 
-def truncated_targets(self: POCA, window):
-    """Targets as ever, and advantages from returns that stop at an agent's own end."""
-    batch, starts, explained = _whole(self, window)
-    mean, scale = self._value_scale()
-    real = batch.value * scale + mean  # [T, B, 1 + N, K], V of the group first
-    _, last, _ = self._values(self.policy.normalize(window.obs), window, None)
-    following = torch.cat([real[1:, :, :1], last * scale + mean])
-    ended, boundary = (x.unsqueeze(-1) for x in bootstrap_masks(window, as_team=False, agents_can_die=True))
-    reward = torch.stack([signal.reward(window) for signal in self.signals], -1)
+def truncated_targets(self: POCA, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], torch.Tensor]:
+    """MA-POCA's targets with advantages from returns that stop when the agent dies."""
+    mean, std = self.value_scale()  # before the targets update it
+    batch, critic_states, explained = poca_targets(self, rollout, progress)
+    value = batch.value * std + mean  # [T, B, 1 + N, K], the group's first
+    obs = {name: x[-1:] for name, x in self.policy.normalize(rollout.obs).items()}
+    last_value = self.critic(obs, None, rollout.alive[-1:], None, {})[0] * std + mean
+    next_value = torch.cat([value[1:, :, :1], last_value])
+    terminated, boundary = (x.unsqueeze(-1) for x in bootstrap_masks(rollout, centralized=False, agents_can_die=True))
+    shape = (*terminated.shape[:-1], value.shape[-1])
     own = lambda_return(
-        reward.expand(*ended.shape[:-1], -1), following.expand(*ended.shape[:-1], -1), ended, boundary, self._gamma,
-        self.config.td_lambda,
-    )  # fmt: skip
-    gain = (own - real[:, :, 1:]).mean(-1)
-    return replace(batch, advantage=standardize(gain, valid_mask(window))), starts, explained
+        reward=group_rewards(rollout).unsqueeze(-1).expand(shape),
+        next_value=next_value.expand(shape),
+        terminated=terminated,
+        boundary=boundary,
+        gamma=self.config.gamma,
+        td_lambda=self.config.td_lambda,
+    )
+    advantage = (own - value[:, :, 1:]).squeeze(-1)
+    return replace(batch, advantage=standardize(advantage, valid_mask(rollout))), critic_states, explained
 
 
-def trained(seed: int, steps: str, mistaken: bool) -> dict[str, float]:
+def trained(seed: int, steps: str, truncated: bool) -> dict[str, float]:
     """Mean return and length of 1,000 episodes after training."""
-    POCA._targets = truncated_targets if mistaken else _whole
+    POCA.targets = truncated_targets if truncated else poca_targets
     with tempfile.TemporaryDirectory() as folder:
         run = coterie.train(
             algo="poca", env=ENV, steps=steps, seed=seed, device="cpu", out=f"{folder}/run", progress="off",
@@ -59,16 +67,17 @@ def trained(seed: int, steps: str, mistaken: bool) -> dict[str, float]:
     return {"return": found["return_mean"], "length": found["length_mean"]}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", default="1M")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     found = {}
-    for name, mistaken in (("MA-POCA", False), ("its agents' futures cut at their ends", True)):
-        found[name] = [trained(seed, given.steps, mistaken) for seed in seeds]
+    given.results.mkdir(parents=True, exist_ok=True)
+    for name, truncated in (("MA-POCA", False), ("returns stop at an agent's death", True)):
+        found[name] = [trained(seed, given.steps, truncated) for seed in seeds]
         print(name, found[name], flush=True)
     date = datetime.now().astimezone().date().isoformat()
     content = {"machine": machine(), "date": date, "env": ENV, "steps": given.steps, "seeds": seeds, "found": found}
@@ -78,7 +87,7 @@ def main() -> None:
         for name, runs in found.items()
         for returns in [[run["return"] for run in runs]]
     ]
-    head = f"# Who learns to fall\n\nShare of {ENV}'s episodes in which the group gets out, after {given.steps} steps; "
+    head = f"# Credit after death\n\nShare of episodes of {ENV} in which the group escapes, after {given.steps} steps; "
     tail = f"seeds {given.seeds}, 1,000 episodes each, sampled actions. `python benchmarks/posthumous.py`, {date}.\n"
     lines = "\n".join(table(["learner", "mean", "seeds"], rows))
     (given.results / "posthumous.md").write_text(f"{head}{tail}\n{lines}\n")

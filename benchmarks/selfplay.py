@@ -1,14 +1,16 @@
 """Self-play figures: cost of many opponents, ratings over time, best responses, and cross-play in tag.
 
-    python benchmarks/selfplay.py --runs FOLDER [--only cost elo matrix]
+    python benchmarks/selfplay.py --runs FOLDER [--only cost elo matrix] [--results FOLDER] [--quick]
 
-Existing runs in the folder are read, missing ones are trained. Writes benchmarks/results/selfplay.md.
+Existing runs in the folder are read, missing ones are trained. Writes selfplay.json and selfplay.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +21,63 @@ from coterie.commands import train as training
 from coterie.commands.best_response import exploit
 from coterie.config.resolve import resolve
 
-RESULTS = Path(__file__).parent / "results"
 BALL = ("algo=ippo", "env=particle/simple_ball", "threads=1", "log.tensorboard=false")
 ONE = ("selfplay.opponents=latest",)
 EIGHT = ("selfplay.opponents=uniform", "selfplay.window=7", "selfplay.latest_ratio=0.125")
 TAG = ("mappo", "maddpg", "qmix")
 
 
-def trained(folder: Path, *settings: str) -> Path:
-    """Run in the folder, trained if it does not exist."""
-    if not (folder / "curves.png").exists():
-        training.train(resolve([*settings, f"out={folder}", "progress=lines"]))
-    return folder
+@dataclass(frozen=True)
+class Measurement:
+    """Where runs are, where results are written, and whether a thousandth of the steps is enough, as in a test."""
+
+    runs: Path
+    results: Path
+    quick: bool = False
+
+    def steps(self, count: int) -> int:
+        return count // 1000 if self.quick else count
+
+    def episodes(self, count: int) -> int:
+        return 8 if self.quick else count
+
+    def trained(self, name: str, *settings: str) -> Path:
+        """Folder of a run, which is trained if it does not exist."""
+        folder = self.runs / name
+        small = ("num_envs=8", "eval.episodes=8", "algo.rollout_length=25") if self.quick else ()
+        if not (folder / "curves.png").exists():
+            training.train(resolve([*settings, *small, f"out={folder}", "progress=lines"]))
+        return folder
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def cost(runs: Path) -> str:
+def cost(job: Measurement) -> str:
     """Steps per second in the second half of short runs without evaluations."""
     short = (
-        "steps=400k",
+        f"steps={job.steps(400_000)}",
         "eval.every=0",
         "checkpoint.every=0",
-        "selfplay.snapshot_interval=20k",
-        "selfplay.rating_episodes=16",
+        f"selfplay.snapshot_interval={job.steps(20_000)}",
+        f"selfplay.rating_episodes={job.episodes(16)}",
     )
     lines = ["| opponents in the batch | steps/s |", "|---|---|"]
     for name, given in (("1, the current policy", ONE), ("8, the current policy and seven snapshots", EIGHT)):
-        folder = trained(runs / f"cost-{name[0]}", *BALL, *given, *short)
+        folder = job.trained(f"cost-{name[0]}", *BALL, *given, *short)
         speeds = [row["time/steps_per_s"] for row in rows(folder) if "time/steps_per_s" in row]
         late = sorted(speeds[len(speeds) // 2 :])
         lines.append(f"| {name} | {late[len(late) // 2]:,.0f} |")
     return "\n".join(lines)
 
 
-def ladder(runs: Path) -> str:
+def ladder(job: Measurement) -> str:
     """Ratings of ten snapshots of one run, and the exploitability of three of its checkpoints."""
-    folder = trained(
-        runs / "ball", *BALL, "selfplay.opponents=uniform", "selfplay.snapshot_interval=300k", "steps=3M", "seed=0",
-        "checkpoint.every=300k", "checkpoint.keep=true",
+    interval = job.steps(300_000)
+    folder = job.trained(
+        "ball", *BALL, "selfplay.opponents=uniform", f"selfplay.snapshot_interval={interval}", "seed=0",
+        f"steps={10 * interval}", f"checkpoint.every={interval}", "checkpoint.keep=true",
     )  # fmt: skip
     lines = ["| snapshot at | Elo | standard error |", "|---|---|---|"]
     last = None
@@ -70,9 +88,10 @@ def ladder(runs: Path) -> str:
     lines += ["", "| checkpoint | return of the response | own return | gap | response wins |", "|---|---|---|---|---|"]
     kept = sorted(int(path.name) for path in (folder / "checkpoints").glob("0*"))
     for steps in (kept[1], kept[len(kept) // 2], kept[-1]):
-        noted = runs / f"gap-{steps}.json"
+        noted = job.runs / f"gap-{steps}.json"
         if not noted.exists():
-            found = exploit(folder, ["checkpoint.every=0"], steps=600_000, episodes=400, checkpoint=str(steps))
+            response = {"steps": job.steps(600_000), "episodes": job.episodes(400), "checkpoint": str(steps)}
+            found = exploit(folder, ["checkpoint.every=0"], **response)
             noted.write_text(json.dumps(found.report()))
         gap = json.loads(noted.read_text())
         lines.append(
@@ -82,16 +101,13 @@ def ladder(runs: Path) -> str:
     return "\n".join(lines)
 
 
-def matrix(runs: Path) -> str:
+def matrix(job: Measurement) -> str:
     """Cross-play of all members in tag."""
-    members = [
-        f"{algo}={trained(runs / f'tag-{algo}', f'algo={algo}', 'env=particle/simple_tag', 'steps=1M', 'threads=1')}"
-        for algo in TAG
-    ]
-    found = league.league(
-        [*members, "random", "scripted"], options=league.LeagueOptions(episodes=500, checkpoint="last")
-    )
-    league.draw(found).savefig(RESULTS / "selfplay_tag.png", dpi=70)
+    tag = ("env=particle/simple_tag", f"steps={job.steps(1_000_000)}", "threads=1")
+    members = [f"{algo}={job.trained(f'tag-{algo}', f'algo={algo}', *tag)}" for algo in TAG]
+    options = league.LeagueOptions(episodes=job.episodes(500), checkpoint="last")
+    found = league.league([*members, "random", "scripted"], options=options)
+    league.draw(found).savefig(job.results / "selfplay_tag.png", dpi=70)
     parts = []
     for title, columns, lines in league.tables(found):
         table = [columns, ["---"] * len(columns), *lines]
@@ -118,15 +134,19 @@ PARTS = {
 }  # fmt: skip
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
-    given = parser.parse_args()
-    noted = RESULTS / "selfplay.json"
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--quick", action="store_true", help="a thousandth of the steps, to test the script")
+    given = parser.parse_args(argv)
+    given.results.mkdir(parents=True, exist_ok=True)
+    job = Measurement(given.runs, given.results, given.quick)
+    noted = given.results / "selfplay.json"
     known = json.loads(noted.read_text()) if noted.exists() else {}
     for name in given.only:
-        known[name] = PARTS[name][0](given.runs)
+        known[name] = PARTS[name][0](job)
     noted.write_text(json.dumps(known, indent=1) + "\n")
     facts = reporting.machine()
     page = [
@@ -140,7 +160,7 @@ def main() -> None:
         if name in known:
             page += [title, "", how, "", known[name], ""]
     page += ["![Returns of both teams by pair](selfplay_tag.png)"] if "matrix" in known else []
-    (RESULTS / "selfplay.md").write_text("\n".join(page).rstrip() + "\n")
+    (given.results / "selfplay.md").write_text("\n".join(page).rstrip() + "\n")
 
 
 if __name__ == "__main__":

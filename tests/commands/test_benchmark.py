@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.algos.poca import POCA
 from coterie.cli.app import run
 from coterie.commands.benchmark import PHASES, Stopwatch, bench
 from coterie.config.resolve import resolve
@@ -192,3 +193,32 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
     content = {"machine": speed.machine(), "date": "", "command": "", "rows": [found]}
     page = speed.page(content | {"threads": 1, "yardstick": "", "rounds": 5, "seconds": 1.0})
     assert "| ratio |  |  |  |  |  | 1.50 | 0.50 |" in page
+
+
+@pytest.mark.slow
+def test_the_posthumous_benchmark_compares_both_learners(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    posthumous = script("posthumous")
+    monkeypatch.setattr(POCA, "targets", POCA.targets)  # which the script replaces
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+    posthumous.main(["--steps", "2000", "--seeds", "0", "--results", str(tmp_path)])
+    found = json.loads((tmp_path / "posthumous.json").read_text())["found"]
+    assert len(found) == 2
+    assert len({(run["return"], run["length"]) for (run,) in found.values()}) == 2
+    assert (tmp_path / "posthumous.md").read_text().count("\n|") == 4
+
+
+@pytest.mark.slow
+def test_the_listener_search_is_at_least_as_good_as_the_script(script: Any, capsys: pytest.CaptureFixture[str]):
+    script("listener").main(["--episodes", "20", "--width", "4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert float(lines[2].split()[3]) >= 0
+
+
+@pytest.mark.slow
+def test_the_selfplay_benchmark_writes_all_parts(script: Any, tmp_path: Path):
+    """The figures of the run itself are drawn, because the script looks for them."""
+    script("selfplay").main(["--quick", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)])
+    page = (tmp_path / "selfplay.md").read_text()
+    assert page.count("\n## ") == 3
+    assert (tmp_path / "selfplay_tag.png").stat().st_size > 1000
