@@ -114,8 +114,9 @@ def resume(run: Run, **settings: Any) -> TrainingResult:
         UserError: If there is no such run or a setting cannot be changed.
     """
     from coterie.commands import train as command
+    from coterie.commands.arguments import run_folder, to_overrides
 
-    return command.resume(_folder(run), _overrides(settings))
+    return command.resume(run_folder(run), to_overrides(settings))
 
 
 def evaluate(
@@ -145,11 +146,12 @@ def evaluate(
         UserError: If both a run and settings are given.
     """
     from coterie.commands import evaluate as command
+    from coterie.commands.arguments import baseline, require_no_settings, run_folder
 
     if run is not None:
-        _check_no_settings(settings)
-        return command.evaluate_run(_folder(run), episodes, mode, checkpoint, seed=seed)
-    return command.evaluate_baseline(_baseline(settings, seed), episodes, mode)
+        require_no_settings(settings)
+        return command.evaluate_run(run_folder(run), episodes, mode, checkpoint, seed=seed)
+    return command.evaluate_baseline(baseline(settings, seed), episodes, mode)
 
 
 def play(
@@ -185,14 +187,15 @@ def play(
     from pathlib import Path
 
     from coterie.commands import play as command
+    from coterie.commands.arguments import baseline, require_no_settings, run_folder
     from coterie.commands.play import PlayOptions
 
     resolved = None
     if run is not None:
-        _check_no_settings(settings)
+        require_no_settings(settings)
     else:
-        resolved = _baseline(settings, seed)
-    folder = None if run is None else _folder(run)
+        resolved = baseline(settings, seed)
+    folder = None if run is None else run_folder(run)
     if record is not None:
         from coterie.playing.play_by_hand import record_episodes
         from coterie.playing.seating import GameRequest, open_game
@@ -240,14 +243,15 @@ def record(
     from pathlib import Path
 
     from coterie.commands import demos as command
+    from coterie.commands.arguments import baseline, require_no_settings, run_folder
 
     options = command.RecordOptions(
         out=None if out is None else Path(out), episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed
     )
     if run is not None:
-        _check_no_settings(settings)
-        return command.record_run(_folder(run), options)[1]
-    return command.record_baseline(_baseline(settings, None), options)[1]
+        require_no_settings(settings)
+        return command.record_run(run_folder(run), options)[1]
+    return command.record_baseline(baseline(settings, None), options)[1]
 
 
 def league(
@@ -272,12 +276,13 @@ def league(
     Raises:
         UserError: If there are fewer than two members, or if they were trained on different environments.
     """
+    from coterie.commands.arguments import run_folder, to_overrides
     from coterie.commands.league import LeagueOptions
     from coterie.commands.league import league as command
 
-    named = [f"{name}={member if isinstance(member, str) else _folder(member)}" for name, member in members.items()]
+    named = [f"{name}={member if isinstance(member, str) else run_folder(member)}" for name, member in members.items()]
     options = LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
-    return command(named, _overrides(settings), options)
+    return command(named, to_overrides(settings), options)
 
 
 def exploit(
@@ -299,11 +304,12 @@ def exploit(
         checkpoint: As in `evaluate`.
         **settings: Settings of the best response that differ from the run's.
     """
+    from coterie.commands.arguments import run_folder, to_overrides
     from coterie.commands.best_response import exploit as command
 
     return command(
-        _folder(run),
-        _overrides(settings),
+        run_folder(run),
+        to_overrides(settings),
         team=team,
         steps=None if steps is None else int(steps),
         episodes=episodes,
@@ -325,9 +331,10 @@ def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu")
     Raises:
         UserError: If there is no such run or checkpoint.
     """
+    from coterie.commands.arguments import run_folder
     from coterie.commands.player import Loaded
 
-    return Loaded(_folder(run), checkpoint, device)
+    return Loaded(run_folder(run), checkpoint, device)
 
 
 def make(
@@ -375,50 +382,3 @@ def as_multiagent_env(
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
 
     return MultiAgentWorld(env, seed, replay_dir, replay_prefix, **params)
-
-
-# ---------------------------------------------------------------------------------------------------------- helpers
-
-
-def _folder(run: Any) -> Path:
-    """Returns the folder of a run given as path, training result or loaded run."""
-    import os
-    from pathlib import Path
-
-    from coterie.core.errors import UserError
-
-    if isinstance(run, str | os.PathLike):
-        return Path(run)
-    folder = getattr(run, "run", getattr(run, "path", None))  # a TrainingResult or a Loaded
-    if not isinstance(folder, Path):
-        raise UserError(f"run={run!r}: not a run. Pass its folder or the result of coterie.train.")
-    return folder
-
-
-def _baseline(settings: dict[str, Any], seed: int | None) -> Any:
-    from coterie.config.resolve import resolve_kwargs
-    from coterie.core.errors import UserError
-
-    if not settings:
-        raise UserError(
-            "run: missing. Pass a run, or algo= and env=, e.g. algo='random', env='particle/simple_spread'."
-        )
-    return resolve_kwargs(None, **settings if seed is None else settings | {"seed": seed})
-
-
-def _check_no_settings(settings: dict[str, Any]) -> None:
-    from coterie.core.errors import UserError
-
-    if settings:
-        raise UserError(
-            f"{', '.join(settings)}: cannot be combined with a run, which has its own settings. Remove it, or the run."
-        )
-
-
-def _overrides(settings: dict[str, Any]) -> list[str]:
-    """Formats settings as command-line overrides."""
-    import json
-
-    from coterie.config.sources import flatten
-
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in flatten(settings)]
