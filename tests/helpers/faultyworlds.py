@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 class Counting(gymnasium.Env):
     """Observes a random number, the episode and its step, which is the reward. Episodes terminate after `length` steps.
 
-    Fails with `fault`, one of FAULTS or "nan_reward", at step 3 from its episode number `episode` on. With a file name
-    `once`, only the first environment of all processes fails, and creates the file.
+    Fails with `fault`, one of FAULTS, "nan_reward", "sys_exit", "interrupt" or "prints", at step 3 from its episode
+    number `episode` on. With a file name `once`, only the first environment of all processes fails, and creates the
+    file.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -107,6 +109,14 @@ def fail(fault: str, observation: np.ndarray) -> np.ndarray:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "hangs":
         time.sleep(600)
+    if fault == "sys_exit":
+        sys.exit()
+    if fault == "interrupt":
+        raise KeyboardInterrupt
+    if fault == "prints":
+        print("printed by Python")
+        os.write(1, b"written by a library\n")
+        return observation
     if fault == "raises":
         raise ZeroDivisionError("the ball has no weight")
     return {"nan": observation * np.nan, "shape": np.zeros(5)}[fault]

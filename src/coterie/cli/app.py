@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -30,6 +30,7 @@ from coterie.cli.options import (
 )
 from coterie.cli.play import play, view
 from coterie.core.errors import UserError, nearest
+from coterie.core.json_output import print_json, reserved_stdout
 
 app = typer.Typer(
     name="coterie",
@@ -252,7 +253,7 @@ def check_env(
     report = check_env(name, config.env.params)
     if json:
         findings = [vars(finding) for finding in report.findings]
-        print(jsonlib.dumps({"env": name, "ok": report.ok, "findings": findings, "summary": report.summary}))
+        print_json({"env": name, "ok": report.ok, "findings": findings, "summary": report.summary})
     else:
         sys.stdout.write(report.render(max(60, min(120, shutil.get_terminal_size().columns))))
     return 0 if report.ok else 1
@@ -270,7 +271,8 @@ def run(argv: list[str]) -> int:
     command = typer.main.get_command(app)
     usage_error_class: Any = typer.BadParameter.__mro__[1]  # defined in typer or in click, depending on typer's version
     try:
-        result = command.main(args=argv, prog_name="coterie", standalone_mode=False)
+        with reserved_stdout() if "--json" in argv else contextlib.nullcontext():
+            result = command.main(args=argv, prog_name="coterie", standalone_mode=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error
     except usage_error_class as error:
@@ -295,5 +297,5 @@ def _usage(error: Any, argv: list[str]) -> str:
 def _finish(result: Any, json: bool) -> int:
     """Prints the report of a training run as JSON if requested. Returns the exit code."""
     if json:
-        print(jsonlib.dumps(result.report()))
+        print_json(result.report())
     return int(result.exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.options import AlgoName, Checkpoint, EnvName, Json, Mode, RunOrOverrides, Seed, run_or_settings
+from coterie.core.json_output import print_json
 
 Out = Annotated[
     Path | None,
@@ -87,7 +87,7 @@ def demos(
 
 def _print_report(report: dict[str, Any], json: bool) -> int:
     if json:
-        print(jsonlib.dumps(report))
+        print_json(report)
         return 0
     for error in report["errors"]:
         print(f"invalid: {error}")

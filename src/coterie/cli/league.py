@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, print_report
 from coterie.core.errors import UserError
+from coterie.core.json_output import print_json
 
 
 def league(
@@ -62,7 +62,7 @@ def league(
     command.draw(result).savefig(target, dpi=150)
     print(f"wrote {target}", file=sys.stderr)
     if json:
-        print(jsonlib.dumps(result.report() | {"plot": str(target)}))
+        print_json(result.report() | {"plot": str(target)})
         return 0
     from coterie.runs.tables import print_table
 
@@ -109,7 +109,7 @@ def exploit(
         raise UserError(f"--steps {steps}: not a number of environment steps. Write e.g. 500k.")
     result = respond(run, list(overrides or []), team=team, steps=budget, episodes=episodes, checkpoint=checkpoint)
     if json:
-        print(jsonlib.dumps(result.report()))
+        print_json(result.report())
         return 0
     print_report(
         {

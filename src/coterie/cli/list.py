@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import Annotated, Any
 
 import typer
+
+from coterie.core.json_output import print_json
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
@@ -19,7 +20,7 @@ def algos(json: Json = False) -> int:
     """
     rows = algorithm_rows()
     if json:
-        print(jsonlib.dumps(rows))
+        print_json(rows)
         return 0
     from coterie.runs.tables import print_table
 
@@ -46,7 +47,7 @@ def envs(json: Json = False) -> int:
     with Console(stderr=True).status("inspecting environments"):
         rows = environment_rows()
     if json:
-        print(jsonlib.dumps(rows))
+        print_json(rows)
         return 0
     from coterie.runs.tables import print_table
 
@@ -98,7 +99,7 @@ def keys(
     """
     rows = key_rows(list(overrides or []))
     if json:
-        print(jsonlib.dumps(rows))
+        print_json(rows)
         return 0
     from coterie.runs.tables import print_table
 
@@ -120,7 +121,7 @@ def parameters(
     """
     rows = parameter_rows(list(overrides or []))
     if json:
-        print(jsonlib.dumps(rows))
+        print_json(rows)
         return 0
     from coterie.runs.tables import print_table
 

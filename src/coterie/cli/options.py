@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from coterie.core.errors import UserError
+from coterie.core.json_output import print_json
 
 Overrides = Annotated[
     list[str] | None,
@@ -71,7 +71,7 @@ def run_or_settings(
 def print_report(report: dict[str, Any], json: bool) -> int:
     """Prints a report as a table or as JSON."""
     if json:
-        print(jsonlib.dumps(report))
+        print_json(report)
     else:
         from coterie.runs import tables
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 from coterie.config.overrides import Override, combinations, parse, parse_all
 from coterie.config.resolve import resolve
 from coterie.config.schema import MAX_DEFAULT_THREADS, available_cores
+from coterie.core.json_output import print_json
 from coterie.core.process import interruptible
 
 
@@ -248,7 +249,7 @@ def _outcome(running: _Running) -> dict[str, Any]:
 def _print_results(done: Sequence[dict[str, Any]], json: bool) -> None:
     if json:
         for outcome in done:
-            print(jsonlib.dumps(outcome))
+            print_json(outcome)
         return
     from coterie.runs.tables import print_table
 

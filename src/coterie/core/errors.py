@@ -28,7 +28,7 @@ class EnvironmentFailedError(Exception):
     """
 
     @classmethod
-    def of(cls, name: str, when: str, error: Exception) -> EnvironmentFailedError:
+    def of(cls, name: str, when: str, error: BaseException) -> EnvironmentFailedError:
         """Returns the error for an exception in `when`, `a step` or `reset`."""
         return cls(
             f"{name} failed in {when}: {one_line(error)}. Fix the environment "

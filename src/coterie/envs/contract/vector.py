@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.errors import REPORTED_ERRORS, EnvironmentFailedError
+from coterie.core.errors import REPORTED_ERRORS, EnvironmentFailedError, UserError
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
 
@@ -112,7 +112,7 @@ def reset_env(env: VectorEnv, seed: int | None = None) -> Timestep:
         return env.reset(seed)
     except REPORTED_ERRORS:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
 
 
@@ -120,11 +120,14 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
     """Calls `env.step(action)`.
 
     Raises:
-        EnvironmentFailedError: As in `reset_env`.
+        EnvironmentFailedError: For any exception that is not a one-line error of Coterie already, and for what the
+            environment returns if it is invalid, such as an observation of another shape.
     """
     try:
         return env.step(action)
+    except UserError as error:
+        raise EnvironmentFailedError(str(error)) from error
     except REPORTED_ERRORS:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error

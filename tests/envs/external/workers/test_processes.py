@@ -35,7 +35,7 @@ from tinyruns import stop_at
 
 COUNTING = "gym/faultyworlds:Counting-v0"
 FAULTY = HELPERS / "faultyworlds.py"
-FAULTS = ("exits", "killed", "hangs", "raises", "nan", "nan_reward", "shape")
+FAULTS = ("exits", "killed", "hangs", "raises", "nan", "nan_reward", "shape", "sys_exit", "interrupt")
 
 
 def make_env(name: str, workers: int, num_envs: int = 5, seed: int = 3, **params: Any) -> BackendVectorEnv:
@@ -240,6 +240,61 @@ def test_an_environment_that_raises_without_workers_is_a_one_line_error(
     output = capsys.readouterr().err  # during the warm-up with random actions
     assert f'{FAULTY}", line {line}, in fail' in output
     assert output.endswith("There is no checkpoint yet.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("sys_exit", "SystemExit"),
+        ("shape", "shape"),
+        ("interrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_a_failure_ends_a_run_with_exit_code_three_and_names_the_checkpoint(
+    fault: str, reason: str, workers: int, tmp_path: Path, capfd: Any
+):
+    if fault == "interrupt" and not workers:
+        pytest.skip("without workers it cannot be distinguished from Ctrl-C")
+    code = main(
+        ["train", "algo=ppo", f"env={COUNTING}", f"env.fault={fault}", "env.episode=40", "num_envs=2", "steps=2000",
+         f"workers.count={workers}", "workers.restarts=0", "rollout_length=10", "device=cpu", "eval.every=0",
+         "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
+    )  # fmt: skip
+    output, errors = capfd.readouterr()
+    assert code == 3, errors
+    assert output == ""
+    assert reason in errors
+    assert "Traceback" not in errors
+    assert f"last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in errors.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_environments_print_does_not_reach_json(workers: int, tmp_path: Path):
+    words = [
+        "train", "algo=random", f"env={COUNTING}", "env.fault=prints", "num_envs=2", "steps=100", "--json",
+        f"workers.count={workers}", "device=cpu", "eval.every=0", "log.tensorboard=false", f"out={tmp_path / 'run'}",
+        "progress=off", "rollout_length=10",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", *words],
+        capture_output=True, text=True, timeout=120, check=False, cwd=HELPERS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] >= 100
+    assert done.stdout.count("\n") == 1
+    assert "printed by Python" in done.stderr
+    assert "written by a library" in done.stderr
+
+
+def test_standard_output_is_restored_after_a_command_with_json(capfd: Any):
+    assert main(["list", "algos", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)
+    print("printed")
+    os.write(1, b"written\n")
+    assert capfd.readouterr().out == "printed\nwritten\n"
 
 
 def test_the_reported_line_is_in_the_users_own_code(monkeypatch: pytest.MonkeyPatch):

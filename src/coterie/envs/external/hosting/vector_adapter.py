@@ -119,7 +119,7 @@ class SerialBackend(EnvBackend):
             yield
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailedError.of(self.shared.layout.spec.name, when, error) from error
 
     def receive(self) -> None:

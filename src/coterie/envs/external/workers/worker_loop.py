@@ -30,6 +30,10 @@ DONE, FAILED = b".", b"!"
 """First byte of a reply."""
 
 
+RAISED = (Exception, SystemExit, KeyboardInterrupt)
+"""What the code of an environment may raise. Signals do not raise KeyboardInterrupt in a worker."""
+
+
 @dataclass(frozen=True)
 class WorkerSpec:
     """The environments that a worker steps.
@@ -71,7 +75,7 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
     try:
         worker = WorkerService(spec, memory)
         commands.send_bytes(DONE)
-    except Exception as error:
+    except RAISED as error:
         commands.send_bytes(FAILED + error_bytes(error))
         return
     with suppress(EOFError, OSError):  # the trainer closed the connection
@@ -79,7 +83,7 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
             command = commands.recv_bytes()
             try:
                 reply = worker.handlers[command[:1]](command[1:])
-            except Exception as error:
+            except RAISED as error:
                 reply = FAILED + error_bytes(error)
             commands.send_bytes(reply)
     with suppress(Exception):
@@ -152,7 +156,7 @@ def _float_arrays(shared: SharedArrays, own: slice) -> list[tuple[str, np.ndarra
     return [(what, array) for what, array in found if array.size]
 
 
-def error_bytes(error: Exception) -> bytes:
+def error_bytes(error: BaseException) -> bytes:
     """Returns the one-line description of an error for a reply."""
     return one_line(error).encode()
 
