@@ -1,7 +1,9 @@
 """One PyTorch thread per test process: small tensors do not benefit from more, and results depend on the number."""
 
 import os
+import tempfile
 
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="coterie-state-")  # the key that signs the runs of the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch starts its threads, also in subprocesses
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # runs that set more threads share the cores with other tests
 

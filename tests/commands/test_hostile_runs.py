@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+import coterie
 from coterie.__main__ import main
 from coterie.commands import train as training
+from coterie.config.trust import code_names, signature
 from coterie.core.errors import UserError
 from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
 
@@ -232,3 +235,117 @@ def test_an_intact_run_has_no_warnings(tmp_path: Path, capsys: pytest.CaptureFix
         output, errors = capsys.readouterr()
         assert json.loads(output)["warnings"] == []
         assert "checkpoint" not in errors
+
+
+# ------------------------------------------------------------------------------------------------- code named by a run
+
+COUNTER = ("env=worlds:counter", "algo=ippo", "eval.every=0")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with a user's environment that was created with another key."""
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path / "other-state"))
+        train(tmp_path / "foreign", *COUNTER)
+    return tmp_path / "foreign"
+
+
+OPENING = {
+    "evaluate": ["evaluate", "{run}", "--episodes=4"],
+    "play": ["play", "{run}", "--video={out}/out.mp4"],
+    "record": ["record", "{run}", "--episodes=4", "--out={out}/demos"],
+    "resume": ["resume", "{run}", "steps=160"],
+    "league": ["league", "{run}", "random", "--episodes=4"],
+    "exploit": ["exploit", "{run}"],
+    "frozen": ["train", *tiny(*COUNTER), "teams.walkers.run={run}", "out={out}/new"],
+}
+
+
+@pytest.mark.parametrize("command", OPENING)
+def test_a_run_of_someone_else_that_names_code_is_refused(
+    command: str, foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(run=foreign, out=tmp_path) for word in OPENING[command]]
+    assert main(words) == 2
+    errors = capsys.readouterr().err
+    assert "names code outside Coterie (env.name=worlds:counter) and was not created by you on this machine" in errors
+    assert errors.count("\n") == 1
+
+
+def test_code_of_an_untrusted_run_is_not_imported(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: with `--trust`, the module is imported."""
+    (tmp_path / "evil.py").write_text("open('imported', 'w').close()\ndef make(**_): raise ValueError('made')\n")
+    config = foreign / "config.yaml"
+    config.write_text(config.read_text().replace("worlds:counter", "evil:make"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["evaluate", str(foreign)]) == 2
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(ValueError, match="made"):
+        main(["evaluate", str(foreign), "--trust"])
+    assert (tmp_path / "imported").exists()
+
+
+def test_a_run_of_someone_else_can_be_trusted(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["evaluate", str(foreign), "--episodes=4", "--trust"]) == 0
+    assert main(["evaluate", str(foreign), "--episodes=4"]) == 2  # only for that command
+    monkeypatch.setenv("COTERIE_TRUST", "1")
+    assert coterie.evaluate(foreign, episodes=4)["episodes"] == 4
+
+
+def test_an_own_run_is_trusted_after_it_was_moved_and_resumed(tmp_path: Path) -> None:
+    train(tmp_path / "run", *COUNTER)
+    training.resume(tmp_path / "run", ["steps=160"])
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    assert main(["evaluate", str(tmp_path / "moved"), "--episodes=4"]) == 0
+
+
+def test_an_own_run_whose_settings_were_edited_is_not_trusted(tmp_path: Path) -> None:
+    train(tmp_path / "run", *COUNTER)
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(re.sub(r"\bseed: 0\b", "seed: 1", config.read_text()))
+    with pytest.raises(UserError, match="names code outside Coterie"):
+        training.resume(tmp_path / "run", [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env.name": "pond:make"},
+        {"env.name": "gym/pond:Pond-v0"},
+        {"env.name": "unity/build"},
+        {"algo.name": "own:Learner"},
+        {"teams.a.algo.name": "own:Learner"},
+        {"algo.script": "own:act"},
+        {"teams.a.algo.script": "own:act"},
+    ],
+)
+def test_settings_that_name_code_are_found(settings: dict[str, str]) -> None:
+    assert code_names(settings) == [f"{key}={value}" for key, value in settings.items()]
+    assert code_names({"env.name": "gym/CartPole-v1", "algo.name": "mappo", "algo.script": "flee", "out": "a:b"}) == []
+
+
+def test_modules_in_run_folders_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path / "run")
+    (tmp_path / "run" / "trap.py").write_text("open('imported', 'w').close()\ndef make(**_): ...\n")
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.syspath_prepend(str(tmp_path / "run"))
+    with pytest.raises(UserError, match=r"module 'trap' is in the run folder .*run\. Move it elsewhere"):
+        train(tmp_path / "new", "env=trap:make")
+    assert not (tmp_path / "run" / "imported").exists()
+
+
+def test_the_key_is_private_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    first = signature({"seed": 1})
+    key = tmp_path / "state" / "coterie" / "key"
+    assert key.stat().st_mode & 0o077 == 0
+    assert len(key.read_bytes()) == 32
+    assert signature({"seed": 1}) == first != signature({"seed": 2})
+    assert [file.name for file in key.parent.iterdir()] == ["key"]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert signature({"seed": 1}) is None

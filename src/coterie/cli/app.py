@@ -25,10 +25,12 @@ from coterie.cli.options import (
     RunOrOverrides,
     RunPath,
     Seed,
+    Trust,
     print_report,
     run_or_settings,
 )
 from coterie.cli.play import play, view
+from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
 
@@ -135,7 +137,7 @@ def train(
 
 
 @app.command()
-def resume(run: RunPath, overrides: Overrides = None, json: Json = False) -> int:
+def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json: Json = False) -> int:
     """Resume a run.
 
     Only steps (to train longer), eval.*, checkpoint.*, log.*, progress and threads can be changed.
@@ -155,6 +157,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, max=10**7, help="Minimum number of episodes.")] = 100,
     mode: Mode = "auto",
     checkpoint: Checkpoint = "auto",
+    trust: Trust = False,
     seed: Seed = None,
     json: Json = False,
 ) -> int:
@@ -271,7 +274,11 @@ def run(argv: list[str]) -> int:
     command = typer.main.get_command(app)
     usage_error_class: Any = typer.BadParameter.__mro__[1]  # defined in typer or in click, depending on typer's version
     try:
-        with reserved_stdout() if "--json" in argv else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if "--json" in argv:
+                stack.enter_context(reserved_stdout())
+            if "--trust" in argv:
+                stack.enter_context(trusted_runs())
             result = command.main(args=argv, prog_name="coterie", standalone_mode=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error

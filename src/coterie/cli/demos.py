@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.options import AlgoName, Checkpoint, EnvName, Json, Mode, RunOrOverrides, Seed, run_or_settings
+from coterie.cli.options import AlgoName, Checkpoint, EnvName, Json, Mode, RunOrOverrides, Seed, Trust, run_or_settings
 from coterie.core.json_output import print_json
 
 Out = Annotated[
@@ -29,6 +29,7 @@ def record(
     episodes: Annotated[int, typer.Option(min=1, max=10**7, help="Number of episodes.")] = 20,
     mode: Mode = "auto",
     checkpoint: Checkpoint = "auto",
+    trust: Trust = False,
     seed: Seed = None,
     json: Json = False,
 ) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, print_report
+from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report
 from coterie.core.errors import UserError
 from coterie.core.json_output import print_json
 
@@ -31,6 +31,7 @@ def league(
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes per pair.")] = 200,
     mode: Mode = "auto",
     checkpoint: Checkpoint = "auto",
+    trust: Trust = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes, equal for all pairs.")] = 0,
     json: Json = False,
 ) -> int:
@@ -88,6 +89,7 @@ def exploit(
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes to measure the gap.")] = 400,
     checkpoint: Checkpoint = "auto",
+    trust: Trust = False,
     json: Json = False,
 ) -> int:
     """Train a best response to one team of a run, and measure its gain over the run's own opponent team.

@@ -46,6 +46,10 @@ Checkpoint = Annotated[
     str,
     typer.Option(metavar="auto|best|last|STEPS", help="Checkpoint of the run. auto: the best, or an intact one."),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the code that a run names, even if it was created by someone else."),
+]
 Seed = Annotated[int | None, typer.Option(min=0, show_default=False, help="Seed of the episodes. Default: the run's.")]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, run_or_settings
+from coterie.cli.options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, Trust, run_or_settings
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def play(
     episodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of episodes.")] = 1,
     mode: Mode = "auto",
     checkpoint: Checkpoint = "auto",
+    trust: Trust = False,
     seed: Seed = None,
     size: Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")] = 480,
     replay: Annotated[

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from coterie.commands.build import build
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings
+from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
@@ -93,6 +93,7 @@ def train(resolved: Resolved) -> TrainingResult:
                     device=str(components.collector.env.device),
                     exact_resume=spec.exact_resume,
                     environment=spec.env_info,
+                    signature=signature_of(folder.config_path),
                 )
             )
             return _run(_Session(config, folder, components))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from coterie.config.plugins import Plugin, find_plugin, installed_plugins
+from coterie.config.trust import run_folder_of
 from coterie.core.errors import UserError, nearest
 
 ALGOS: dict[str, str] = {
@@ -238,6 +243,18 @@ def factory_parameters(name: str) -> list[str] | None:
     return [parameter.name for parameter in parameters if parameter.kind in named and parameter.name not in reserved]
 
 
+def _require_importable(path: str, what: str) -> None:
+    """Raises UserError for modules of Python itself, and for modules in a run folder."""
+    top = path.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        raise UserError(f"{what}: module '{top}' belongs to Python's standard library. Name a module of your own.")
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(top)
+        folder = run_folder_of(Path(spec.origin)) if spec is not None and spec.origin else None
+        if folder is not None:
+            raise UserError(f"{what}: module '{top}' is in the run folder {folder}. Move it elsewhere to import it.")
+
+
 def load(target: str, what: str) -> Any:
     """Imports the object `package.module:name`.
 
@@ -251,6 +268,7 @@ def load(target: str, what: str) -> Any:
     path, _, name = target.partition(":")
     if not path or not name:
         raise UserError(f"{what}: '{target}' is not of the form package.module:name")
+    _require_importable(path, what)
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:

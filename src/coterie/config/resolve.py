@@ -19,6 +19,7 @@ from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose
 from coterie.config.overrides import parse_all
 from coterie.config.schema import RunConfig
 from coterie.config.sources import Setting
+from coterie.config.trust import require_trust, signature
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
 
@@ -72,10 +73,21 @@ def load_resolved(path: Path) -> Resolved:
             f"{path}: written by Coterie 0.1, whose settings and checkpoints cannot be read. "
             "Train the run again, or use Coterie 0.1."
         )
+    require_trust(path, _signed(found))
     try:
         return _finish({setting.key: setting for setting in found}, found)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def signature_of(path: Path) -> str | None:
+    """Returns the signature for the manifest next to a `config.yaml`, see `config/trust.py`."""
+    return signature(_signed(sources.from_file(path, saved=True)))
+
+
+def _signed(found: Iterable[Setting]) -> dict[str, Any]:
+    """Returns the settings that a signature covers: those that cannot change when a run is resumed."""
+    return {s.key: s.value for s in found if s.key != "out" and not s.key.startswith(CHANGEABLE)}
 
 
 def saved_settings(config: RunConfig) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""Runs of others may name code, which is imported only if the user trusts them.
+
+A run's `config.yaml` can name environments, algorithms and scripts outside Coterie (`package.module:name`), and
+programs such as Unity builds. A run that this user created on this machine has a signature in its manifest, made with a
+key in the user's state folder. Without it, such a run is refused unless the user trusts it explicitly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+
+_PROGRAMS = ("unity/",)
+"""Environments whose settings name a program that is started."""
+
+_KEY_BYTES = 32
+
+
+@contextlib.contextmanager
+def trusted_runs() -> Iterator[None]:
+    """Trusts all runs that are opened in this context, also by processes that it starts, as `--trust` does."""
+    before = os.environ.get("COTERIE_TRUST")
+    os.environ["COTERIE_TRUST"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COTERIE_TRUST"]
+        else:
+            os.environ["COTERIE_TRUST"] = before
+
+
+def code_names(settings: Mapping[str, Any]) -> list[str]:
+    """Returns `key=value` of the settings that name code outside Coterie."""
+    found = []
+    for key, value in settings.items():
+        names_code = key in {"env.name", "algo.name", "algo.script"} or key.endswith((".algo.name", ".algo.script"))
+        if names_code and isinstance(value, str) and (":" in value or value.startswith(_PROGRAMS)):
+            found.append(f"{key}={value}")
+    return found
+
+
+def signature(settings: Mapping[str, Any]) -> str | None:
+    """Returns the signature of a run's settings; None if the key cannot be read or written."""
+    key = _key()
+    if key is None:
+        return None
+    content = json.dumps(dict(settings), sort_keys=True, default=str).encode()
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
+
+
+def require_trust(config_path: Path, settings: Mapping[str, Any]) -> None:
+    """Checks the signature of a run that names code outside Coterie.
+
+    Args:
+        config_path: The run's `config.yaml`, next to its manifest.
+        settings: The settings that were signed.
+
+    Raises:
+        UserError: If this user did not create the run on this machine, and does not trust it.
+    """
+    names = code_names(settings)
+    if not names or os.environ.get("COTERIE_TRUST", "") not in {"", "0"}:
+        return
+    found = None
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found = json.loads((config_path.parent / "manifest.json").read_text(encoding="utf-8")).get("signature")
+    expected = signature(settings)
+    if not isinstance(found, str) or expected is None or not hmac.compare_digest(found.encode(), expected.encode()):
+        raise UserError(
+            f"{config_path.parent}: names code outside Coterie ({', '.join(names)}) and was not created by you on this "
+            "machine. Read that code first, then add --trust, or set COTERIE_TRUST=1."
+        )
+
+
+def run_folder_of(module_file: Path) -> Path | None:
+    """Returns the run folder that contains a module, from which nothing is imported; None for other modules."""
+    for folder in module_file.resolve().parents:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            if (folder / "config.yaml").is_file() and "coterie" in manifest.get("versions", {}):
+                return folder
+    return None
+
+
+def _key() -> bytes | None:
+    """Returns the user's key, which is created on first use."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    file = Path(state) / "coterie" / "key"
+    with contextlib.suppress(OSError):
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = file.with_name(f".writing-key-{os.getpid()}-{secrets.token_hex(4)}")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(secrets.token_bytes(_KEY_BYTES))
+            with contextlib.suppress(FileExistsError):  # another process was first
+                os.link(new, file)
+            new.unlink()
+        content = file.read_bytes()
+        if len(content) == _KEY_BYTES:
+            return content
+    return None
