@@ -198,11 +198,11 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
 
     from coterie.commands.benchmark import bench, measure_env, memory
     from coterie.config.resolve import resolve
-    from coterie.core.process import settle
+    from coterie.core.process import configure_process
 
     resolved = resolve([*row.overrides, f"threads={threads}", "env=particle/simple_spread"])
     if row.kind == "world":
-        settle(threads)
+        configure_process(threads)
         device = torch.device(resolved.config.device)
         return {"steps_per_s": measure_env(resolved.config, device, seconds), "memory": memory(device)}
     report = bench(resolved, seconds)

@@ -313,7 +313,7 @@ def test_errors_describe_the_expected_value():
         "algo=poca", "algo.embedding_size=17"
     )
     line = _refused("algo=frozen", "algo.run=x", "algo.checkpoint=first")
-    assert r"algo.checkpoint=first: expected text of the form ^(best|last|\d+)$, e.g. best" in line
+    assert r"algo.checkpoint=first: expected text of the form ^(auto|best|last|\d+)$, e.g. auto" in line
 
 
 def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path):
