@@ -31,7 +31,7 @@ DONE, FAILED = b".", b"!"
 
 
 RAISED = (Exception, SystemExit, KeyboardInterrupt)
-"""What the code of an environment may raise. Signals do not raise KeyboardInterrupt in a worker."""
+"""Exceptions of an environment's code. Signals do not raise KeyboardInterrupt in a worker."""
 
 
 @dataclass(frozen=True)
