@@ -12,15 +12,23 @@ from coterie.core.specs import TeamSpec
 from coterie.nets.config import Activation, Init, NetworkConfig, RNNKind, ShareParams
 
 declare(
-    Metric("loss/policy", "", "policy loss, mean over the update", None, "mean"),
-    Metric("policy/entropy", "nat", "entropy of an agent's action distribution", None, "mean"),
-    Metric("policy/grad_norm", "", "gradient norm of the actor before clipping", None, "mean"),
-    Metric("value/grad_norm", "", "gradient norm of the critic before clipping", None, "mean"),
-    Metric("policy/lr", "", "learning rate of the actor", None, "last"),
-    Metric("policy/epsilon", "share", "probability of a random action", None, "last"),
-    Metric("value/td_error_abs", "reward", "absolute temporal-difference error, after reward scaling", "down", "mean"),
-    Metric("value/q_taken_mean", "reward", "mean Q of the actions taken, after reward scaling", None, "mean"),
-    Metric("value/target_mean", "reward", "mean target of Q, after reward scaling", None, "mean"),
+    Metric("loss/policy", "", "policy loss, mean over the update", better=None, combine="mean"),
+    Metric("policy/entropy", "nat", "entropy of an agent's action distribution", better=None, combine="mean"),
+    Metric("policy/grad_norm", "", "gradient norm of the actor before clipping", better=None, combine="mean"),
+    Metric("value/grad_norm", "", "gradient norm of the critic before clipping", better=None, combine="mean"),
+    Metric("policy/lr", "", "learning rate of the actor", better=None, combine="last"),
+    Metric("policy/epsilon", "share", "probability of a random action", better=None, combine="last"),
+    Metric(
+        "value/td_error_abs",
+        "reward",
+        "absolute temporal-difference error, after reward scaling",
+        better="down",
+        combine="mean",
+    ),
+    Metric(
+        "value/q_taken_mean", "reward", "mean Q of the actions taken, after reward scaling", better=None, combine="mean"
+    ),
+    Metric("value/target_mean", "reward", "mean target of Q, after reward scaling", better=None, combine="mean"),
 )
 
 Units = Annotated[int, Field(ge=1, le=100_000)]

@@ -233,7 +233,7 @@ class COMA(Algorithm, CloningLearner):
                     q,
                     batch.taken,
                     valid_mask(minibatch),
-                    self._component,
+                    component=self._component,
                     normalize_advantage=config.normalize_advantage,
                 )
                 loss = terms.policy - entropy_coef * terms.entropy
@@ -302,7 +302,7 @@ class COMA(Algorithm, CloningLearner):
         def step(time: slice) -> tuple[Tensor, Tensor]:
             chunk = tree_map(lambda x: x[time], batch)
             q = self.critic(chunk.obs, chunk.state, chunk.joint_action, chunk.last_joint_action)
-            terms = critic_loss(q, chunk.taken, chunk.target, chunk.valid, self._component)
+            terms = critic_loss(q, chunk.taken, chunk.target, chunk.valid, component=self._component)
             grad_norm = self._critic_optimizer.step(terms.loss, {"value": lr})
             self.target.update()
             return q.detach(), torch.cat([torch.stack(terms).detach(), grad_norm])

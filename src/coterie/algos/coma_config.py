@@ -21,9 +21,9 @@ from coterie.nets.team import CentralInputs
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 declare(
-    Metric("policy/advantage", "", "mean counterfactual advantage of the actions taken", None, "mean"),
-    Metric("policy/pi_max", "", "mean probability of the most likely choice", None, "mean"),
-    Metric("value/lr", "", "learning rate of the critic", None, "last"),
+    Metric("policy/advantage", "", "mean counterfactual advantage of the actions taken", better=None, combine="mean"),
+    Metric("policy/pi_max", "", "mean probability of the most likely choice", better=None, combine="mean"),
+    Metric("value/lr", "", "learning rate of the critic", better=None, combine="last"),
 )
 
 

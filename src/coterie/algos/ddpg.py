@@ -203,7 +203,7 @@ class DDPG(OffPolicyLearner):
         actor = self.target_policy.module if config.next_action_policy == "target" else self.policy.net
         outputs = self._actor_outputs(actor, batch, start, stop)
         smoothing = (config.target_noise, config.target_noise_clip) if config.target_noise else None
-        actions = self._actions(outputs, batch, start, stop, smoothing)
+        actions = self._actions(outputs, batch, start, stop, smoothing=smoothing)
         q = None
         for critic in self.target_critics.module.children():
             value = self.evaluate(critic, self.critic_features(critic, batch, start, stop), actions)
@@ -261,7 +261,7 @@ class DDPG(OffPolicyLearner):
         """Returns the actors' outputs by block and their joint action [R, S, J]."""
         start, stop = self.first_learned, self.first_learned + len(batch.valid)
         outputs = self._actor_outputs(self.policy.net, batch, start, stop)
-        return outputs, self._joint.join(self._actions(outputs, batch, start, stop, None))
+        return outputs, self._joint.join(self._actions(outputs, batch, start, stop, smoothing=None))
 
     def _metrics(self, critic_reports: list[Tensor], actor_reports: list[Tensor]) -> dict[str, float]:
         """Means of the gradient steps' metrics."""
@@ -278,7 +278,7 @@ class DDPG(OffPolicyLearner):
         def call(part: Batch, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
             return actor(part.timesteps.obs, part.timesteps.first, hidden_state)
 
-        return self._unroll(call, batch, start, stop, batch.hidden_state)
+        return self._unroll(call, batch, start, stop, hidden_state=batch.hidden_state)
 
     def critic_features(self, critic: Any, batch: Batch, start: int, stop: int) -> Tree:
         """Returns a critic's features of the timesteps [start, stop), which do not depend on actions."""
@@ -293,7 +293,7 @@ class DDPG(OffPolicyLearner):
             state = None if self._state_name is None else timesteps.state[self._state_name]
             return critic.encode(timesteps.obs, state, part.critic_first, hidden_state)
 
-        return self._unroll(call, batch, start, stop, tree_map(torch.zeros_like, hidden_state))
+        return self._unroll(call, batch, start, stop, hidden_state=tree_map(torch.zeros_like, hidden_state))
 
     def evaluate(self, critic: Any, features: Tree, action: dict[str, Tensor]) -> Tensor:
         """Returns a critic's Q [.., N] of actions, vectors by role [.., n, P]."""

@@ -140,7 +140,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
             batch.obs, batch.action_mask, batch.action, first=None, hidden_state={}
         )
         policy_loss, kl, clip_fraction = clipped_policy_loss(
-            log_prob, batch.log_prob, batch.advantage, batch.valid, self.config.clip_eps
+            log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=self.config.clip_eps
         )
         entropy = masked_mean(entropies, batch.valid)
         grad_norm = self._actor_optimizer.step(policy_loss - entropy_coef * entropy, lrs)

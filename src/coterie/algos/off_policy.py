@@ -20,13 +20,19 @@ from coterie.core.types import HiddenState
 from coterie.math.statistics import Moments
 
 declare(
-    Metric("replay/sequences", "", "sequences in the replay buffer", None, "sum"),
-    Metric("replay/updates", "", "gradient steps since the start of the run", None, "max"),
-    Metric("loss/td", "", "temporal-difference loss", "down", "mean"),
-    Metric("loss/critic", "", "temporal-difference loss of the critics", "down", "mean"),
-    Metric("loss/temperature", "", "loss of the logarithm of the temperature", None, "mean"),
-    Metric("policy/temperature", "", "coefficient of the entropy in the return", None, "mean"),
-    Metric("policy/noise_std", "", "standard deviation of the exploration noise; actions are in [-1, 1]", None, "last"),
+    Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
+    Metric("replay/updates", "", "gradient steps since the start of the run", better=None, combine="max"),
+    Metric("loss/td", "", "temporal-difference loss", better="down", combine="mean"),
+    Metric("loss/critic", "", "temporal-difference loss of the critics", better="down", combine="mean"),
+    Metric("loss/temperature", "", "loss of the logarithm of the temperature", better=None, combine="mean"),
+    Metric("policy/temperature", "", "coefficient of the entropy in the return", better=None, combine="mean"),
+    Metric(
+        "policy/noise_std",
+        "",
+        "standard deviation of the exploration noise; actions are in [-1, 1]",
+        better=None,
+        combine="last",
+    ),
 )
 
 

@@ -16,14 +16,38 @@ from coterie.nets.config import Activation, NetworkConfig
 from coterie.policies.stochastic import StochasticPolicy
 
 METRICS = (
-    Metric("loss/value", "", "value loss on the scale that is learned, mean over the update", "down", "mean"),
-    Metric("policy/kl", "nat", "estimated KL divergence from the policy that collected the rollout", None, "mean"),
-    Metric("policy/clip_fraction", "share", "samples whose policy ratio is outside the clip range", None, "mean"),
     Metric(
-        "value/explained_variance", "share", "variance of the returns that the values explain; 1 is all", "up", "mean"
+        "loss/value", "", "value loss on the scale that is learned, mean over the update", better="down", combine="mean"
     ),
-    Metric("policy/entropy_coef", "", "weight of the entropy bonus", None, "last"),
-    Metric("policy/epochs", "", "passes over the rollout before the KL divergence ended the update", None, "mean"),
+    Metric(
+        "policy/kl",
+        "nat",
+        "estimated KL divergence from the policy that collected the rollout",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "policy/clip_fraction",
+        "share",
+        "samples whose policy ratio is outside the clip range",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/explained_variance",
+        "share",
+        "variance of the returns that the values explain; 1 is all",
+        better="up",
+        combine="mean",
+    ),
+    Metric("policy/entropy_coef", "", "weight of the entropy bonus", better=None, combine="last"),
+    Metric(
+        "policy/epochs",
+        "",
+        "passes over the rollout before the KL divergence ended the update",
+        better=None,
+        combine="mean",
+    ),
 )
 declare(*METRICS)
 

@@ -118,7 +118,9 @@ def poca_loss(
 
     Source: Cohen et al. 2022, eq. 5 to 8.
     """
-    policy, kl, clip_fraction = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps)
+    policy, kl, clip_fraction = clipped_policy_loss(
+        log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=clip_eps
+    )
     target = batch.target.expand_as(value)
     error = clipped_value_error(value, batch.value, target, clip_eps=value_clip_eps, huber_delta=huber_delta).mean(-1)
     return POCALoss(
@@ -265,7 +267,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
             part, action = (tree_map(lambda x: x[time], tree) for tree in (obs, rollout.action))
             alive = rollout.alive[time] if self.team.agents_can_die else None
             reset = None if first is None else first[time]
-            return self.critic(part, action if with_actions else None, alive, reset, hidden_state)
+            return self.critic(part, action if with_actions else None, alive, reset, hidden_state=hidden_state)
 
         last = self.rollout_length
         # Without recurrence, one pass per minibatch needs no more memory than training.
@@ -299,7 +301,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
         critic_state = hidden_state.get("critic", {})
-        value, _ = self.critic(batch.obs, batch.action, batch.present, batch.critic_first, critic_state)
+        value, _ = self.critic(batch.obs, batch.action, batch.present, batch.critic_first, hidden_state=critic_state)
         return poca_loss(
             log_prob,
             entropy,
@@ -322,7 +324,9 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         alive = timestep.alive if self.team.agents_can_die else None
         first = timestep_critic_first(timestep, centralized=True)
-        value, hidden_state = self.critic(self.policy.normalize(timestep.obs), None, alive, first, hidden_state)
+        value, hidden_state = self.critic(
+            self.policy.normalize(timestep.obs), None, alive, first, hidden_state=hidden_state
+        )
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0].expand(agents), hidden_state
 

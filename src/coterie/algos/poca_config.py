@@ -12,8 +12,14 @@ from coterie.nets.config import Activation
 from coterie.nets.entity_critic import HEADS
 
 declare(
-    Metric("loss/baseline", "", "baseline loss on the normalized scale, mean over the update", "down", "mean"),
-    Metric("policy/clip_eps", "", "clip range of the policy ratio", None, "last"),
+    Metric(
+        "loss/baseline",
+        "",
+        "baseline loss on the normalized scale, mean over the update",
+        better="down",
+        combine="mean",
+    ),
+    Metric("policy/clip_eps", "", "clip range of the policy ratio", better=None, combine="last"),
 )
 
 

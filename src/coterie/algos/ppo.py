@@ -121,7 +121,9 @@ def ppo_loss(
 
     Sources: Schulman et al. 2017, eq. 7; Yu et al. 2022, section 4.
     """
-    policy, kl, clip_fraction = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps)
+    policy, kl, clip_fraction = clipped_policy_loss(
+        log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=clip_eps
+    )
     error = clipped_value_error(value, batch.value, batch.target, clip_eps=value_clip_eps, huber_delta=huber_delta)
     return PPOLoss(
         policy=policy,
@@ -151,7 +153,7 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
         self.reward_streams = RewardStreams(signals, config.gamma, device) if signals else None
         weights = generator(context.seed, "weights")
         self.policy: StochasticPolicy = build_actor(config, team, weights, device)
-        self.critic = build_critic(config, team, self._state_name, max(1, len(signals)), weights).to(device)
+        self.critic = build_critic(config, team, self._state_name, max(1, len(signals)), weights=weights).to(device)
         modules = {"policy": self.policy.module, "value": self.critic}
         self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self.value_moments = initial_ema_moments(max(1, len(signals)), device)

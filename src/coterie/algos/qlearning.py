@@ -135,10 +135,10 @@ class QLearning(OffPolicyLearner):
         self.policy.epsilon = config.epsilon_start
         self._mixes = config.mixer != "none"
         self._state_name = mixer_state(team, config)
-        self.value = build_value(config, team, self.policy, self._state_name, draw)
+        self.value = build_value(config, team, self.policy, self._state_name, draw=draw)
         parts = {"value": self.value}
         if config.weighting != "none":
-            parts["central"] = build_central(config, team, self._state_name, draw, device)
+            parts["central"] = build_central(config, team, self._state_name, draw, device=device)
         self.module = nn.ModuleDict(parts).to(device)
         self._optimizer = Optimizer({"value": self.module}, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self.target = TargetNetwork(self.module, config.tau, config.target_update_interval)
@@ -211,7 +211,7 @@ class QLearning(OffPolicyLearner):
         central_q, weight = self._central.evaluate_batch(
             rollout, hidden_states["central"], q=q, q_taken=q_taken, target=target, actions=actions, timesteps=timesteps
         )
-        return QBatch(q_taken, target, valid, central_q, weight)
+        return QBatch(q_taken, target, valid, central_q, weight=weight)
 
     def _targets(
         self, rollout: Rollout, timesteps: Timestep, next_q: Q, hidden_states: dict[str, HiddenState]
@@ -275,7 +275,7 @@ class QLearning(OffPolicyLearner):
     def _loss(self, batch: QBatch, weight: Tensor) -> Tensor:
         delta = self.config.huber_delta
         if batch.central_q is None or batch.weight is None:
-            return td_loss(batch.q, batch.target, batch.valid, weight, delta)
+            return td_loss(batch.q, batch.target, batch.valid, weight, huber_delta=delta)
         return weighted_td_loss(
             batch.q, batch.central_q, batch.target, valid=batch.valid, weight=batch.weight, importance=weight,
             huber_delta=delta,

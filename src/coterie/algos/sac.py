@@ -183,7 +183,7 @@ class SAC(OffPolicyLearner):
                 draw, policy_entropy = self.sample_actions(batch)
                 target = self.targets(batch, draw, policy_entropy, temperature)
                 critic_report = self._update_critics(batch, target, sample, lr_fraction)
-                actor_report = self._update_actor(batch, draw, policy_entropy, temperature, lr_fraction)
+                actor_report = self._update_actor(batch, draw, policy_entropy, temperature, lr_fraction=lr_fraction)
                 self.target.update()
                 self._updates += 1
                 reports.append(_report(critic_report, actor_report))
@@ -238,7 +238,7 @@ class SAC(OffPolicyLearner):
         config, length = self.config, len(rollout.reward)
         timesteps = slice(0 if self._recurrent else 1, None)  # a recurrent network reads all timesteps before
         next_action = tree_map(lambda x: x[timesteps], draw.action)
-        q = self.evaluate(self.target.module, rollout, timesteps, next_action, None).amin(0)
+        q = self.evaluate(self.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
         next_value = expected_q(draw.prob[1:], q[-length:])
         reward = self._rewards(rollout)
         if config.reward_scale != "none":
@@ -270,7 +270,7 @@ class SAC(OffPolicyLearner):
 
     def q_taken(self, rollout: Rollout) -> Tensor:
         """Returns Q of the actions taken by both critics [2, L, S, N]."""
-        q = self.evaluate(self.critics, rollout, slice(0, -1), rollout.action, None)
+        q = self.evaluate(self.critics, rollout, slice(0, -1), rollout.action, own_action=None)
         return expected_q(self.critics.taken(rollout.action), q)
 
     def _update_actor(
@@ -295,8 +295,8 @@ class SAC(OffPolicyLearner):
         valid, policy_entropy = self.valid_mask(rollout, of_critic=False), policy_entropy[:-1]
         own_action = tree_map(lambda x: x[:-1], draw.action)
         action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
-        q = self.evaluate(self.critics, rollout, slice(0, -1), action, own_action).amin(0)
-        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid)
+        q = self.evaluate(self.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
+        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid)
         policy_entropy = policy_entropy.detach()
         target_entropy = (
             config.target_entropy * self._num_continuous + config.target_entropy_scale * draw.max_entropy[:-1]
@@ -325,7 +325,7 @@ class SAC(OffPolicyLearner):
         state = None if self._state_name is None else part.state[self._state_name]
         first = part.first if self._recurrent else None
         alive = part.alive if self.team.agents_can_die else None
-        return critics(part.obs, state, action, own_action, first, alive)
+        return critics(part.obs, state, action, own_action, first=first, alive=alive)
 
     def valid_mask(self, rollout: Rollout, of_critic: bool) -> Tensor:
         """Returns [L, S, N] bool, entries that are learned from.

@@ -160,7 +160,7 @@ class Scripted(Algorithm):
 
     def set_script(self, script: Script, name: str, checked: bool) -> None:
         """Sets the script; arguments as in `ScriptedPolicy`."""
-        self._policy = ScriptedPolicy(self.team, script, name, checked, self._device)
+        self._policy = ScriptedPolicy(self.team, script, name, checked, device=self._device)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         return {}

@@ -80,7 +80,7 @@ def play(
 
     coterie play RUN --replay replays --episodes 5
     """
-    _check_options(video, replay, record, human, episodes)
+    _check_options(video, replay, record, human, episodes=episodes)
     if not human:
         _check_no_page({"--fps": fps != _FPS, "--host": host != _HOST, "--port": port != 0, "--open": open_})
     if human and algo is None and not any(word.startswith("algo=") for word in what or []):
@@ -105,7 +105,7 @@ def play(
     request = GameRequest(
         run=path, resolved=resolved, human=human or (), mode=mode, checkpoint=checkpoint, seed=seed, size=size
     )
-    _play_or_record(request, record, episodes, fps, Address(host, port, open_))
+    _play_or_record(request, record, episodes, fps, address=Address(host, port, open_))
     return 0
 
 
@@ -119,7 +119,7 @@ def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fp
         require_server()
     with open_game(request) as (game, title):
         if request.human:
-            play_by_hand.play_by_hand(game, title, fps, record, address)
+            play_by_hand.play_by_hand(game, title, fps, record, address=address)
         elif record is not None:
             play_by_hand.record_episodes(game, title, episodes, record)
 

@@ -78,7 +78,7 @@ def train(resolved: Resolved) -> TrainingResult:
     components = build(config)
     now = datetime.now().astimezone()
     with contextlib.closing(components):
-        folder = RunFolder.create(config.out, config.env.name, config.algo.name, config.seed, now)
+        folder = RunFolder.create(config.out, config.env.name, config.algo.name, seed=config.seed, now=now)
         try:
             write_text(folder.config_path, to_yaml(resolved))
             spec = components.collector.env.spec
@@ -121,7 +121,7 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
         with contextlib.closing(build(resolved.config)) as components:
             if overrides:
                 write_text(folder.config_path, to_yaml(resolved))
-            return _run(_Session(resolved.config, folder, components, found, tuple(notes)))
+            return _run(_Session(resolved.config, folder, components, found, notes=tuple(notes)))
     finally:
         folder.close()
 
@@ -345,7 +345,7 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
 
 def _summarize(config: RunConfig, folder: RunFolder, trainer: Trainer) -> Summary:
     entries, manifest = loggers.read(folder.metrics_path), folder.read_manifest()
-    summary = summarize(folder.path, entries, config.steps, manifest.get("random"), manifest.get("published"))
+    summary = summarize(folder.path, entries, config.steps, manifest.get("random"), published=manifest.get("published"))
     # The last updates may not have been logged yet.
     warnings = no_gradient_step_warnings(config, trainer.learners, [*entries, trainer.unlogged], trainer.steps)
     lesson = lesson_of_log(config.curriculum, entries)

@@ -25,7 +25,13 @@ from coterie.training.evaluation import ProgressCallback
 declare(
     Metric("imitation/loss", "", "behavior-cloning loss after updates, mean over gradient steps", "down"),
     Metric("imitation/accuracy", "share", "demonstrated actions that are the policy's most likely ones", "up"),
-    Metric("imitation/weight", "", "learning rate of the steps after updates relative to the full one", None, "last"),
+    Metric(
+        "imitation/weight",
+        "",
+        "learning rate of the steps after updates relative to the full one",
+        better=None,
+        combine="last",
+    ),
 )
 
 _MAX_EVALUATED = 65_536

@@ -87,7 +87,9 @@ class CentralizedActionCritic(nn.Module):
             outputs, sets = num_signals, team.n
         else:
             outputs, sets = num_signals * (1 if shared_output else team.n), None
-        self.network = ActionValueNetwork(self.encoder.features, joint_size, outputs, config, generator, sets=sets)
+        self.network = ActionValueNetwork(
+            self.encoder.features, joint_size, outputs, config, generator=generator, sets=sets
+        )
 
     def encode(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState

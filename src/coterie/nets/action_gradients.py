@@ -30,7 +30,7 @@ def current_actions_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Gradient for centralized critics, with the other agents' actions from their current actors."""
     if critic.per_agent_network:
-        return replayed_actions_gradient(critic, features, action, action, valid, joint=joint)
+        return replayed_actions_gradient(critic, features, action, action, valid=valid, joint=joint)
     action = action.requires_grad_()
     q = critic.q_values(features, action)[..., 0]  # one forward pass, as all agents evaluate the same joint action
     if critic.shared_output:  # and one backward pass, as all have the same Q

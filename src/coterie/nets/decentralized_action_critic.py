@@ -29,7 +29,7 @@ class DecentralizedActionCritic(nn.Module):
             obs_size = encoder.features + (block.n if self._reads_id(block) else 0)
             self.encoders[block.name] = encoder
             self.networks[block.name] = ActionValueNetwork(
-                obs_size, action_size(block.action_spec), num_signals, config, generator, sets=sets
+                obs_size, action_size(block.action_spec), num_signals, config, generator=generator, sets=sets
             )
 
     def _reads_id(self, block: Block) -> bool:

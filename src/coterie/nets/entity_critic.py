@@ -87,7 +87,7 @@ class EntityCritic(nn.Module):
         self.rnn = None
         features = self.body.features
         if config.rnn != "none":
-            self.rnn = build_rnn(config.rnn, features, config.rnn_size, None, generator)
+            self.rnn = build_rnn(config.rnn, features, config.rnn_size, None, generator=generator)
             features = config.rnn_size
         self.head = Linear(features + 1, num_signals, gain=1.0, generator=generator)
         members = torch.arange(team.n)

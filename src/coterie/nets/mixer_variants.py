@@ -95,5 +95,5 @@ def build_mixer(
     if kind == "vdn":
         return VDNMixer()
     if kind == "qmix":
-        return QMIXMixer(agents, state_size, embed_dim, hidden, generator)
-    return QPLEXMixer(agents, state_size, joint_size, embed_dim, hidden, generator)
+        return QMIXMixer(agents, state_size, embed_dim, hidden, generator=generator)
+    return QPLEXMixer(agents, state_size, joint_size, embed_dim, hidden=hidden, generator=generator)

@@ -126,7 +126,7 @@ class TeamQNetwork(nn.Module):
                 {b.name: best(q[b.name], masks[b.name], b.action_spec.choices)[1] for b in blocks}, blocks, -1
             )
             top, joint = torch.where(alive, top, 0.0), self._joint_action(actions, alive)
-        return self.mixer(chosen, top, seen, joint, alive)
+        return self.mixer(chosen, top, seen, joint, alive=alive)
 
     def same_actions(self, actions: Choices, others: Choices) -> Tensor:
         """Returns [.., N] bool, True where an agent's actions are equal."""

@@ -49,7 +49,7 @@ class RecurrentAgentNetwork(nn.Module):
         super().__init__()
         self.sets = sets
         self.body = MLP(in_features, config, generator, sets)
-        self.rnn = build_rnn(config.rnn, self.body.features, config.rnn_size, sets, generator)
+        self.rnn = build_rnn(config.rnn, self.body.features, config.rnn_size, sets, generator=generator)
         self.head = Linear(
             config.rnn_size, out_features, gain=head_gain, generator=generator, sets=sets, init=config.init
         )
@@ -196,7 +196,7 @@ class _GruSequence(torch.autograd.Function):
         size = start.shape[-1]
         widths = (size, 2 * size, size, size, size)
         saved = [gates.new_empty(*gates.shape[:-1], width) for width in widths]
-        out = _gru(gates, keep, start, weight, bias, saved)
+        out = _gru(gates, keep, start, weight, bias=bias, saved=saved)
         ctx.save_for_backward(keep, weight, *saved[:-1])
         return out
 
@@ -214,7 +214,7 @@ class _GruSequence(torch.autograd.Function):
         d_h = torch.zeros_like(grad[0])
         for stop in range(len(grad), 0, -chunk):
             at = slice(max(0, stop - chunk), stop)
-            _gru_derivatives(previous[at], r[at], z[at], recurrent_n[at], new[at], d[at])
+            _gru_derivatives(previous[at], r[at], z[at], recurrent_n[at], new=new[at], out=d[at])
             steps = zip(*(x.unbind(0) for x in (grad[at], d[at], d_recurrent[at], z[at], keep[at])), strict=True)
             for g, d_step, d_product, z_step, k in reversed(list(steps)):
                 g = g + d_h
@@ -270,7 +270,7 @@ class _LstmSequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gates: Tensor, keep: Tensor, h: Tensor, c: Tensor, weight: Tensor):  # type: ignore[override]
         previous, rz = [], []
-        out, c = _lstm(gates, keep, h, c, weight, previous, rz)
+        out, c = _lstm(gates, keep, h, c, weight=weight, previous=previous, rz=rz)
         ctx.save_for_backward(keep, weight)
         ctx.steps = (previous, rz)
         return out, c

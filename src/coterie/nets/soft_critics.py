@@ -87,7 +87,7 @@ class SoftCritic(nn.Module):
         central = self.central_encoder(obs, state) if self.central_encoder.features else None
         values = {}
         for block in self.blocks:
-            x = self._encode(block, obs, central, first, hidden_state)
+            x = self._encode(block, obs, central, first, hidden_state=hidden_state)
             if block.name in actions:
                 x = torch.cat([x, actions[block.name]], -1)
             values[block.name] = self.heads[block.name](x, None, {})[0]
@@ -183,7 +183,7 @@ class TwinCritic(nn.Module):
             shape = (first.shape[1], self._num_agents, self._config.rnn_size)
             hidden_state = zero_hidden_state(self._config.rnn, shape, self._device)
         critics = (self.first_critic, self.second_critic)
-        return torch.stack([critic(obs, state, actions, first, hidden_state) for critic in critics])
+        return torch.stack([critic(obs, state, actions, first, hidden_state=hidden_state) for critic in critics])
 
     def taken(self, action: dict[str, Action]) -> Tensor:
         """Returns the choices of `action` as ones among zeros [.., N, A]; Q of the action is the sum of Q over them."""

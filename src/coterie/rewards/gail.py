@@ -50,9 +50,19 @@ from coterie.rewards.signal import (
 
 declare(
     *reward_metrics("gail", "similarity to demonstrations (GAIL)"),
-    Metric("loss/gail", "nat", "cross-entropy of the discriminator with its gradient penalty", None, "mean"),
-    Metric("gail/demo_prob", "share", "the discriminator's mean output for demonstrations", None, "mean"),
-    Metric("gail/policy_prob", "share", "the discriminator's mean output for the team's own actions", "up", "mean"),
+    Metric(
+        "loss/gail", "nat", "cross-entropy of the discriminator with its gradient penalty", better=None, combine="mean"
+    ),
+    Metric(
+        "gail/demo_prob", "share", "the discriminator's mean output for demonstrations", better=None, combine="mean"
+    ),
+    Metric(
+        "gail/policy_prob",
+        "share",
+        "the discriminator's mean output for the team's own actions",
+        better="up",
+        combine="mean",
+    ),
 )
 
 _REWARDS = {"positive": positive_reward, "negative": negative_reward, "bounded": bounded_reward}

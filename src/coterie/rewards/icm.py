@@ -47,8 +47,10 @@ from coterie.rewards.signal import (
 
 declare(
     *reward_metrics("icm", "curiosity (ICM)"),
-    Metric("loss/icm_forward", "", "half the squared error of the forward model's features", "down", "mean"),
-    Metric("loss/icm_inverse", "nat", "loss of the inverse model's action prediction", "down", "mean"),
+    Metric(
+        "loss/icm_forward", "", "half the squared error of the forward model's features", better="down", combine="mean"
+    ),
+    Metric("loss/icm_inverse", "nat", "loss of the inverse model's action prediction", better="down", combine="mean"),
 )
 
 

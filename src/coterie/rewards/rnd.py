@@ -42,7 +42,7 @@ from coterie.rewards.signal import (
 
 declare(
     *reward_metrics("rnd", "novelty (RND)"),
-    Metric("loss/rnd", "", "mean squared error of the predictor's features", "down", "mean"),
+    Metric("loss/rnd", "", "mean squared error of the predictor's features", better="down", combine="mean"),
 )
 
 

@@ -54,9 +54,17 @@ class RewardSignal(ABC):
 def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
     """Returns the metrics of the reward `name`, e.g. `icm`."""
     return (
-        Metric(f"reward/{name}_mean", "", f"{description} before weighting, mean over agents and steps", None, "mean"),
-        Metric(f"reward/{name}_std", "", f"{description} before weighting, standard deviation", None, "mean"),
-        Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", None, "last"),
+        Metric(
+            f"reward/{name}_mean",
+            "",
+            f"{description} before weighting, mean over agents and steps",
+            better=None,
+            combine="mean",
+        ),
+        Metric(
+            f"reward/{name}_std", "", f"{description} before weighting, standard deviation", better=None, combine="mean"
+        ),
+        Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", better=None, combine="last"),
     )
 
 

@@ -308,7 +308,7 @@ class Checkpoints:
                 problems.append(str(error))
                 continue
             warning = f"{'; '.join(problems)}. Using the checkpoint of {int(name):,} steps." if problems else None
-            return LoadedCheckpoint(by_name[name], int(name), state, metadata, warning)
+            return LoadedCheckpoint(by_name[name], int(name), state, metadata, warning=warning)
         if not by_name:
             return None
         raise CorruptError(f"{self.folder}: no intact checkpoint ({'; '.join(problems[-3:])}). Train again.")

@@ -13,7 +13,15 @@ from coterie.training.callback import ActiveTeams, Callback
 from coterie.training.curriculum.criterion import Criterion
 from coterie.training.episodes import FinishedEpisodes
 
-declare(Metric("alternate/index", "", "number of the current phase of alternating training, from 1", None, "last"))
+declare(
+    Metric(
+        "alternate/index",
+        "",
+        "number of the current phase of alternating training, from 1",
+        better=None,
+        combine="last",
+    )
+)
 
 
 @dataclass(frozen=True)

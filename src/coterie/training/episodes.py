@@ -16,11 +16,25 @@ _MAX_LISTED_AGENTS = 16
 
 for _area, _when in (("rollout", "during training"), ("eval", "during evaluation")):
     declare(
-        Metric(f"{_area}/return_mean", "reward", f"mean return per episode of a team {_when}", "up", "mean"),
-        Metric(f"{_area}/return_std", "reward", f"standard deviation of a team's returns {_when}", None, "mean"),
-        Metric(f"{_area}/length_mean", "step", f"mean episode length {_when}", None, "mean"),
-        Metric(f"{_area}/episodes", "episode", f"episodes finished {_when}", None, "sum"),
-        Metric(f"{_area}/metric", "", f"environment metric at the last step of an episode {_when}", None, "mean"),
+        Metric(
+            f"{_area}/return_mean", "reward", f"mean return per episode of a team {_when}", better="up", combine="mean"
+        ),
+        Metric(
+            f"{_area}/return_std",
+            "reward",
+            f"standard deviation of a team's returns {_when}",
+            better=None,
+            combine="mean",
+        ),
+        Metric(f"{_area}/length_mean", "step", f"mean episode length {_when}", better=None, combine="mean"),
+        Metric(f"{_area}/episodes", "episode", f"episodes finished {_when}", better=None, combine="sum"),
+        Metric(
+            f"{_area}/metric",
+            "",
+            f"environment metric at the last step of an episode {_when}",
+            better=None,
+            combine="mean",
+        ),
     )
 
 

@@ -21,11 +21,21 @@ from coterie.training.evaluation import Evaluator
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
 
 declare(
-    Metric("time/wall_s", "s", "wall time of the run so far, over all sessions", None, "max"),
-    Metric("time/steps_per_s", "step/s", "environment steps per second since the last log, all included", "up", "sum"),
-    Metric("rollout/dropped", "", "episodes of this session dropped because a worker failed", "down", "max"),
-    Metric("time/collect_share", "share", "share of the time spent in environments and acting", None, "mean"),
-    Metric("time/update_share", "share", "share of the time spent in updates", None, "mean"),
+    Metric("time/wall_s", "s", "wall time of the run so far, over all sessions", better=None, combine="max"),
+    Metric(
+        "time/steps_per_s",
+        "step/s",
+        "environment steps per second since the last log, all included",
+        better="up",
+        combine="sum",
+    ),
+    Metric(
+        "rollout/dropped", "", "episodes of this session dropped because a worker failed", better="down", combine="max"
+    ),
+    Metric(
+        "time/collect_share", "share", "share of the time spent in environments and acting", better=None, combine="mean"
+    ),
+    Metric("time/update_share", "share", "share of the time spent in updates", better=None, combine="mean"),
 )
 
 

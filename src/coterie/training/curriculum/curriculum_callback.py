@@ -23,10 +23,12 @@ MISSING_METRIC_PATIENCE = 50
 """Log entries after which a warning says that the metric of a lesson has not been logged yet."""
 
 declare(
-    Metric("lesson", "", "mean of an environment parameter in the current lesson", None, "mean"),
-    Metric("lesson/index", "", "number of the current lesson, from 1", "up", "max"),
-    Metric("lesson/episodes", "episode", "episodes finished in the current lesson", None, "sum"),
-    Metric("lesson/measure", "", "value that the current lesson compares with its threshold", None, "mean"),
+    Metric("lesson", "", "mean of an environment parameter in the current lesson", better=None, combine="mean"),
+    Metric("lesson/index", "", "number of the current lesson, from 1", better="up", combine="max"),
+    Metric("lesson/episodes", "episode", "episodes finished in the current lesson", better=None, combine="sum"),
+    Metric(
+        "lesson/measure", "", "value that the current lesson compares with its threshold", better=None, combine="mean"
+    ),
 )
 
 

@@ -36,7 +36,7 @@ declare(
     Metric("selfplay/elo", "Elo", "rating of the newest snapshot; the untrained policy has 0", "up"),
     Metric("selfplay/elo_error", "Elo", "standard error of that rating", "down"),
     Metric("selfplay/win_rate", "share", "win rate since the last log entry; draws count half", "up"),
-    Metric("selfplay/pool", "", "snapshots that opponents are sampled from", None, "last"),
+    Metric("selfplay/pool", "", "snapshots that opponents are sampled from", better=None, combine="last"),
 )
 
 

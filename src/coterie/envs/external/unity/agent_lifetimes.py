@@ -130,7 +130,7 @@ class UnityAgents:
             agent = self._agents.pop((native, agent_id), None)
             if agent is None:  # it never requested a decision, or belongs to the time before a reset
                 continue
-            self._read(agent, arrays, "t", index, i)
+            self._read(agent, arrays, "t", index, i=i)
             agent.interrupted = bool(arrays[f"t interrupted {index}"][i])
             ended.append(agent)
         return ended
@@ -142,7 +142,7 @@ class UnityAgents:
             agent = self._agents.get((behavior.native, agent_id))
             if agent is None:
                 agent = self._agents[behavior.native, agent_id] = UnityAgent(behavior, agent_id)
-            self._read(agent, arrays, "d", index, i)
+            self._read(agent, arrays, "d", index, i=i)
             agent.disallowed = None if disallowed is None else disallowed[i]
             agent.step_done = agent.action_sent
             requesting.append(agent)

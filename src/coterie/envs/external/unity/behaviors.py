@@ -141,7 +141,7 @@ def _make_behavior(description: Mapping[str, Any], name: str, *, group: str, slo
     action_space = _action_space(description["name"], continuous, branches)
     return Behavior(
         native=description["name"],
-        role=RoleSpec(name, group, agents, observer.space, action_space),
+        role=RoleSpec(name, group, agents, observer.space, action_space=action_space),
         start=start,
         observer=observer,
         images=tuple(images),

@@ -107,7 +107,7 @@ class LineGame(World):
         called = ((*moves, "wait"),)
         self.spec = EnvSpec(
             name=f"board/{name}",
-            roles=tuple(RoleSpec(side, side, (side,), seen, space, called) for side in sides),
+            roles=tuple(RoleSpec(side, side, (side,), seen, action_space=space, choice_names=called) for side in sides),
             state_sizes=dict.fromkeys(("global", *sides), size) if with_state else {},
             metrics=tuple(f"{side}_won" for side in sides),
             episode_limit=rules.squares,
@@ -166,7 +166,8 @@ class LineGame(World):
         shown = (line[0] if line else torch.zeros(self.rules.squares)).view(rows, columns).tolist()
         last = int(state["last"][0])
         score = {side: float(stones[i].sum()) for i, side in enumerate(self._sides)}
-        return draw(self._name, self._look, owner, shown, divmod(last, columns) if last >= 0 else None, score, size)
+        square = divmod(last, columns) if last >= 0 else None
+        return draw(self._name, self._look, owner, shown, last=square, score=score, size=size)
 
     def _full(self, stones: Tensor) -> Tensor:
         """[2, L] bool: lines completed by each side."""
@@ -185,7 +186,8 @@ class ConnectFour(LineGame):
 
     def __init__(self, config: ConnectFourConfig, with_state: bool = False):
         self.config = config
-        super().__init__("connect_four", ("red", "yellow"), Rules(config, True), "holes", config, with_state)
+        sides = ("red", "yellow")
+        super().__init__("connect_four", sides, Rules(config, True), "holes", config=config, with_state=with_state)
 
 
 class TicTacToeConfig(LineConfig):
@@ -207,4 +209,5 @@ class TicTacToe(LineGame):
 
     def __init__(self, config: TicTacToeConfig, with_state: bool = False):
         self.config = config
-        super().__init__("tictactoe", ("cross", "nought"), Rules(config, False), "marks", config, with_state)
+        sides = ("cross", "nought")
+        super().__init__("tictactoe", sides, Rules(config, False), "marks", config=config, with_state=with_state)

@@ -72,7 +72,7 @@ class Baton(CoopWorld):
         self.config = config
         self.reset_noise_size = 3 + config.runners
         self.step_noise_size = 1
-        self.parameters = {"batons": Parameter(config.batons, 1, 1000, "number of batons", True)}
+        self.parameters = {"batons": Parameter(config.batons, 1, 1000, "number of batons", integer=True)}
 
     def reset(self, noise: Tensor) -> State:
         config, size = self.config, self.config.size

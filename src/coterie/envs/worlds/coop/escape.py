@@ -63,7 +63,7 @@ class Escape(CoopWorld):
         self.config = config
         self.reset_noise_size = 3 + config.agents
         self.parameters = {
-            "pace": Parameter(config.pace, 1, 64, "steps per square of the dragon", True),
+            "pace": Parameter(config.pace, 1, 64, "steps per square of the dragon", integer=True),
             "cost": Parameter(config.cost, 0, 100, "individual penalty for meeting the dragon"),
         }
 

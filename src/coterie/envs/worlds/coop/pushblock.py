@@ -90,7 +90,7 @@ class PushBlock(CoopWorld):
             "step_cost": Parameter(config.step_cost, 0, 10, "group penalty per step"),
             "push": Parameter(config.push, 0, 10, "reward per square toward the goal, times the block's weight"),
             "reach": Parameter(
-                self._far, 1, self._far, "maximum initial distance of a block from the goal, in squares", True
+                self._far, 1, self._far, "maximum initial distance of a block from the goal, in squares", integer=True
             ),
         }
         self.apply_parameters = self._apply_parameters

@@ -85,8 +85,8 @@ class Skirmish(World):
             "allies",
             tuple(f"ally_{i}" for i in range(self.force.n)),
             spaces.Box(-1, 1, (self._sight.size,), np.float32),
-            spaces.Discrete(self.force.choices),
-            (self.force.action_names,),
+            action_space=spaces.Discrete(self.force.choices),
+            choice_names=(self.force.action_names,),
         )
         self.spec = EnvSpec(
             name,
@@ -130,7 +130,7 @@ class Skirmish(World):
         fights = lives if not self.force.healers else lives & kept.armed
         stands, resists = fights[:n].any(0), fights[n:].any(0)
         ended, won = ~(stands & resists), stands & ~resists
-        reward = self._reward(before, units, fell[n:], ended, won, state.get("enemy_health"))
+        reward = self._reward(before, units, fell[n:], ended, won=won, begun=state.get("enemy_health"))
         return {**state, "units": units.permute(2, 0, 1)}, Outcome(
             reward=before.new_zeros(before.shape[2], n),
             group_reward=reward.unsqueeze(1),

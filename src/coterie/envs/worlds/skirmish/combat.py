@@ -98,10 +98,10 @@ class Combat:
             gap = distance - orders.sheet[REACH]
             inside = gap <= _CLOSE
             fires = (inside & (cooldown < TICKS)).to(pos.dtype)
-            taken = self._attacks(pos, offset, distance, fires, orders, tables)
+            taken = self._attacks(pos, offset, distance, fires, orders=orders, tables=tables)
             points, hit = self._apply_damage(points, taken)
             if energy is not None:
-                points, energy = self._heal(points, energy, inside, orders, tables)
+                points, energy = self._heal(points, energy, inside, orders, tables=tables)
             if hit is not None:
                 hit_at_all = hit if hit_at_all is None else hit_at_all | hit
             cooldown = torch.addcmul(cooldown, fires, tables.period).sub_(TICKS).clamp_min_(0)
@@ -128,7 +128,7 @@ class Combat:
         dealt = (fires * rows).view(len(rows), -1)
         taken = torch.zeros_like(dealt).scatter_add_(1, orders.target.expand_as(dealt), dealt).view_as(rows)
         for i in self._force.beams:
-            taken = taken + self._beam_damage(i, pos, offset, distance, fires, tables)
+            taken = taken + self._beam_damage(i, pos, offset, distance, fires=fires, tables=tables)
         return taken
 
     def _beam_damage(

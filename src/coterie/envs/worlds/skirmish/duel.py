@@ -69,7 +69,12 @@ class Duel(World):
             name,
             tuple(
                 RoleSpec(
-                    side, side, tuple(f"{side}_{i}" for i in range(self.force.n)), seen, space, (action_names[side],)
+                    side,
+                    side,
+                    tuple(f"{side}_{i}" for i in range(self.force.n)),
+                    seen,
+                    action_space=space,
+                    choice_names=(action_names[side],),
                 )
                 for side in SIDES
             ),

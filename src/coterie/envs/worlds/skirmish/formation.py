@@ -73,10 +73,10 @@ def fighters(
                 force.side(i),
                 x,
                 y,
-                unit.radius,
-                health / unit.health,
-                values[i][place["shield"]] / unit.shield if unit.shield else None,
-                None if idle else target(i, int(values[i][place["order"]])),
+                radius=unit.radius,
+                health=health / unit.health,
+                shield=values[i][place["shield"]] / unit.shield if unit.shield else None,
+                target=None if idle else target(i, int(values[i][place["order"]])),
             )
         )
     return tuple(shown)

@@ -72,7 +72,7 @@ def _attackers(team: TeamSpec, env: Choice, weakest: bool) -> Act:
         chosen = {}
         for role, own in agents.items():
             seen = reader.read(row.obs[role])
-            choice = _attack(seen, row.action_mask[role], row.alive[:, own], weakest, ahead)
+            choice = _attack(seen, row.action_mask[role], row.alive[:, own], weakest, ahead=ahead)
             chosen[role] = Action(choice.unsqueeze(-1))
         return chosen
 

@@ -99,32 +99,43 @@ _LIGHT, _ARMORED = frozenset({"light"}), frozenset({"armored"})
 _MELEE = 0.1
 
 _ALL = (
-    Unit("marine", 45, 6, 0.61, 5, 3.15, 0.375, attributes=_LIGHT, hits_air=True),
-    Unit("marauder", 125, 10, 1.07, 6, 3.15, 0.5625, armor=1, bonus=("armored", 10), attributes=_ARMORED),
-    Unit("medivac", 150, 0, 1, 4, 3.5, 0.75, armor=1, attributes=_ARMORED, air=True, heals=12.6),
+    Unit("marine", 45, 6, 0.61, range=5, speed=3.15, radius=0.375, attributes=_LIGHT, hits_air=True),
+    Unit(
+        "marauder",
+        125,
+        10,
+        1.07,
+        range=6,
+        speed=3.15,
+        radius=0.5625,
+        armor=1,
+        bonus=("armored", 10),
+        attributes=_ARMORED,
+    ),
+    Unit("medivac", 150, 0, 1, range=4, speed=3.5, radius=0.75, armor=1, attributes=_ARMORED, air=True, heals=12.6),
     Unit(
         "stalker",
         80,
         13,
         1.34,
-        6,
-        4.13,
-        0.625,
+        range=6,
+        speed=4.13,
+        radius=0.625,
         shield=80,
         armor=1,
         bonus=("armored", 5),
         attributes=_ARMORED,
         hits_air=True,
     ),
-    Unit("zealot", 100, 8, 0.86, _MELEE, 3.15, 0.5, shield=50, armor=1, hits=2, attributes=_LIGHT),
+    Unit("zealot", 100, 8, 0.86, range=_MELEE, speed=3.15, radius=0.5, shield=50, armor=1, hits=2, attributes=_LIGHT),
     Unit(
         "colossus",
         200,
         10,
         1.07,
-        7,
-        3.15,
-        1.0,
+        range=7,
+        speed=3.15,
+        radius=1.0,
         shield=150,
         armor=1,
         hits=2,
@@ -132,9 +143,11 @@ _ALL = (
         attributes=_ARMORED,
         beam=1.4,
     ),
-    Unit("zergling", 35, 5, 0.497, _MELEE, 4.13, 0.375, attributes=_LIGHT),
-    Unit("hydralisk", 90, 12, 0.59, 5, 3.15, 0.625, attributes=_LIGHT, hits_air=True),
-    Unit("spine_crawler", 300, 25, 1.32, 7, 0, 0.9, armor=2, bonus=("armored", 5), attributes=_ARMORED),
+    Unit("zergling", 35, 5, 0.497, range=_MELEE, speed=4.13, radius=0.375, attributes=_LIGHT),
+    Unit("hydralisk", 90, 12, 0.59, range=5, speed=3.15, radius=0.625, attributes=_LIGHT, hits_air=True),
+    Unit(
+        "spine_crawler", 300, 25, 1.32, range=7, speed=0, radius=0.9, armor=2, bonus=("armored", 5), attributes=_ARMORED
+    ),
 )
 
 UNITS: dict[str, Unit] = {unit.name: unit for unit in _ALL}

@@ -56,8 +56,8 @@ class ChainWorld(World):
             "team",
             tuple(f"agent_{i}" for i in range(agents)),
             spaces.Box(0, 1, (width,), np.float32),
-            spaces.Discrete(len(MOVES)),
-            (NAMES,),
+            action_space=spaces.Discrete(len(MOVES)),
+            choice_names=(NAMES,),
         )
         self.spec = EnvSpec(
             name,
