@@ -94,9 +94,9 @@ def run_folder_of(module_file: Path) -> Path | None:
 
 def _key() -> bytes | None:
     """Returns the user's key, which is created on first use."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    file = Path(state) / "coterie" / "key"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        file = Path(state) / "coterie" / "key"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             new = file.with_name(f".writing-key-{os.getpid()}-{secrets.token_hex(4)}")
