@@ -123,7 +123,7 @@ def test_advantages_are_targets_minus_values_before_each_step(monkeypatch):
     losses, calls = record_calls(monkeypatch, mappo_original, "clipped_policy_loss"), critic_calls(algorithm)
     targets = record_calls(monkeypatch, algorithm.ppo, "targets")
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
-    ((_, _, advantage, valid, _), _), = losses  # fmt: skip
+    ((_, _, advantage, valid), _), = losses  # fmt: skip
     ((_, (batch, _)),) = targets
     before = torch.cat([value for _, value in calls[::-1]])
     assert torch.equal(advantage, torch.where(valid, (batch.target - before)[..., 0], 0.0))

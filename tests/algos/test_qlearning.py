@@ -386,7 +386,9 @@ def test_a_limit_is_not_termination_for_a_team_whose_agents_can_die(mixer, limit
     world.spec = replace(world.spec, agents_can_die=True)
     algorithm, collector = learner(env_of(world, 4), mixer=mixer, rnn="gru")
     seen = []
-    algorithm.target_value.mixer.register_forward_pre_hook(lambda module, args: seen.append(args[4]))
+    algorithm.target_value.mixer.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["alive"]), with_kwargs=True
+    )
     rollout = collect_rollout(algorithm, collector)
     algorithm.evaluate_batch(rollout)
     alive = seen[0]
