@@ -279,7 +279,9 @@ def test_probe_the_action_depends_on_the_observation(with_mistake, monkeypatch):
         monkeypatch.setattr(
             mappo_original,
             "clipped_policy_loss",
-            lambda log_prob, old, advantage, *rest: original(log_prob, old, advantage.roll(1, 1), *rest),
+            lambda log_prob, old, advantage, *rest, **named: original(
+                log_prob, old, advantage.roll(1, 1), *rest, **named
+            ),
         )
     for _ in range(15):
         algorithm.update(collect_rollout(algorithm, collector), 0.0)
