@@ -98,15 +98,16 @@ class Page:
         """Runs JavaScript and returns its result."""
         return self.browser.execute_script(script, *arguments)
 
-    def pixel(self, canvas: str, x: int, y: int) -> list[int]:
-        """Red, green and blue of a point of a canvas."""
+    def pixels(self, canvas: str, points: list[tuple[int, int]]) -> list[list[int]]:
+        """Red, green and blue of points (x, y) of a canvas, read in one moment: the image of a running game changes."""
         script = (
+            "const source = document.querySelector(arguments[0]);"
             "const copy = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
-            "copy.canvas.width = copy.canvas.height = 1;"
-            "copy.drawImage(document.querySelector(arguments[0]), -arguments[1], -arguments[2]);"
-            "return [...copy.getImageData(0, 0, 1, 1).data]"
+            "[copy.canvas.width, copy.canvas.height] = [source.width, source.height];"
+            "copy.drawImage(source, 0, 0);"
+            "return arguments[1].map(([x, y]) => [...copy.getImageData(x, y, 1, 1).data].slice(0, 3))"
         )
-        return list(self.run(script, canvas, x, y))[:3]
+        return self.run(script, canvas, points)
 
     def errors(self) -> list[str]:
         """Errors and warnings in the browser console."""

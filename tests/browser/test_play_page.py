@@ -24,9 +24,14 @@ def ready(page: Page, timestep: int = 0) -> None:
     page.until(lambda: page.find("#picture").get_attribute("data-timestep") == str(timestep))
 
 
+def squares(page: Page) -> list[list[int]]:
+    """Color of each of the corridor's five squares, read from the image."""
+    return page.pixels("#picture", [(96 * k + 40, 40) for k in range(5)])
+
+
 def square(page: Page) -> int:
     """Square of agent a, read from the image."""
-    shades = [page.pixel("#picture", 96 * k + 40, 40)[0] for k in range(5)]
+    shades = [red for red, _, _ in squares(page)]
     assert sorted(shades) == [0, 0, 0, 0, 255]
     return shades.index(255)
 
@@ -147,7 +152,7 @@ def test_two_players_share_a_keyboard(page: Open):
         shown.keys(key)
         ready(shown, n)
     assert square(shown) == 2
-    assert [shown.pixel("#picture", 96 * k + 40, 40)[1] for k in range(5)] == [0, 255, 0, 0, 0]
+    assert [green for _, green, _ in squares(shown)] == [0, 255, 0, 0, 0]
 
 
 def test_focus_is_visible_and_space_activates_a_focused_button(page: Open):

@@ -47,7 +47,7 @@ def shows(page: Page, *index: int) -> None:
 
 
 def pixels(page: Page) -> list[list[int]]:
-    return [page.pixel(f".panel:nth-child({i + 1}) canvas", 5, 5) for i in range(len(page.all(".panel")))]
+    return [page.pixels(f".panel:nth-child({i + 1}) canvas", [(5, 5)])[0] for i in range(len(page.all(".panel")))]
 
 
 def scrub(page: Page, timestep: int) -> None:

@@ -36,12 +36,14 @@ function hello({ header, seats: playerSeats }) {
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = false;
 }
 
-let latest = 0;
+let received = 0;
+let shown = 0;
 async function scene({ timestep }, picture) {
-  const number = ++latest;
+  const number = ++received;
   note("");
   const image = await createImageBitmap(new Blob([picture], { type: "image/webp" }));
-  if (number < latest) return;
+  if (number < shown) return; // a later image was decoded sooner
+  shown = number;
   brush.drawImage(image, 0, 0);
   canvas.setAttribute("aria-label", `the game, ${describe(timestep)}`);
   canvas.dataset.timestep = timestep.timestep;
