@@ -20,6 +20,7 @@ from coterie.algos.coma import COMA
 from coterie.algos.coma_config import COMAConfig
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.replay.buffer import ReplaySample
 from coterie.envs.make import make
 from coterie.math import policy_gradient
 from coterie.math.policy_gradient import ema_mean_and_std
@@ -343,8 +344,7 @@ def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
     """Its next observation is stored, although it is not alive there. Centralized critics, the control, exclude it."""
     algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
     rollout = collect_rollout(algorithm, collector)
-    stays = (rollout.alive[:-2] & rollout.alive[1:-1]).all(-1) & rollout.acted[1:-1] & rollout.acted[:-2]
-    t, b = stays.nonzero()[0].tolist()
+    t, b = a_full_step(rollout)
     rollout.truncated[t, b, 0] = True
     alive = rollout.alive.clone()
     alive[t + 1, b, 0] = False
@@ -357,3 +357,76 @@ def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
                 values.append(algorithm.sample_actions(variant)[1][t + 1, b])
         found.append(torch.cat(values))
     assert torch.equal(*found) == (name in PER_AGENT)
+
+
+CENTRALIZED = [name for name in FAMILIES if name not in PER_AGENT]
+
+
+def a_full_step(rollout):
+    """Returns timestep and environment of a step in which all agents act and go on."""
+    stays = (rollout.alive[:-2] & rollout.alive[1:-1]).all(-1) & rollout.acted[1:-1] & rollout.acted[:-2]
+    t, b = stays.nonzero()[0].tolist()
+    return t, b
+
+
+def with_ends(rollout, t, b, **fields):
+    """Returns the rollout with other flags: those with `after` in their name at timestep t + 1, else at step t."""
+    changed = {}
+    for name, value in fields.items():
+        field = name.removesuffix("_after")
+        changed[field] = getattr(rollout, field).clone()
+        changed[field][t + (name != field), b] = torch.tensor(value)
+    return replace(rollout, **changed)
+
+
+@pytest.mark.parametrize("first_dies", [False, True])
+@pytest.mark.parametrize("name", CENTRALIZED)
+def test_a_team_whose_last_members_are_truncated_alone_bootstraps_as_at_a_time_limit(name, first_dies):
+    """Its return ends there although the episode goes on. A member that dies in the same step, the variant, has no part
+    in the successor's value, and does not terminate the return. The control terminates it.
+    """
+    algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
+    rollout = collect_rollout(algorithm, collector)
+    t, b = a_full_step(rollout)
+    dies, stays = [first_dies, False, False], [not first_dies, True, True]
+    alone = with_ends(rollout, t, b, terminated=dies, truncated=stays, alive_after=[False] * 3)
+    limit = with_ends(
+        rollout, t, b, terminated=dies, truncated=stays, alive_after=stays, episode_truncated=True, acted_after=False
+    )
+    dead = with_ends(rollout, t, b, terminated=[True] * 3, truncated=[False] * 3, alive_after=[False] * 3)
+    with torch.no_grad():
+        found, expected, terminated = (targets(algorithm, x)[: t + 1, b] for x in (alone, limit, dead))
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert (found[t] - terminated[t]).abs().max() > 1e-4
+
+
+def learned_timesteps(name, algorithm, rollout):
+    """Returns where a centralized critic learns [T, B], if it does so in each entry of a timestep or in none."""
+    if name == "mappo":
+        valid = algorithm.targets(rollout, 0.0, as_sequences=True)[0].critic_valid
+    elif name == "poca":
+        valid = algorithm.targets(rollout, 0.0)[0].valid.any(-1, keepdim=True)
+    elif name == "coma":
+        valid = algorithm.targets(rollout)[0].valid
+    elif name == "vdn":
+        valid = algorithm.evaluate_batch(rollout).valid.unsqueeze(-1)
+    elif name == "maddpg":
+        index = torch.arange(rollout.num_envs)
+        valid = algorithm.make_batch(ReplaySample(rollout, index, torch.ones(rollout.num_envs))).critic_valid
+    else:
+        valid = algorithm.valid_mask(rollout, of_critic=True)
+    assert (valid.all(-1) == valid.any(-1)).all()
+    return valid.any(-1)
+
+
+@pytest.mark.parametrize("name", CENTRALIZED)
+def test_timesteps_without_agents_of_the_team_are_not_learned_from(name):
+    """What a centralized critic learned there would be the value that a truncated team bootstraps from."""
+    algorithm, collector, _ = make_learner(name, Everything("discrete", dead=0.0), 16)
+    rollout = collect_rollout(algorithm, collector)
+    t, b = a_full_step(rollout)
+    assert learned_timesteps(name, algorithm, rollout)[t + 1, b]
+    gone = with_ends(rollout, t, b, truncated=[True] * 3, alive_after=[False] * 3)
+    expected = rollout.acted[:-1] & gone.alive[:-1].any(-1)
+    assert not expected[t + 1, b]
+    assert learned_timesteps(name, algorithm, gone).equal(expected)

@@ -354,6 +354,35 @@ def test_the_burn_in_is_not_learned_from():
     assert torch.equal(counts[4:], (rollout.alive[:-1] & rollout.acted[:-1, :, None])[4:])
 
 
+@pytest.mark.parametrize("critic", ["own", "joint"])
+@pytest.mark.parametrize("burn_in", [0, 4])
+def test_no_gradient_flows_through_the_burn_in(burn_in, critic):
+    """Neither in the critics nor in the policy, though both remember it. The control has no burn-in."""
+    world = Probe(show_x, pay_one, n=2, actions=spaces.Tuple([spaces.Discrete(2), BOX]), length=50)
+    algorithm, collector = learner(world, rnn="gru", burn_in=burn_in, critic=critic, rollout_length=10)
+    rollout = replace(collect_rollout(algorithm, collector), hidden_state={})
+    obs = rollout.obs["agent"].clone().requires_grad_()
+
+    def outputs(obs):
+        seen = replace(rollout, obs={"agent": obs})
+        return algorithm.q_taken(seen), algorithm.sample_actions(seen)[1][:-1]
+
+    for output in outputs(obs):
+        (gradient,) = torch.autograd.grad(output[..., 4:, :, :].sum(), obs, retain_graph=True)
+        before, later = gradient[:4].abs().amax((1, 2, 3)), gradient[4:-1].abs().amax((1, 2, 3))
+        assert (before == 0).all() if burn_in else (before > 0).all()
+        assert (later > 0).all()
+    state = algorithm.generator.get_state()
+    with torch.no_grad():
+        other = obs.detach().clone()
+        other[:4] += 0.5
+        found = []
+        for x in (obs, other):
+            algorithm.generator.set_state(state)
+            found.append([output[..., 4, :, :] for output in outputs(x)])
+    assert all((a != b).any() for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(("tau", "interval"), [(0.25, None), (0.01, 2)])
 def test_target_critics_have_soft_and_hard_updates(tau, interval):
     algorithm, collector = learner(Everything(), tau=tau, target_update_interval=interval, gradient_steps=1)

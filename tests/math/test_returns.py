@@ -1,10 +1,11 @@
-"""Advantages and returns against literal numbers."""
+"""Advantages, returns and their masks against literal numbers."""
 
 import pytest
 import torch
 
+from coterie.core.types import Rollout
 from coterie.math.policy_gradient import gae
-from coterie.math.returns import lambda_return, n_step_return
+from coterie.math.returns import bootstrap_masks, lambda_return, n_step_return, present_agents, team_valid_mask
 
 NO, YES = False, True
 
@@ -239,3 +240,45 @@ def test_float64_inputs_are_computed_in_full_precision(function, known):
     expected = torch.tensor(known, dtype=torch.float64)
     torch.testing.assert_close(exact, expected, atol=1e-14, rtol=0)
     assert (rounded - expected).abs().max() > 1e-8
+
+
+ENDS = {
+    "nobody ends": ("ab", "", "", "ab", "", (NO, NO), "ab"),
+    "the episode is truncated": ("ab", "", "ab", "ab", "truncated", (NO, YES), "ab"),
+    "the episode terminates": ("ab", "ab", "", "", "terminated", (YES, YES), ""),
+    "a dies, b goes on": ("ab", "a", "", "b", "", (NO, NO), "b"),
+    "a is truncated, b goes on": ("ab", "", "a", "b", "", (NO, NO), "b"),
+    "both are truncated, the episode goes on": ("ab", "", "ab", "", "", (NO, YES), "ab"),
+    "a is truncated, the last one": ("a", "", "a", "", "", (NO, YES), "a"),
+    "a is truncated while b dies, the last ones": ("ab", "b", "a", "", "", (NO, YES), "a"),
+    "a dies, the last one": ("a", "a", "", "", "", (YES, YES), ""),
+    "both die": ("ab", "ab", "", "", "", (YES, YES), ""),
+    "nobody is left": ("", "", "", "", "", (NO, NO), ""),
+    "the episode is truncated while b dies": ("ab", "b", "a", "a", "truncated", (NO, YES), "a"),
+}
+"""Per case: the agents alive, terminated, truncated and alive afterwards, the end of the episode; the team's masks
+(terminated, boundary), and the agents whose value the successor's includes."""
+
+
+def flags(agents):
+    return torch.tensor([[["a" in agents, "b" in agents]]])
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_ends_of_a_team_s_return(case):
+    alive, terminated, truncated, alive_after, end, masks, present = ENDS[case]
+    rollout = Rollout(
+        obs={}, action_mask={}, state={}, action={}, extras={}, hidden_state={},
+        alive=torch.cat([flags(alive), flags(alive_after)]), first=torch.zeros(2, 1, 2, dtype=torch.bool),
+        acted=torch.tensor([[True], [not end]]), reward=torch.zeros(1, 1, 2), group_reward=torch.zeros(1, 1, 1),
+        terminated=flags(terminated), truncated=flags(truncated),
+        episode_terminated=torch.tensor([[end == "terminated"]]),
+        episode_truncated=torch.tensor([[end == "truncated"]]),
+    )  # fmt: skip
+    found = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    assert [mask.tolist() for mask in found] == [[[[mask] * 2]] for mask in masks]
+    assert present_agents(rollout).equal(torch.cat([flags(alive), flags(present)]))
+    assert team_valid_mask(rollout).equal(torch.full((1, 1, 2), bool(alive)))
+    ended, boundary = bootstrap_masks(rollout, centralized=False, agents_can_die=True)  # each agent has its own return
+    assert ended.equal(flags(terminated))
+    assert boundary.equal(flags(terminated) | flags(truncated))

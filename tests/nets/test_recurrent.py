@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.nets.recurrent import GRU, build_rnn
+from coterie.nets.recurrent import GRU, build_rnn, unroll_with_burn_in
 
 
 def build(kind, sets, inputs=5, size=4, dtype=torch.double):
@@ -103,3 +103,23 @@ def test_parameter_sets_are_separate_layers(kind):
         )
         alone, _ = single(x[:, k], first[:, k], {name: value[k] for name, value in hidden_state.items()})
         torch.testing.assert_close(out[:, k], alone)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_gradients_after_a_burn_in_are_those_of_a_sequence_that_starts_with_its_hidden_state(kind):
+    """The control is the gradient of the whole sequence; all three have the same outputs."""
+    rnn = build(kind, None)
+    x, first, hidden_state = random_inputs(rnn, None)
+    with torch.no_grad():
+        _, warm = rnn(x[:2], first[:2], hidden_state)
+    outputs = [
+        unroll_with_burn_in(rnn, x, first, hidden_state, burn_in=2)[2:],
+        rnn(x[2:], first[2:], warm)[0],
+        unroll_with_burn_in(rnn, x, first, hidden_state, burn_in=0)[2:],
+    ]
+    for output in outputs:
+        torch.testing.assert_close(output, outputs[0])
+    weights = list(rnn.parameters())
+    found, expected, whole = (torch.autograd.grad(y.square().sum(), weights) for y in outputs)
+    torch.testing.assert_close(found, expected)
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(found, whole, strict=True))

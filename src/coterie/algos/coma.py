@@ -37,7 +37,14 @@ from coterie.algos.sequences import as_sequences
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
-from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, valid_mask
+from coterie.math.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    lambda_return,
+    present_agents,
+    team_valid_mask,
+    valid_mask,
+)
 from coterie.math.statistics import masked_mean, standardize
 from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
 from coterie.nets.last_actions import last_actions
@@ -292,7 +299,7 @@ class COMA(Algorithm, CloningLearner):
             last_joint_action=None if last_joint_action is None else last_joint_action[:-1],
             taken=taken,
             target=target,
-            valid=rollout.acted[:-1, :, None].expand_as(target),
+            valid=team_valid_mask(rollout),
         )
         return batch, log_pi[:-1]
 
@@ -323,7 +330,9 @@ class COMA(Algorithm, CloningLearner):
                 choice = (component / noise).argmax(-1)  # the first of exponential waiting times
                 drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
             by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])
-        return self._joint.join(self._masked(by_timestep, rollout.alive) if self.team.agents_can_die else by_timestep)
+        if self.team.agents_can_die:
+            by_timestep = self._masked(by_timestep, present_agents(rollout))
+        return self._joint.join(by_timestep)
 
     def _last_actions(self, actions: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor] | None:
         """Returns the previous actions by role [T + 1, B, n, P]; None if no network reads them."""

@@ -44,7 +44,7 @@ from coterie.math.policy_gradient import (
     initial_ema_moments,
     update_value_moments,
 )
-from coterie.math.returns import bootstrap_masks, lambda_return, valid_mask
+from coterie.math.returns import bootstrap_masks, lambda_return, present_agents, valid_mask
 from coterie.math.statistics import explained_variance, masked_mean, standardize
 from coterie.nets.entity_critic import EntityCritic
 from coterie.policies.stochastic import StochasticPolicy
@@ -263,9 +263,11 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
             before each sequence.
         """
 
+        present = present_agents(rollout) if self.team.agents_can_die else None
+
         def evaluate(time: slice, hidden_state: HiddenState, with_actions: bool) -> tuple[Tensor, HiddenState]:
             part, action = (tree_map(lambda x: x[time], tree) for tree in (obs, rollout.action))
-            alive = rollout.alive[time] if self.team.agents_can_die else None
+            alive = None if present is None else present[time]
             reset = None if first is None else first[time]
             return self.critic(part, action if with_actions else None, alive, reset, hidden_state=hidden_state)
 

@@ -50,7 +50,7 @@ from coterie.math.policy_gradient import (
     initial_ema_moments,
     update_value_moments,
 )
-from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
+from coterie.math.returns import agent_rewards, bootstrap_masks, team_valid_mask, valid_mask
 from coterie.math.statistics import explained_variance, masked_mean, standardize
 from coterie.policies.stochastic import StochasticPolicy
 
@@ -214,7 +214,7 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
         mean, std = self.value_scale()
         value = old_value * std + mean
         valid = valid_mask(rollout)
-        critic_valid = rollout.acted[:-1, :, None].expand_as(valid) if self._centralized else valid
+        critic_valid = team_valid_mask(rollout) if self._centralized else valid
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
         if self.reward_streams is None:

@@ -11,7 +11,7 @@ reset, instead of being padded; Adam replaces RMSprop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -32,7 +32,14 @@ from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, n_step_return, valid_mask
+from coterie.math.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    lambda_return,
+    n_step_return,
+    present_agents,
+    valid_mask,
+)
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
@@ -217,7 +224,8 @@ class QLearning(OffPolicyLearner):
         self, rollout: Rollout, timesteps: Timestep, next_q: Q, hidden_states: dict[str, HiddenState]
     ) -> Tensor:
         """Returns the targets of all steps [T, S, N] or [T, S]."""
-        config, next_timesteps = self.config, tree_map(lambda x: x[1:], timesteps)
+        config = self.config
+        next_timesteps = replace(tree_map(lambda x: x[1:], timesteps), alive=present_agents(rollout)[1:])
         next_target_q = self.reader.unroll(self.target_value, rollout, hidden_states["value"])
         next_target_q = {name: x[1:] for name, x in next_target_q.items()}
         actions = self._greedy(next_q if config.double_q else next_target_q, next_timesteps)

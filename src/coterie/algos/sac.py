@@ -37,8 +37,16 @@ from coterie.algos.sac_config import SACConfig, build_critics
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
-from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, valid_mask
+from coterie.math.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    n_step_return,
+    present_agents,
+    team_valid_mask,
+    valid_mask,
+)
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
+from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, Temperature, draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
 
@@ -162,7 +170,7 @@ class SAC(OffPolicyLearner):
         self.generator: torch.Generator = generator(context.seed, "update", device=device)
         num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
         self._num_continuous = torch.tensor(num_continuous, dtype=torch.float32, device=device)  # [N]
-        self._recurrent = config.recurrent
+        self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
         self.reward_moments: Moments = initial_moments(1, device)
         self.policy.uniform = config.random_steps > 0
 
@@ -216,11 +224,11 @@ class SAC(OffPolicyLearner):
         first, hidden_state = None, {}
         if self._recurrent:
             first, hidden_state = rollout.first, rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
-        outputs, _ = self.policy.net(rollout.obs, first, hidden_state)
+        outputs = unroll_with_burn_in(self.policy.net, rollout.obs, first, hidden_state, burn_in=self._burn_in)
         draw = sample_actions(self.policy.blocks, outputs, rollout.action_mask, noise)
         policy_entropy = entropy(draw.prob, draw.log_prob, draw.log_density)
         if self.team.agents_can_die and self._centralized:
-            policy_entropy = torch.where(rollout.alive, policy_entropy, 0.0)
+            policy_entropy = torch.where(present_agents(rollout), policy_entropy, 0.0)
         return draw, policy_entropy
 
     @torch.no_grad()
@@ -324,7 +332,7 @@ class SAC(OffPolicyLearner):
         part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
         state = None if self._state_name is None else part.state[self._state_name]
         first = part.first if self._recurrent else None
-        alive = part.alive if self.team.agents_can_die else None
+        alive = present_agents(rollout)[timesteps] if self.team.agents_can_die else None
         return critics(part.obs, state, action, own_action, first=first, alive=alive)
 
     def valid_mask(self, rollout: Rollout, of_critic: bool) -> Tensor:
@@ -332,12 +340,8 @@ class SAC(OffPolicyLearner):
 
         A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
         """
-        valid = valid_mask(rollout)
-        if of_critic and self._centralized:
-            valid = rollout.acted[:-1, :, None].expand_as(valid)
-        if not self._recurrent or not self.config.burn_in:
-            return valid
-        after_burn_in = torch.arange(len(valid), device=self.device) >= self.config.burn_in
+        valid = team_valid_mask(rollout) if of_critic and self._centralized else valid_mask(rollout)
+        after_burn_in = torch.arange(len(valid), device=self.device) >= self._burn_in
         return valid & after_burn_in[:, None, None]
 
     # ------------------------------------------------------------------------------------------------------- its state

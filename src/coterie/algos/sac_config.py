@@ -70,4 +70,4 @@ def build_critics(
     inputs = None
     if config.critic != "own":
         inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
-    return TwinCritic(team, network, weights, device, inputs=inputs)
+    return TwinCritic(team, network, weights, device, inputs=inputs, burn_in=config.burn_in if config.recurrent else 0)

@@ -13,6 +13,26 @@ def valid_mask(rollout: Rollout) -> Tensor:
     return rollout.alive[:-1] & rollout.acted[:-1, :, None]
 
 
+def team_valid_mask(rollout: Rollout) -> Tensor:
+    """Returns [T, B, N] bool, True where the team has an agent that acted: timesteps that centralized critics learn.
+
+    Dead agents are included, because rewards of the team after their death belong to their return. A timestep without
+    any agent of the team is not: nothing bootstraps from it.
+    """
+    valid = valid_mask(rollout)
+    return valid.any(-1, keepdim=True).expand_as(valid)
+
+
+def present_agents(rollout: Rollout) -> Tensor:
+    """Returns [T + 1, B, N] bool, agents that a centralized value function counts at each timestep.
+
+    They are those alive. If the last agents of the team were truncated while the episode goes on, they are counted once
+    more at the next timestep, which shows what they saw last, so that their return can bootstrap from it.
+    """
+    alive = rollout.alive[1:]
+    return torch.cat([rollout.alive[:1], alive | (rollout.truncated & ~alive.any(-1, keepdim=True))])
+
+
 def agent_rewards(rollout: Rollout, membership: Tensor, has_group_reward: bool, common_reward: bool) -> Tensor:
     """Returns the reward of each agent [T, B, N]: its own plus that of its group.
 
@@ -32,7 +52,8 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     """Returns where to drop the successor's value and where to end the trace of a return.
 
     An independent learner's return ends with its agent. The return of a centralized learner ends with the episode or
-    the last agent of the team, so that rewards after an agent's death still reach its actions.
+    the last agent of the team, so that rewards after an agent's death still reach its actions. If one of the last
+    agents was truncated, the return bootstraps from it, see `present_agents`, even if others died in that step.
 
     Args:
         rollout: Experience of the team.
@@ -44,9 +65,9 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     """
     if not centralized or not agents_can_die:
         return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
-    all_dead = rollout.terminated.any(-1) & ~rollout.alive[1:].any(-1)
-    terminated = rollout.episode_terminated | all_dead
-    boundary = terminated | rollout.episode_truncated | ~rollout.acted[:-1]
+    all_ended = (rollout.terminated | rollout.truncated).any(-1) & ~rollout.alive[1:].any(-1)
+    terminated = rollout.episode_terminated | (all_ended & ~present_agents(rollout)[1:].any(-1))
+    boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
     shape = rollout.terminated.shape
     return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)
 

@@ -7,13 +7,14 @@ bookkeeping for a hundred small steps costs several times the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState
 from coterie.nets.config import NetworkConfig, RNNKind
 from coterie.nets.initialization import orthogonal
@@ -31,6 +32,37 @@ _CHUNK_ELEMENTS = 1 << 17
 def zero_hidden_state(kind: RNNKind, shape: tuple[int, ...], device: torch.device) -> HiddenState:
     """Returns hidden states of zeros of a shape [.., H] by name; {} without a recurrent layer."""
     return {name: torch.zeros(shape, device=device) for name in _STATE_NAMES[kind]}
+
+
+def unroll_with_burn_in(
+    net: Callable[..., tuple[Tree, HiddenState]],
+    inputs: Tree,
+    first: Tensor | None,
+    hidden_state: HiddenState,
+    *,
+    burn_in: int,
+) -> Tree:
+    """Outputs of a network [T, ..] for sequences whose first timesteps only warm up its hidden state.
+
+    No gradient flows through the first `burn_in` timesteps, neither from their own outputs nor from later ones.
+
+    Args:
+        net: Called as `net(inputs, first, hidden_state)`; returns outputs and the hidden state after them.
+        inputs: [T, ..].
+        first: [T, ..] bool, True where the hidden state is reset; None for feed-forward networks.
+        hidden_state: Hidden state before the first timestep, by name.
+        burn_in: Number of these timesteps.
+
+    Source: Kapturowski et al. 2019, section 3.
+    """
+    if not burn_in:
+        return net(inputs, first, hidden_state)[0]
+    (early, early_first), (late, late_first) = (
+        tree_map(lambda x, time=time: x[time], (inputs, first)) for time in (slice(burn_in), slice(burn_in, None))
+    )
+    with torch.no_grad():
+        warm_up, hidden_state = net(early, early_first, hidden_state)
+    return tree_map(lambda *x: torch.cat(x), warm_up, net(late, late_first, hidden_state)[0])
 
 
 class RecurrentAgentNetwork(nn.Module):

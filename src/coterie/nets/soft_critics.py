@@ -14,7 +14,7 @@ from coterie.nets.config import NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import encode_actions
-from coterie.nets.recurrent import zero_hidden_state
+from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
 from coterie.nets.team import (
     Block,
     CentralEncoder,
@@ -32,7 +32,8 @@ class SoftCritic(nn.Module):
 
     The input is the agent's own observation, optionally its one-hot id, the joint observation or environment state, and
     `action_sizes` numbers by block that encode actions. A recurrent layer reads observations only, so that the hidden
-    state does not depend on which actions are evaluated.
+    state does not depend on which actions are evaluated. No gradient flows through the first `burn_in` timesteps of a
+    sequence to it.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class SoftCritic(nn.Module):
         generator: torch.Generator,
         *,
         inputs: CentralInputs,
+        burn_in: int = 0,
     ):
         super().__init__()
+        self._burn_in = burn_in
         self.blocks = team_blocks(team, config.share_params)
         self.recurrent, self.obs_agent_id = config.rnn != "none", config.obs_agent_id
         self.central_encoder = CentralEncoder(team, inputs, generator)
@@ -112,7 +115,8 @@ class SoftCritic(nn.Module):
         if not self.recurrent:
             return x
         block_first, block_state = slice_agents(block, first, hidden_state)
-        return self.histories[block.name](x, block_first, block_state)[0]
+        history = self.histories[block.name]
+        return unroll_with_burn_in(history, x, block_first, block_state, burn_in=self._burn_in)
 
 
 class TwinCritic(nn.Module):
@@ -130,6 +134,7 @@ class TwinCritic(nn.Module):
         generator: Source of the initial weights.
         device: Where the networks are stored.
         inputs: Central inputs of a centralized critic; None for a decentralized one.
+        burn_in: Timesteps of sequences that only warm up the hidden state of recurrent critics.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class TwinCritic(nn.Module):
         device: torch.device,
         *,
         inputs: CentralInputs | None,
+        burn_in: int = 0,
     ):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
@@ -151,8 +157,8 @@ class TwinCritic(nn.Module):
         else:
             action_sizes = {block.name: block.action_spec.continuous for block in self.blocks}
         inputs = inputs or CentralInputs(joint_obs=False)
-        self.first_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs)
-        self.second_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs)
+        self.first_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs, burn_in=burn_in)
+        self.second_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs, burn_in=burn_in)
         self.to(device)
 
     def forward(
