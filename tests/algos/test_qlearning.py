@@ -212,6 +212,11 @@ def test_a_masked_action_is_neither_taken_nor_bootstrapped_from(masked):
     best = q_values(algorithm, rollout)[..., 1:].amax().item() if masked else q_values(algorithm, rollout).amax().item()
     assert best == pytest.approx(5 if masked else 10, abs=0.5)
     assert (rollout.action["agent"].discrete[rollout.acted[:-1]] == 0).any() != masked
+    for value in (algorithm.value, algorithm.target_value):  # the masked action is the best by far
+        next(iter(value.net.networks.values())).network.head.bias.data[0] += 100
+    target = algorithm.evaluate_batch(rollout).target
+    target = target[rollout.acted[: len(target)]]
+    assert target.mean().item() == pytest.approx(5, abs=0.5) if masked else target.min().item() > 50
 
 
 @pytest.mark.slow

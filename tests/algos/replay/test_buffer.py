@@ -567,6 +567,24 @@ def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
     assert all(a.equal(b) for a, b in zip(draw(one), draw(again), strict=True))
 
 
+@pytest.mark.parametrize(("minimum", "rollouts"), [(1.0, 1), (2.0, 2), (2.1, 3), (0.01, 1)])
+def test_segments_are_whole_rollouts_of_a_minimum_size(monkeypatch, minimum, rollouts):
+    """The minimum is given in rollouts; a storage of twelve has no segment above a 256th of it otherwise."""
+    storage = filled_buffer(1).storage
+    assert storage is not None
+    monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", minimum * T * storage.nbytes / storage.size)
+    assert filled_buffer(1).state_dict()["segment_length"] == rollouts * T
+
+
+def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
+    """The storage has 520 rollouts: two and a bit are a 256th of it, so a segment has three."""
+    monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", 1)
+    buffer = filled_buffer(1, capacity=519 * T * B)
+    assert buffer.storage is not None
+    assert 512 * T < buffer.storage.size <= 768 * T
+    assert buffer.state_dict()["segment_length"] == 3 * T
+
+
 @pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize("entry", ["generator", "priority"])
 def test_a_state_without_generator_or_priorities_is_detected(entry):

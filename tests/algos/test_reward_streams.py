@@ -1,0 +1,68 @@
+"""Advantages and returns of several reward signals against plain loops over literal numbers."""
+
+import pytest
+import torch
+
+from coterie.algos.reward_streams import RewardStream, RewardStreams
+
+LAMBDA = 0.8
+STREAMS = (
+    RewardStream(name="extrinsic", weight=2.0),
+    RewardStream(name="bonus", weight=3.0, gamma=0.5, schedule="linear", end=0.0),
+    RewardStream(name="novelty", weight=0.5, gamma=0.7, episodic=False),
+)
+REWARD = ((1.0, 2.0, 3.0), (0.5, 0.0, 4.0), (0.2, 0.4, 0.8))
+"""Rewards of each signal. The second step ends an episode, the first and the third do not."""
+VALUE = ((0.5, 1.0, 1.5, 2.0), (0.1, 0.2, 0.3, 0.4), (1.0, 2.0, 3.0, 4.0))
+"""Values of each signal."""
+TERMINATED = (False, True, False)
+
+
+def column(rows):
+    """[T, 1, 1, K] of K rows."""
+    return torch.tensor(rows).T[:, None, None, :]
+
+
+def lambda_returns(reward, value, gamma, terminated):
+    returns, later = [], value[-1]
+    for t in (2, 1, 0):
+        successor = (1 - LAMBDA) * value[t + 1] + LAMBDA * later
+        later = reward[t] + gamma * (0.0 if terminated[t] else successor)
+        returns.insert(0, later)
+    return torch.tensor(returns)
+
+
+def expected_returns(k, gamma):
+    """Returns of signal k [T]; those of a signal that continues do not end with the episode."""
+    ends = TERMINATED if STREAMS[k].episodic else (False, False, False)
+    return lambda_returns(REWARD[k], VALUE[k], gamma, ends)
+
+
+def computed(streams):
+    """Advantages and returns [T, K] of the first signals."""
+    k = len(streams)
+    terminated = torch.tensor(TERMINATED).view(3, 1, 1)
+    learner = RewardStreams(streams, gamma=0.9, device=torch.device("cpu"))
+    advantage, target = learner.advantages(
+        column(REWARD[:k]), column(VALUE[:k]), terminated, terminated, valid=torch.ones(3, 1, 1, dtype=torch.bool),
+        gae_lambda=LAMBDA,
+    )  # fmt: skip
+    return learner, advantage[:, 0, 0], target[:, 0, 0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_signal_has_a_discount_and_ends_of_its_own(count):
+    """One signal, two that end with episodes, and a third that goes on."""
+    _, advantage, target = computed(STREAMS[:count])
+    for k, gamma in enumerate((0.9, 0.5, 0.7)[:count]):
+        expected = expected_returns(k, gamma)
+        torch.testing.assert_close(target[:, k], expected)
+        torch.testing.assert_close(advantage[:, k], expected - torch.tensor(VALUE[k][:3]))
+
+
+def test_advantages_are_summed_with_scheduled_weights():
+    """At a quarter of the run the linear schedule of the second weight has come from 3 to 2.25."""
+    learner, advantage, _ = computed(STREAMS)
+    assert learner.weights(0.25).tolist() == [2.0, 2.25, 0.5]
+    summed = 2.0 * advantage[:, 0] + 2.25 * advantage[:, 1] + 0.5 * advantage[:, 2]
+    torch.testing.assert_close(learner.combine(advantage, 0.25), summed)
