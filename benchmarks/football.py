@@ -18,13 +18,12 @@ import json
 import multiprocessing
 import time
 import warnings
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from reporting import machine, priority, table
+from reporting import origin, priority, table
 
 from coterie.config.schema import WorkersConfig
 from coterie.core.types import Action
@@ -49,8 +48,7 @@ def main() -> None:
     rounds = measured(given.seconds, given.rounds)
     median = {who: float(np.median(speeds)) for who, speeds in rounds.items()}
     content = {
-        "machine": machine(),
-        "date": datetime.now().astimezone().date().isoformat(),
+        **origin(),
         "task": f"football/{TASK}",
         "seconds": given.seconds,
         "priority": priority(),

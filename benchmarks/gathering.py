@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jobs import COMMON, JOBS, Job
-from reporting import machine, table, whole_number
+from provenance import is_present, measured
+from reporting import in_words, origin, table, whole_number
 
 from coterie.commands.evaluate import evaluate_baseline, evaluate_run
 from coterie.config.resolve import load_resolved, resolve
@@ -43,17 +42,20 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
         if shown:
             draw(shown).savefig(results / f"learning-{name}.png", dpi=150)
     content = {
-        "machine": machine(),
-        "date": datetime.now().astimezone().date().isoformat(),
-        "command": shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]]),
+        **origin(),
         "common": list(COMMON),
         "final_episodes": episodes_per_run,
         "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
     }
     written.write_text(json.dumps(content, indent=2) + "\n")
-    drawn = list(dict.fromkeys(job.picture for job in JOBS if job.name in found))
-    (results / "learning.md").write_text(page(content, drawn))
-    print(results / "learning.md")
+    print(write_page(results))
+
+
+def write_page(results: Path) -> Path:
+    """Writes learning.md from learning.json and returns its path."""
+    written = results / "learning.md"
+    written.write_text(page(json.loads((results / "learning.json").read_text())))
+    return written
 
 
 def finished(folder: Path) -> bool:
@@ -99,6 +101,8 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
         "metrics": best["metrics"],
         "metrics_last": last["metrics"],
         "first_passes": passed,
+        "date": manifest["started"].partition("T")[0],
+        "machine": in_words({**manifest["hardware"], **manifest["versions"]}),
         "git": manifest["git"],
         "command": shlex.join(["coterie", *manifest["command"][1:]]),
     }
@@ -114,15 +118,17 @@ def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str
         agents = len(next(iter(read.values()))[kind][team]["return_by_agent"])
         return {"sum": _spread(total), "agent": _spread([value / agents for value in total])}
 
-    teams, measured = (list(next(iter(read.values()))[kind]) for kind in ("final", "metrics"))
+    teams, metrics = (list(next(iter(read.values()))[kind]) for kind in ("final", "metrics"))
     return {
+        "common": list(COMMON),
         "overrides": list(job.overrides),
+        "provenance": measured([*COMMON, *job.overrides], [run["git"] for run in read.values()]),
         "team": job.team,
         "agents": n,
         "scale": job.scale,
         "measure": job.measure,
-        "metrics": {name: _spread([run["metrics"][name] for run in read.values()]) for name in measured},
-        "metrics_last": {name: _spread([run["metrics_last"][name] for run in read.values()]) for name in measured},
+        "metrics": {name: _spread([run["metrics"][name] for run in read.values()]) for name in metrics},
+        "metrics_last": {name: _spread([run["metrics_last"][name] for run in read.values()]) for name in metrics},
         "level": job.level,
         "level_source": job.source,
         "final": {team: over_seeds("final", team) for team in teams},
@@ -167,16 +173,13 @@ def baselines(job: Job) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
-def page(content: dict[str, Any], pictures: list[str]) -> str:
+def page(content: dict[str, Any]) -> str:
     """Results as Markdown."""
-    facts = content["machine"]
     lines = [
         "# Learning",
         "",
-        f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
-        f"({facts['revision']}), {content['date']}. Every run is one process with one thread.",
-        "Trained by `python benchmarks/learning.py` and collected with `--collect`, job by job. All jobs share "
-        f"`{shlex.join(content['common'])}`.",
+        "Every run is one process with one thread. Trained by `python benchmarks/learning.py` and collected with "
+        f"`--collect`, job by job. All jobs share `{shlex.join(content['common'])}`.",
         "",
         f"*Result*: the checkpoint with the best evaluation during training, evaluated again in "
         f"{content['final_episodes']:,} episodes with other seeds, in the action mode of the published method or of "
@@ -188,12 +191,13 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
         *table(
             [
                 *("job", "seeds", "steps", "return of", "result", "last checkpoint", "peak", "random", "script"),
-                *("level", "minutes"),
+                *("level", "minutes", "measured"),
             ],
             [_row(name, entry) for name, entry in content["jobs"].items()],
         ),
         "",
     ]
+    lines += [*_origins(content["jobs"]), ""]
     levels = [
         f"- {name}: level {entry['level']:g}, {entry['level_source']}"
         for name, entry in content["jobs"].items()
@@ -214,6 +218,7 @@ def page(content: dict[str, Any], pictures: list[str]) -> str:
     lines += ["Commands:", ""]
     lines += [f"- {name}: `coterie train {shlex.join(entry['overrides'])}`" for name, entry in content["jobs"].items()]
     lines += [""]
+    pictures = dict.fromkeys(job.picture for job in JOBS if job.name in content["jobs"])
     lines += [f"![{name}](learning-{name}.png)" for name in pictures]
     return "\n".join(lines) + "\n"
 
@@ -239,6 +244,26 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         "" if script is None else _short(script),
         "" if entry["level"] is None else f"{entry['level']:g}",
         f"{entry['wall_s']['mean'] / 60:.1f}",
+        _measured(entry),
+    ]
+
+
+def _measured(entry: dict[str, Any]) -> str:
+    """Dates and revisions of a row's runs, with the marks that `_origins` explains."""
+    runs = entry["seeds"].values()
+    dates = sorted({run["date"] for run in runs})
+    revisions = {(run["git"]["revision"] or "?")[:7] + "*" * run["git"]["modified"] for run in runs}
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"{days}, {', '.join(sorted(revisions))}{'' if is_present(entry) else ' †'}"
+
+
+def _origins(jobs: dict[str, dict[str, Any]]) -> list[str]:
+    """Lines on machines, versions and marks."""
+    machines = {run["machine"] for entry in jobs.values() for run in entry["seeds"].values()}
+    return [
+        f"*Measured*: date and revision of Coterie ({'; '.join(sorted(machines))}). A star stands for changes that "
+        "were not committed, a question mark for an unknown revision. A dagger (†) marks rows whose algorithm, "
+        "environment or settings have changed since, by `python benchmarks/provenance.py`; they were not measured again.",
     ]
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from reporting import machine, priority, table
+from reporting import origin, priority, table
 
 from coterie.config.schema import WorkersConfig
 from coterie.envs.make import make
@@ -54,8 +53,7 @@ def main() -> None:
             for processes in (2, 4)
             for overlap in (False, True)
         }  # fmt: skip
-    date = datetime.now().astimezone().date().isoformat()
-    content = {"machine": machine(), "date": date, "num_envs": given.num_envs, "priority": priority()}
+    content = {**origin(), "num_envs": given.num_envs, "priority": priority()}
     given.results.mkdir(parents=True, exist_ok=True)
     (given.results / "halves.json").write_text(json.dumps(content | {"ms_per_step": found}, indent=2) + "\n")
     (given.results / "halves.md").write_text(page(content, found))

@@ -15,11 +15,11 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
-from reporting import machine, table
+from reporting import in_words, origin, table
 
 import coterie
 from coterie.algos.poca import POCA, Batch, group_rewards
@@ -79,18 +79,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, truncated in (("MA-POCA", False), ("returns stop at an agent's death", True)):
         found[name] = [trained(seed, given.steps, truncated) for seed in seeds]
         print(name, found[name], flush=True)
-    date = datetime.now().astimezone().date().isoformat()
-    content = {"machine": machine(), "date": date, "env": ENV, "steps": given.steps, "seeds": seeds, "found": found}
+    content = {**origin(), "env": ENV, "steps": given.steps, "seeds": seeds, "found": found}
     (given.results / "posthumous.json").write_text(json.dumps(content, indent=2) + "\n")
+    (given.results / "posthumous.md").write_text(page(content))
+
+
+def page(content: dict[str, Any]) -> str:
+    """Results as Markdown."""
+    facts, seeds = content["machine"], ", ".join(map(str, content["seeds"]))
     rows = [
         [name, f"{statistics.mean(returns):.3f}", " ".join(f"{x:.3f}" for x in returns)]
-        for name, runs in found.items()
+        for name, runs in content["found"].items()
         for returns in [[run["return"] for run in runs]]
     ]
-    head = f"# Credit after death\n\nShare of episodes of {ENV} in which the group escapes, after {given.steps} steps; "
-    tail = f"seeds {given.seeds}, 1,000 episodes each, sampled actions. `python benchmarks/posthumous.py`, {date}.\n"
-    lines = "\n".join(table(["learner", "mean", "seeds"], rows))
-    (given.results / "posthumous.md").write_text(f"{head}{tail}\n{lines}\n")
+    lines = [
+        "# Credit after death",
+        "",
+        f"Fraction of episodes of {content['env']} in which the group escapes, after {content['steps']} steps; seeds "
+        f"{seeds}, 1,000 episodes each, sampled actions. Measured by `{content['command']}`: {in_words(facts)} "
+        f"({facts['revision']}), {content['date']}.",
+        "",
+        *table(["learner", "mean", "seeds"], rows),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +26,20 @@ def machine() -> dict[str, Any]:
         **found["versions"],
         "revision": revision[:10] + (" and changes" if found["git"]["modified"] else ""),
     }
+
+
+def origin() -> dict[str, Any]:
+    """What every file of results records of its making: machine, versions, revision, date and command."""
+    return {
+        "machine": machine(),
+        "date": datetime.now().astimezone().date().isoformat(),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+    }
+
+
+def in_words(facts: dict[str, Any]) -> str:
+    """Processor, cores and versions in one line."""
+    return f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']}"
 
 
 def priority() -> str:

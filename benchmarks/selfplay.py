@@ -144,23 +144,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     given.results.mkdir(parents=True, exist_ok=True)
     job = Measurement(given.runs, given.results, given.quick)
     noted = given.results / "selfplay.json"
-    known = json.loads(noted.read_text()) if noted.exists() else {}
+    known = json.loads(noted.read_text())["parts"] if noted.exists() else {}
     for name in given.only:
-        known[name] = PARTS[name][0](job)
-    noted.write_text(json.dumps(known, indent=1) + "\n")
-    facts = reporting.machine()
-    page = [
-        "# Self-play",
-        "",
-        f"{facts['cpu']}, {facts['cores']} cores, PyTorch {facts['torch']}, Coterie {facts['coterie']} "
-        f"({facts['revision']}); measured by `python benchmarks/selfplay.py`{reporting.priority()}.",
-        "",
-    ]
+        known[name] = {**reporting.origin(), "seeds": [0], "text": PARTS[name][0](job)}
+    content = {**reporting.origin(), "parts": known}
+    noted.write_text(json.dumps(content, indent=1) + "\n")
+    (given.results / "selfplay.md").write_text(page(content))
+
+
+def page(content: dict[str, Any]) -> str:
+    """Results as Markdown."""
+    lines = ["# Self-play", ""]
     for name, (_, title, how) in PARTS.items():
-        if name in known:
-            page += [title, "", how, "", known[name], ""]
-    page += ["![Returns of both teams by pair](selfplay_tag.png)"] if "matrix" in known else []
-    (given.results / "selfplay.md").write_text("\n".join(page).rstrip() + "\n")
+        if part := content["parts"].get(name):
+            facts = part["machine"]
+            made = f"{reporting.in_words(facts)} ({facts['revision']}), {part['date']}: `{part['command']}`."
+            lines += [title, "", f"{how} {made}", "", part["text"], ""]
+    lines += ["![Returns of both teams by pair](selfplay_tag.png)"] if "matrix" in content["parts"] else []
+    return "\n".join(lines).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -19,11 +19,10 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from reporting import machine, table, whole_number
+from reporting import origin, table, whole_number
 
 from coterie.config.schema import available_cores
 from coterie.core.errors import UserError, nearest
@@ -149,9 +148,7 @@ def main(argv: list[str]) -> int:
     rows = [_case_named(name) for name in given.only] or _cases()
     results = [summarize(row, samples) for row, samples in measure(rows, given).items()]
     content = {
-        "machine": machine(),
-        "date": datetime.now().astimezone().date().isoformat(),
-        "command": shlex.join(["python", "benchmarks/speed.py", *argv]),
+        **origin(),
         "threads": given.threads,
         "yardstick": given.yardstick.name,
         "rounds": given.rounds,

@@ -13,7 +13,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import gymnasium
 import numpy as np
 import torch
 from piped import Game, Piped
-from reporting import machine, priority, table
+from reporting import origin, priority, table
 
 from coterie.config.schema import WorkersConfig
 from coterie.envs.contract.traces import random_actions
@@ -55,8 +54,7 @@ def main() -> None:
         for name in NAMES
         if given.only in (None, name) or name in known
     }
-    date = datetime.now().astimezone().date().isoformat()
-    content = {"machine": machine(), "date": date, "num_envs": given.num_envs, "priority": priority()}
+    content = {**origin(), "num_envs": given.num_envs, "priority": priority()}
     file.write_text(json.dumps(content | {"steps_per_s": found}, indent=2) + "\n")
     (given.results / "workers.md").write_text(page(content, found))
     print(given.results / "workers.md")

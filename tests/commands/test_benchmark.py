@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -142,6 +145,80 @@ def test_the_scripted_policy_is_better_than_the_random_policy(script: Any, monke
     assert -125 < found["spread_greedily"] / 3 < -105
 
 
+# ----------------------------------------------------------------------------------------------------------- provenance
+
+RESULTS = sorted((BENCHMARKS / "results").rglob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(BENCHMARKS / "results")))
+def test_results_record_how_they_were_made(path: Path):
+    content = json.loads(path.read_text())
+    assert content["machine"]["revision"]
+    assert content["machine"]["cpu"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", content["date"])
+    assert content["command"].startswith("python benchmarks/")
+
+
+def test_the_page_marks_rows_that_were_measured_with_other_code(script: Any):
+    """If this fails: measure the row again, or mark it with `python benchmarks/provenance.py --write`."""
+    content = json.loads((BENCHMARKS / "results" / "learning.json").read_text())
+    for name, entry in content["jobs"].items():
+        assert entry["seeds"], name
+        for seed in entry["seeds"].values():
+            assert {"date", "machine", "git", "command"} <= set(seed), name
+    assert script("gathering").page(content) == (BENCHMARKS / "results" / "learning.md").read_text()
+
+
+def test_a_fingerprint_changes_with_the_code_and_not_with_its_text(script: Any):
+    fingerprint = script("provenance").fingerprint
+    code = 'def f(x):\n    """Returns x."""\n    return x + 1  # one more\n'
+    assert fingerprint(code) == fingerprint("def f(x):\n\n    return (x + 1)\n")
+    assert fingerprint(code) != fingerprint(code.replace("+", "-"))
+
+
+def test_the_code_of_a_row_is_its_algorithm_its_environment_and_what_they_import(script: Any):
+    provenance = script("provenance")
+    code = provenance.present(["algo=qmix", "env=skirmish/3m"])["code"]
+    used = {"algos/qlearning.py", "nets/mixers.py", "envs/worlds/skirmish/battle.py", "training/collector.py"}
+    assert used <= set(code)
+    assert not {name.partition("/")[0] for name in code} & set(provenance.IRRELEVANT)
+    assert not {"algos/coma.py", "envs/worlds/particle/spread.py"} & set(code)
+
+
+def test_a_row_is_current_until_its_code_or_a_setting_changes(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A repository of its own holds the source; its revision is the row's."""
+    provenance = script("provenance")
+    shutil.copytree(provenance.PACKAGE, tmp_path / "src" / "coterie")
+
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=name", "-c", "user.email=name@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "source")
+    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "src" / "coterie")
+    source = {"revision": git("rev-parse", "HEAD").strip(), "modified": False}
+    words = ["algo=iql", "env=matrix/climbing"]
+    row = {"common": [], "overrides": words, "provenance": provenance.measured(words, [source, source])}
+    assert provenance.is_present(row)
+    assert not provenance.is_present(row | {"overrides": [*words, "algo.lr=0.123"]})
+    assert not provenance.is_present(row | {"provenance": None})
+    assert provenance.measured(words, [source, source | {"modified": True}]) is None
+    assert provenance.measured(words, [source, source | {"revision": None}]) is None
+    file = tmp_path / "src" / "coterie" / "algos" / "qlearning.py"
+    file.write_text(file.read_text() + "\n# a comment\n")
+    assert provenance.is_present(row)
+    file.write_text(file.read_text() + "\nOTHER = 1\n")
+    assert not provenance.is_present(row)
+    git("commit", "-am", "other code")
+    other = {"revision": git("rev-parse", "HEAD").strip(), "modified": False}
+    assert provenance.measured(words, [source, other]) is None
+
+
 # ---------------------------------------------------------------------------------------------------------------- speed
 
 
@@ -190,7 +267,7 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
     found = speed.summarize(row, [taken(50, 100), taken(60, 100), taken(5, 20), taken(70, 120), taken(40, 90)])
     assert (found["discarded"], found["steps_per_s"], found["yardstick"]) == (1, 60, 100)
     assert found["ratio"] == pytest.approx(0.6)
-    content = {"machine": speed.machine(), "date": "", "command": "", "rows": [found]}
+    content = {**speed.origin(), "rows": [found]}
     page = speed.page(content | {"threads": 1, "yardstick": "", "rounds": 5, "seconds": 1.0})
     assert "| ratio |  |  |  |  |  | 1.50 | 0.50 |" in page
 

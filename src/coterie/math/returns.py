@@ -26,8 +26,8 @@ def team_valid_mask(rollout: Rollout) -> Tensor:
 def present_agents(rollout: Rollout) -> Tensor:
     """Returns [T + 1, B, N] bool, agents that a centralized value function counts at each timestep.
 
-    They are those alive. If the last agents of the team were truncated while the episode continues, they are counted once
-    more at the next timestep, which shows what they saw last, so that their return can bootstrap from it.
+    They are those alive. If the last agents of the team were truncated while the episode continues, they are counted
+    once more at the next timestep, which shows what they saw last, so that their return can bootstrap from it.
     """
     alive = rollout.alive[1:]
     return torch.cat([rollout.alive[:1], alive | (rollout.truncated & ~alive.any(-1, keepdim=True))])
