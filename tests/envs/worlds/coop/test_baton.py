@@ -29,7 +29,7 @@ def test_taking_a_baton_earns_a_group_reward_and_moves_the_next_one():
     result, row = step(env, "right", "stay", "stay")
     assert result.group_reward.tolist() == [[1]]
     assert (result.reward == 0).all()
-    assert world_state(env)["hidden_states"].tolist() == [[True, False, False]]
+    assert world_state(env)["carries"].tolist() == [[True, False, False]]
     assert world_state(env)["baton"] != BATON
     assert row.obs["agent"][0, 0, 2] == 1
     assert row.obs["agent"][0, 1, 2] == 0
@@ -37,7 +37,7 @@ def test_taking_a_baton_earns_a_group_reward_and_moves_the_next_one():
 
 def test_a_runner_takes_only_one_baton():
     env = env_of("baton")
-    scene(env, hidden_states=[[True, False, False]])
+    scene(env, carries=[[True, False, False]])
     result, _ = step(env, "right", "stay", "stay")
     assert result.group_reward == 0
     assert world_state(env)["baton"] == BATON
@@ -48,12 +48,12 @@ def test_two_runners_on_a_square_take_one_baton():
     scene(env, agents=[[11, 13, 0]])
     result, _ = step(env, "right", "left", "stay")
     assert result.group_reward == 1
-    assert world_state(env)["hidden_states"].tolist() == [[True, False, False]]
+    assert world_state(env)["carries"].tolist() == [[True, False, False]]
 
 
 def test_delivering_a_baton_removes_the_runner_and_a_new_one_enters_at_the_gate():
     env = env_of("baton")
-    scene(env, agents=[[3, 23, 0]], hidden_states=[[True, False, False]])
+    scene(env, agents=[[3, 23, 0]], carries=[[True, False, False]])
     result, row = step(env, "right", "stay", "stay")
     assert result.terminated.tolist() == [[True, False, False]]
     assert result.group_reward == 0
@@ -61,7 +61,7 @@ def test_delivering_a_baton_removes_the_runner_and_a_new_one_enters_at_the_gate(
     assert row.alive.tolist() == [[False, True, True]]
     assert row.first.tolist() == [[False, False, True]]
     assert world_state(env)["agents"][0, 2] == GATE
-    assert world_state(env)["hidden_states"].tolist() == [[False, False, False]]
+    assert world_state(env)["carries"].tolist() == [[False, False, False]]
     assert (row.obs["agent"][0, 0] == 0).all()
 
 
@@ -75,7 +75,7 @@ def test_the_bell_has_no_effect_without_a_baton():
 
 def test_a_terminated_slot_stays_empty_for_one_timestep():
     env = env_of("baton")
-    scene(env, agents=[[3, 9, 0]], hidden_states=[[True, True, False]])
+    scene(env, agents=[[3, 9, 0]], carries=[[True, True, False]])
     result, row = step(env, "right", "down", "stay")
     assert result.terminated.tolist() == [[True, True, False]]
     assert row.alive.tolist() == [[False, False, True]]
@@ -123,7 +123,7 @@ def test_script_takes_nearly_all_batons_and_only_two_without_leaving():
     def stay_on(world: Any, state: Any) -> Any:
         move = BATON_BY_TURNS(world, state)["agent"].discrete
         assert move is not None
-        return {"agent": Action(move.masked_fill(state["hidden_states"][..., None], 0))}
+        return {"agent": Action(move.masked_fill(state["carries"][..., None], 0))}
 
     total, metrics = episodes("baton", 512, stay_on)
     assert float(total.mean()) == pytest.approx(2, abs=0.02)

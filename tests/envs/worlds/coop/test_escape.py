@@ -89,13 +89,13 @@ def test_all_agents_that_meet_the_dragon_die_and_the_episode_ends_without_surviv
 def test_the_dragon_moves_at_its_pace_which_is_observable():
     env = env_of("escape")
     row = scene(env, agents=[[0, 5, 4]], pace=2)
-    told, places = [float(row.obs["agent"][0, 0, 3])], []
+    dragon_moves_next, places = [float(row.obs["agent"][0, 0, 3])], []
     for _ in range(4):
         _, row = step(env, "stay", "stay", "stay")
         places.append(int(world_state(env)["dragon"]))
-        told.append(float(row.obs["agent"][0, 0, 3]))
+        dragon_moves_next.append(float(row.obs["agent"][0, 0, 3]))
     assert places == [22, 17, 17, 12]
-    assert told == [0, 1, 0, 1, 0]
+    assert dragon_moves_next == [0, 1, 0, 1, 0]
 
 
 def test_the_dragon_kills_agents_in_its_way_and_agents_that_cross_it():

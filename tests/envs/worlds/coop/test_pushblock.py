@@ -65,7 +65,7 @@ def test_agents_push_together_only_from_one_side():
 
 def test_blocks_are_stopped_by_walls_blocks_agents_and_the_leftmost_column():
     env = env_of("pushblock", size=6)
-    scene(env, 33 - 6, 30, 30, blocks=[[33, TWO, 0]], there=[[True, True, False]])
+    scene(env, 33 - 6, 30, 30, blocks=[[33, TWO, 0]], present=[[True, True, False]])
     step(env, "up", "stay", "stay")
     assert blocks(env)[0] == 33
     scene(env, TWO - 2, 30, 30, blocks=[[TWO - 1, TWO, THREE]])
@@ -106,7 +106,7 @@ def test_a_delivered_block_earns_its_weight_minus_the_step_cost_and_disappears()
     result, row = step(env, "right", "right", "stay")
     assert result.group_reward.tolist() == [[1.75]]
     assert (result.reward == 0).all()
-    assert world_state(env)["there"].tolist() == [[True, False, True]]
+    assert world_state(env)["present"].tolist() == [[True, False, True]]
     assert row.obs["agent"][0, 0, 5:8].tolist() == [0, 0, 0]
     result, _ = step(env, "right", "stay", "stay")
     assert result.group_reward == -0.25
@@ -115,7 +115,7 @@ def test_a_delivered_block_earns_its_weight_minus_the_step_cost_and_disappears()
 
 def test_the_last_block_ends_the_episode():
     env = env_of("pushblock", size=6, step_cost=0, push=0)
-    scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], there=[[True, False, False]])
+    scene(env, 4 - 1, 30, 30, blocks=[[4, TWO, THREE]], present=[[True, False, False]])
     result, row = step(env, "right", "stay", "stay")
     assert result.group_reward == 1
     assert result.episode_terminated.all()
@@ -142,7 +142,7 @@ def test_shaping_is_symmetric(push: float, move: str, start: int, paid: float):
 
 def test_the_push_into_the_goal_earns_shaping_and_weight():
     env = env_of("pushblock", size=6, step_cost=0, push=0.125)
-    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]], there=[[False, True, True]])
+    scene(env, 16 - 1, 16 - 1, 30, blocks=[[ONE, 16, THREE]], present=[[False, True, True]])
     result, _ = step(env, "right", "right", "stay")
     assert result.group_reward.tolist() == [[2.25]]  # a block that is gone pays nothing on
 

@@ -48,7 +48,7 @@ def test_rounding_the_period_to_whole_steps_would_lower_the_attack_rate(monkeypa
     # Control for the test above: a period rounded up to whole steps, 16 ticks, lands seven hits in 12 steps.
     env = env_of("3m", enemy_damage=0)
     placed(env, ALONE)
-    env.world._shelf.beside(torch.zeros(())).period.fill_(16)  # type: ignore[attr-defined]
+    env.world._table_cache.get(torch.zeros(())).period.fill_(16)  # type: ignore[attr-defined]
     for _ in range(12):
         step(env, 0, "stop", "stop")
     assert row_of(env, "health")[3] == 9
@@ -81,15 +81,15 @@ def test_armor_protects_health_but_not_shields():
     # A zealot hits a stalker: 2 x 8 from the shield, 2 x 7 from the health.
     env = env_of("3s_vs_3z")
     here = [(10.0, 16.0), GONE, GONE, (11.2, 16.0), GONE, GONE]
-    told = {"cooldown": [0.0] * 6, "health": [80, 0, 0, 100, 0, 0]}
-    placed(env, here, **told, shield=[80, 0, 0, 50, 0, 0])
+    initial = {"cooldown": [0.0] * 6, "health": [80, 0, 0, 100, 0, 0]}
+    placed(env, here, **initial, shield=[80, 0, 0, 50, 0, 0])
     step(env, "stop", "stop", "stop")
     assert (row_of(env, "shield")[0], row_of(env, "health")[0]) == (64, 80)
-    placed(env, here, **told, shield=[0, 0, 0, 50, 0, 0])
+    placed(env, here, **initial, shield=[0, 0, 0, 50, 0, 0])
     step(env, "stop", "stop", "stop")
     assert (row_of(env, "shield")[0], row_of(env, "health")[0]) == (0, 66)
     # The shield absorbs 10 of 16; armor reduces the other 6 to 14 / 16.
-    placed(env, here, **told, shield=[10, 0, 0, 50, 0, 0])
+    placed(env, here, **initial, shield=[10, 0, 0, 50, 0, 0])
     step(env, "stop", "stop", "stop")
     assert (row_of(env, "shield")[0], row_of(env, "health")[0]) == (0, 74.75)
 

@@ -86,8 +86,8 @@ def test_rooms_lead_right_then_up_then_left():
 
 def test_walls_separate_rooms_and_fill_empty_places():
     rooms = chain(5, 4, 3, CPU)
-    assert rooms.neighbour[rooms.square(0, 3, 0)].tolist() == [3, 2, 3, 3, 17]
-    assert rooms.neighbour[rooms.square(0, 0, 3)].tolist() == [42, 42, 43, 28, 42]  # no door above
+    assert rooms.neighbor[rooms.square(0, 3, 0)].tolist() == [3, 2, 3, 3, 17]
+    assert rooms.neighbor[rooms.square(0, 0, 3)].tolist() == [42, 42, 43, 28, 42]  # no door above
     assert not rooms.floor[5 * 14 : 5 * 14 + 4].any()  # the sixth room is none
 
 
@@ -95,7 +95,7 @@ def test_shortest_path_passes_through_every_door():
     rooms = chain(6, 4, 3, CPU)
     square, way = 0, []
     while square != int(rooms.goal):
-        square = int(rooms.neighbour[square, rooms.toward[square, rooms.goal]])
+        square = int(rooms.neighbor[square, rooms.toward[square, rooms.goal]])
         way.append(square)
     assert len(way) == (3 + 4) + (5 + 3) + (4 + 4) + (4 + 1) + (5 + 3) + (4 + 3)  # from each door to the next
     assert [square for square in way if square in rooms.doors.tolist()] == rooms.doors.tolist()

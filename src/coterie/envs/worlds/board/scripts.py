@@ -20,11 +20,11 @@ def winners_or_blockers(team: TeamSpec, env: Choice) -> Callable[[Timestep], dic
     config: Any = env.params
     rules = Rules(config, env.name == "board/connect_four")
 
-    def act(row: Timestep) -> dict[str, Action]:
+    def act(timestep: Timestep) -> dict[str, Action]:
         chosen = {}
         for role in team.roles:
-            seen, mask = row.obs[role.name][:, 0], row.action_mask[role.name][:, 0]
-            move = win_or_block(rules, seen[:, : rules.squares], seen[:, rules.squares : -1], mask)
+            obs, mask = timestep.obs[role.name][:, 0], timestep.action_mask[role.name][:, 0]
+            move = win_or_block(rules, obs[:, : rules.squares], obs[:, rules.squares : -1], mask)
             chosen[role.name] = Action(move.view(-1, 1, 1))
         return chosen
 
@@ -48,8 +48,8 @@ def win_or_block(rules: Rules, own: Tensor, other: Tensor, mask: Tensor) -> Tens
     score = rules.lines.to(own).sum(1)[square] + 1e4 * blocks + 1e6 * wins
     if rules.falls:
         above = square + rules.columns
-        there = above < rules.squares
+        inside = above < rules.squares
         next_stone = one_hot(above.clamp(max=rules.squares - 1), rules.squares).to(own)
-        score = score - 1e3 * (rules.won(other.unsqueeze(1) + next_stone) & there)
+        score = score - 1e3 * (rules.won(other.unsqueeze(1) + next_stone) & inside)
     best = score.masked_fill(~free, -1e9).argmax(1)
     return torch.where(free.any(1), best, rules.moves)

@@ -63,7 +63,7 @@ class Baton(CoopWorld):
             with_state,
             size=(config.size, config.size),
             agents=config.agents,
-            things=3,
+            items=3,
             marks=1,
             shared=2,
             metrics=("taken", "passed", "done"),
@@ -83,7 +83,7 @@ class Baton(CoopWorld):
         return {
             "agents": agents,
             "alive": alive.expand(len(noise), -1),
-            "hidden_states": torch.zeros_like(agents, dtype=torch.bool),
+            "carries": torch.zeros_like(agents, dtype=torch.bool),
             "baton": self._middle(noise[:, 2]),
             "bell": bell,
             "gate": scaled(noise[:, 1], size) * size,
@@ -101,14 +101,14 @@ class Baton(CoopWorld):
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         assert noise is not None
-        room, alive, hidden_states = self.grid(state["agents"]), state["alive"], state["hidden_states"]
+        room, alive, carries = self.grid(state["agents"]), state["alive"], state["carries"]
         agents = torch.where(alive, room.moved(state["agents"], self.moves(action)), state["agents"])
-        taker = first_of(alive & ~hidden_states & (agents == state["baton"][:, None]))
+        taker = first_of(alive & ~carries & (agents == state["baton"][:, None]))
         takes = taker >= 0
         slots = torch.arange(self.config.agents, device=agents.device)
-        hidden_states = hidden_states | (taker[:, None] == slots)
+        carries = carries | (taker[:, None] == slots)
         baton = torch.where(takes, self._elsewhere(state["baton"], noise[:, 0]), state["baton"])
-        leaves = alive & hidden_states & (agents == state["bell"][:, None])
+        leaves = alive & carries & (agents == state["bell"][:, None])
         left = leaves.sum(1)
         waiting = state["waiting"] + left
         # Only slots that were empty in the previous timestep.
@@ -120,7 +120,7 @@ class Baton(CoopWorld):
         now = {
             "agents": torch.where(enters, state["gate"][:, None], agents),
             "alive": (alive & ~leaves) | enters,
-            "hidden_states": hidden_states & ~leaves & ~enters,
+            "carries": carries & ~leaves & ~enters,
             "baton": baton,
             "waiting": waiting - enters.sum(1),
             "taken": taken,
@@ -142,24 +142,24 @@ class Baton(CoopWorld):
         return at // inner * size + 1 + at % inner
 
     def observe(self, state: State) -> Observation:
-        there = torch.ones_like(state["bell"], dtype=torch.bool)[:, None].expand(-1, 3)
+        present = torch.ones_like(state["bell"], dtype=torch.bool)[:, None].expand(-1, 3)
         left = 1 - state["taken"] / state["batons"]
         waiting = state["waiting"] / self.config.agents
-        return self.show(
+        return self.build_observation(
             state["agents"],
             torch.stack((state["baton"], state["bell"], state["gate"]), 1),
-            there,
+            present,
             alive=state["alive"],
-            marks=state["hidden_states"].unsqueeze(-1).float(),
+            marks=state["carries"].unsqueeze(-1).float(),
             shared=torch.stack((left, waiting), 1),
         )
 
     def scene(self, state: State) -> Scene:
-        things = [Sprite("bell", int(state["bell"])), Sprite("gate", int(state["gate"]))]
-        things.append(Sprite("baton", int(state["baton"])))
-        squares, alive, hidden_states = (state[name][0].tolist() for name in ("agents", "alive", "hidden_states"))
+        sprites = [Sprite("bell", int(state["bell"])), Sprite("gate", int(state["gate"]))]
+        sprites.append(Sprite("baton", int(state["baton"])))
+        squares, alive, carries = (state[name][0].tolist() for name in ("agents", "alive", "carries"))
         for i, square in enumerate(squares):
             if alive[i]:
-                things.append(Sprite("agent", square, i, mark="baton" if hidden_states[i] else ""))
+                sprites.append(Sprite("agent", square, i, mark="baton" if carries[i] else ""))
         score = {"taken": float(state["taken"]), "passed": float(state["passed"])}
-        return Scene("baton", self._size, tuple(things), score)
+        return Scene("baton", self._size, tuple(sprites), score)

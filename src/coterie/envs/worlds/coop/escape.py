@@ -54,7 +54,7 @@ class Escape(CoopWorld):
             with_state,
             size=(config.size, config.size),
             agents=config.agents,
-            things=4,
+            items=4,
             marks=1,
             shared=1,
             metrics=("escaped", "slain", "fallen"),
@@ -119,7 +119,7 @@ class Escape(CoopWorld):
         everywhere = torch.ones_like(slain)
         members = torch.arange(self.config.agents, device=holder.device)
         next_walks = ~slain & ((state["age"] + 1) % state["pace"] == 0)
-        return self.show(
+        return self.build_observation(
             state["agents"],
             torch.stack((state["dragon"], state["dragon"], state["door"], state["portal"]), 1),
             torch.stack((~slain, slain & (holder < 0), everywhere, everywhere), 1),
@@ -130,12 +130,12 @@ class Escape(CoopWorld):
 
     def scene(self, state: State) -> Scene:
         slain, holder = bool(state["slain"]), int(state["holder"])
-        things = [Sprite("door", int(state["door"]), mark="open" if holder >= 0 else "")]
-        things.append(Sprite("portal", int(state["portal"])))
-        things.append(Sprite("key" if slain and holder < 0 else "ashes" if slain else "dragon", int(state["dragon"])))
+        sprites = [Sprite("door", int(state["door"]), mark="open" if holder >= 0 else "")]
+        sprites.append(Sprite("portal", int(state["portal"])))
+        sprites.append(Sprite("key" if slain and holder < 0 else "ashes" if slain else "dragon", int(state["dragon"])))
         squares, alive = state["agents"][0].tolist(), state["alive"][0].tolist()
         for i, square in enumerate(squares):
             if alive[i]:
-                things.append(Sprite("agent", square, i, mark="key" if i == holder else ""))
+                sprites.append(Sprite("agent", square, i, mark="key" if i == holder else ""))
         score = {"fallen": float(alive.count(False)), "step": float(state["age"])}
-        return Scene("escape", self._size, tuple(things), score)
+        return Scene("escape", self._size, tuple(sprites), score)

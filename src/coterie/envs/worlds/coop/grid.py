@@ -28,7 +28,7 @@ class Grid:
 
     width: int
     height: int
-    neighbour: Tensor
+    neighbor: Tensor
     open: Tensor
     place: Tensor
     distance: Tensor
@@ -44,7 +44,7 @@ class Grid:
 
     def moved(self, square: Tensor, move: Tensor) -> Tensor:
         """Target squares of the moves; both int64 of equal shape."""
-        return self.neighbour[square * len(MOVES) + move]
+        return self.neighbor[square * len(MOVES) + move]
 
     def way(self, start: Tensor, goal: Tensor) -> Tensor:
         """First move of a shortest path from `start` to `goal`; both int64 of equal shape."""
@@ -55,15 +55,15 @@ class Grid:
 def grid(width: int, height: int, device: torch.device) -> Grid:
     """Builds the tables of a room on a device."""
     x, y = torch.arange(width).repeat(height), torch.arange(height).repeat_interleave(width)
-    neighbour = torch.stack(
+    neighbor = torch.stack(
         [(y + dy).clamp(0, height - 1) * width + (x + dx).clamp(0, width - 1) for dx, dy in MOVES], 1
     )
     squares = torch.arange(width * height)
-    opened = neighbour != squares[:, None]
+    opened = neighbor != squares[:, None]
     opened[:, STAY] = True
     distance = (x[:, None] - x).abs() + (y[:, None] - y).abs()
-    toward = distance[neighbour].argmin(1)  # [C, 5, C]: remaining distance after each move; ties go to the first move
+    toward = distance[neighbor].argmin(1)  # [C, 5, C]: remaining distance after each move; ties go to the first move
     half = torch.tensor([max(width - 1, 1), max(height - 1, 1)]) / 2
     place = torch.stack((x, y), 1) / half - 1
-    tables = (neighbour.flatten(), opened, place, distance, toward.flatten())
+    tables = (neighbor.flatten(), opened, place, distance, toward.flatten())
     return Grid(width, height, *(table.to(device) for table in tables))

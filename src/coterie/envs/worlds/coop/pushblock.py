@@ -78,7 +78,7 @@ class PushBlock(CoopWorld):
             with_state,
             size=(config.size, config.size),
             agents=config.agents,
-            things=len(config.weights),
+            items=len(config.weights),
             marks=0,
             shared=0,
             metrics=("delivered", "value", "done"),
@@ -106,7 +106,7 @@ class PushBlock(CoopWorld):
         return {
             "agents": at // 2 * size + at % 2,  # the two leftmost columns
             "blocks": row * size + 2 + scaled(columns, size - 3),  # at least one push away from the goal
-            "there": torch.ones_like(row, dtype=torch.bool),
+            "present": torch.ones_like(row, dtype=torch.bool),
             "step_cost": noise.new_full((len(noise),), self.config.step_cost),
         }
 
@@ -120,22 +120,22 @@ class PushBlock(CoopWorld):
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         room, size = self.grid(state["agents"]), self.config.size
-        move, agents, there = self.moves(action), state["agents"], state["there"]
+        move, agents, present = self.moves(action), state["agents"], state["present"]
         weight = self._weights.to(agents.device)
         target = room.moved(agents, move)
-        blocks = torch.where(there, state["blocks"], -1)
+        blocks = torch.where(present, state["blocks"], -1)
         at_block = (target[:, :, None] == blocks[:, None]) & (target != agents)[:, :, None]  # [B, N, K]
         moved = self._pushed(move, at_block, blocks, agents)
         stopped = (target[:, :, None] == moved[:, None]).any(2)  # including squares that a block has just entered
         agents = torch.where(stopped, agents, target)
-        home = there & (moved % size == size - 1)
-        there = there & ~home
+        home = present & (moved % size == size - 1)
+        present = present & ~home
         value = (home * weight).sum(1).float()
         nearer = torch.where(blocks >= 0, moved % size - blocks % size, 0)
         pushed = (nearer * weight).sum(1).float()
-        now = {"agents": agents, "blocks": moved.clamp(min=0), "there": there}
-        done = ~there.any(1)
-        gone = ~there
+        now = {"agents": agents, "blocks": moved.clamp(min=0), "present": present}
+        done = ~present.any(1)
+        gone = ~present
         return state | now, Outcome(
             reward=torch.zeros_like(agents, dtype=state["step_cost"].dtype),
             group_reward=(value + state.get("push", self.config.push) * pushed - state["step_cost"])[:, None],
@@ -171,17 +171,17 @@ class PushBlock(CoopWorld):
         return torch.where(goes & ~same.any(2), ahead, blocks)
 
     def observe(self, state: State) -> Observation:
-        return self.show(state["agents"], state["blocks"], state["there"], sight=self.config.sight)
+        return self.build_observation(state["agents"], state["blocks"], state["present"], sight=self.config.sight)
 
     def scene(self, state: State) -> Scene:
-        blocks, there = state["blocks"][0].tolist(), state["there"][0].tolist()
+        blocks, present = state["blocks"][0].tolist(), state["present"][0].tolist()
         size, weights = self.config.size, self.config.weights
-        things = [Sprite("goal", y * size + size - 1) for y in range(size)]
-        things += [
+        sprites = [Sprite("goal", y * size + size - 1) for y in range(size)]
+        sprites += [
             Sprite("block", square, weight, mark=str(weight))
-            for square, weight, here in zip(blocks, weights, there, strict=True)
-            if here
+            for square, weight, shown in zip(blocks, weights, present, strict=True)
+            if shown
         ]
-        things += [Sprite("agent", square, i) for i, square in enumerate(state["agents"][0].tolist())]
-        value = sum(weight for weight, here in zip(weights, there, strict=True) if not here)
-        return Scene("pushblock", self._size, tuple(things), {"delivered": float(value)})
+        sprites += [Sprite("agent", square, i) for i, square in enumerate(state["agents"][0].tolist())]
+        value = sum(weight for weight, shown in zip(weights, present, strict=True) if not shown)
+        return Scene("pushblock", self._size, tuple(sprites), {"delivered": float(value)})

@@ -31,21 +31,21 @@ def escapers(team: TeamSpec, env: Choice) -> Act:
     it to the door.
     """
 
-    def act(row: Timestep) -> dict[str, Action]:
-        seen = _seen(row, env.params, things=4, shared=1)
-        dragon, key, door, _ = seen.things.unbind(1)
-        slain = ~seen.there[:, 0]
-        dragon = torch.where(slain, key, dragon)
-        held = seen.marked.any(1)
-        away = seen.room.distance[seen.agents, dragon[:, None]]
-        chosen = _only(_nearest(away, seen.alive), seen.agents)
-        goal = torch.where(held, door, dragon)[:, None].expand_as(seen.agents)
+    def act(timestep: Timestep) -> dict[str, Action]:
+        view = _parse_observation(timestep, env.params, num_items=4, num_shared=1)
+        dragon, key, door, _ = view.items.unbind(1)
+        dead = ~view.present[:, 0]
+        dragon = torch.where(dead, key, dragon)
+        held = view.marked.any(1)
+        distance = view.room.distance[view.agents, dragon[:, None]]
+        chosen = _only(_nearest(distance, view.alive), view.agents)
+        goal = torch.where(held, door, dragon)[:, None].expand_as(view.agents)
         # Distance to the dragon after each move; fleeing maximizes it.
-        reached = seen.room.neighbour.view(-1, len(MOVES))[seen.agents]
-        flight = seen.room.distance[reached, dragon[:, None, None]].argmax(-1)
-        waits = torch.where(~slain[:, None] & (away <= 2), flight, STAY)
-        goes = torch.where(held[:, None], seen.marked, chosen)
-        return _action(torch.where(goes, seen.room.way(seen.agents, goal), waits))
+        reached = view.room.neighbor.view(-1, len(MOVES))[view.agents]
+        flight = view.room.distance[reached, dragon[:, None, None]].argmax(-1)
+        waits = torch.where(~dead[:, None] & (distance <= 2), flight, STAY)
+        goes = torch.where(held[:, None], view.marked, chosen)
+        return _action(torch.where(goes, view.room.way(view.agents, goal), waits))
 
     return act
 
@@ -53,51 +53,59 @@ def escapers(team: TeamSpec, env: Choice) -> Act:
 def runners(team: TeamSpec, env: Choice) -> Act:
     """coop/baton: a runner with a baton takes it to the bell, and the nearest of the others fetches the next baton."""
 
-    def act(row: Timestep) -> dict[str, Action]:
-        seen = _seen(row, env.params, things=3, shared=2)
-        baton, bell, _ = seen.things.unbind(1)
-        away = seen.room.distance[seen.agents, baton[:, None]]
-        free = seen.alive & ~seen.marked
-        fetches = _only(_nearest(away, free), seen.agents) & free
-        goal = torch.where(seen.marked, bell[:, None], baton[:, None])
-        return _action(torch.where(seen.marked | fetches, seen.room.way(seen.agents, goal), STAY))
+    def act(timestep: Timestep) -> dict[str, Action]:
+        view = _parse_observation(timestep, env.params, num_items=3, num_shared=2)
+        baton, bell, _ = view.items.unbind(1)
+        distance = view.room.distance[view.agents, baton[:, None]]
+        free = view.alive & ~view.marked
+        fetches = _only(_nearest(distance, free), view.agents) & free
+        goal = torch.where(view.marked, bell[:, None], baton[:, None])
+        return _action(torch.where(view.marked | fetches, view.room.way(view.agents, goal), STAY))
 
     return act
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """Knowledge of the team: squares of agents [B, N] and items [B, M], whether items are present, and which agents are
-    alive and marked ([B, N] bool).
+class _RoomView:
+    """The room as a team observes it.
+
+    Attributes:
+        room: Tables of the room.
+        agents: [B, N], squares of the agents.
+        alive: [B, N] bool.
+        marked: [B, N] bool, living agents with a mark.
+        items: [B, M], squares of the items.
+        present: [B, M] bool, items that are present.
     """
 
     room: Grid
     agents: Tensor
     alive: Tensor
     marked: Tensor
-    things: Tensor
-    there: Tensor
+    items: Tensor
+    present: Tensor
 
 
-def _seen(row: Timestep, config: Any, things: int, shared: int) -> _Seen:
+def _parse_observation(timestep: Timestep, config: Any, num_items: int, num_shared: int) -> _RoomView:
     """Parses the observations of agents with one mark in a square room that is fully visible to each agent."""
-    obs, alive, size = row.obs[ROLE], row.alive, config.size
-    own, mark, _, around, _ = obs.split((2, 1, shared, 3 * things, obs.shape[-1] - 3 - shared - 3 * things), -1)
-    witness = alive.byte().argmax(1)  # any agent that is alive
-    told = around[torch.arange(len(obs), device=obs.device), witness].unflatten(-1, (things, 3))
-    at = own[torch.arange(len(obs), device=obs.device), witness]
+    obs, alive, size = timestep.obs[ROLE], timestep.alive, config.size
+    parts = (2, 1, num_shared, 3 * num_items, obs.shape[-1] - 3 - num_shared - 3 * num_items)
+    pos, mark, _, item_features, _ = obs.split(parts, -1)
+    env, observer = torch.arange(len(obs), device=obs.device), alive.byte().argmax(1)  # any agent that is alive
+    item_features = item_features[env, observer].unflatten(-1, (num_items, 3))
+    item_pos = pos[env, observer].unsqueeze(1) + 2 * item_features[..., :2]
 
-    def square(place: Tensor) -> Tensor:
-        x, y = ((place + 1) * ((size - 1) / 2)).round().long().clamp(0, size - 1).unbind(-1)
+    def square(pos: Tensor) -> Tensor:
+        x, y = ((pos + 1) * ((size - 1) / 2)).round().long().clamp(0, size - 1).unbind(-1)
         return y * size + x
 
-    return _Seen(
-        grid(size, size, obs.device),
-        square(own),
-        alive,
-        (mark[..., 0] > 0) & alive,
-        square(at.unsqueeze(1) + 2 * told[..., :2]),
-        told[..., 2] > 0,
+    return _RoomView(
+        room=grid(size, size, obs.device),
+        agents=square(pos),
+        alive=alive,
+        marked=(mark[..., 0] > 0) & alive,
+        items=square(item_pos),
+        present=item_features[..., 2] > 0,
     )
 
 
@@ -107,11 +115,11 @@ def pushblock_heaviest_first(world: PushBlock, state: State) -> dict[str, Action
 
     A block gets as many agents as its weight; the remaining agents join the next block, or the last one.
     """
-    agents, blocks, there = state["agents"], state["blocks"], state["there"]
+    agents, blocks, present = state["agents"], state["blocks"], state["present"]
     room = world.grid(agents)
     weight = torch.tensor(world.config.weights, device=agents.device)
     order = weight.argsort(descending=True, stable=True)
-    needed = torch.where(there, weight, 0)[:, order]
+    needed = torch.where(present, weight, 0)[:, order]
     until = needed.cumsum(1)  # in that order, block k gets the agents from until - needed to until
     n = torch.arange(agents.shape[1], device=agents.device)[:, None]
     own = (until[:, None] > n) & (needed[:, None] > 0)  # [B, N, K]
@@ -122,7 +130,7 @@ def pushblock_heaviest_first(world: PushBlock, state: State) -> dict[str, Action
     gathered = ((agents[:, None] == behind[:, :, None]) & (mine[:, None] == mine[:, :, None])).sum(2)
     ready = (agents == behind) & (gathered >= weight[mine])
     blocked = torch.zeros(len(agents), room.squares + 1, dtype=torch.bool, device=agents.device)
-    blocked = blocked.scatter(1, torch.where(there, blocks, room.squares), True)[:, :-1]
+    blocked = blocked.scatter(1, torch.where(present, blocks, room.squares), True)[:, :-1]
     walk = _around(room, agents, behind, blocked)
     return _action(torch.where(ready, RIGHT, walk))
 
@@ -130,7 +138,7 @@ def pushblock_heaviest_first(world: PushBlock, state: State) -> dict[str, Action
 def _around(room: Grid, agents: Tensor, goal: Tensor, blocked: Tensor) -> Tensor:
     """[B, N]: first moves of shortest paths to `goal` [B, N] that avoid the blocked squares [B, C]."""
     num_envs, n = agents.shape
-    steps = room.neighbour.view(-1, len(MOVES))
+    steps = room.neighbor.view(-1, len(MOVES))
     wall = blocked[:, None].expand(-1, n, -1)
     far = torch.full((num_envs, n, room.squares), _FAR, device=agents.device).scatter(2, goal[..., None], 0)
     for _ in range(2 * (room.width + room.height)):
@@ -139,9 +147,9 @@ def _around(room: Grid, agents: Tensor, goal: Tensor, blocked: Tensor) -> Tensor
     return far.gather(2, reached).argmin(2)
 
 
-def _nearest(away: Tensor, among: Tensor) -> Tensor:
-    """[B]: agent with the smallest `away` [B, N] among the agents `among` [B, N]."""
-    return torch.where(among, away, _FAR).argmin(1)
+def _nearest(distance: Tensor, among: Tensor) -> Tensor:
+    """[B]: agent with the smallest `distance` [B, N] among the agents `among` [B, N]."""
+    return torch.where(among, distance, _FAR).argmin(1)
 
 
 def _only(agent: Tensor, agents: Tensor) -> Tensor:

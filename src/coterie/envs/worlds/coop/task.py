@@ -38,7 +38,7 @@ class CoopWorld(World):
     zero. Positions are in -1 .. 1, offsets are half their difference.
 
     Attributes:
-        things: Number of visible items besides the agents.
+        items: Number of visible items besides the agents.
         marks: Numbers attached to each agent and visible to all.
         shared: Numbers visible to all agents.
     """
@@ -51,7 +51,7 @@ class CoopWorld(World):
         *,
         size: tuple[int, int],
         agents: int,
-        things: int,
+        items: int,
         marks: int,
         shared: int,
         metrics: tuple[str, ...],
@@ -59,9 +59,9 @@ class CoopWorld(World):
     ):
         self._size, self._n, self._with_state = size, agents, with_state
         self.terminate_at_limit = config.terminate_at_limit
-        mates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
-        self._mates = torch.tensor(mates, dtype=torch.int64)  # even if there are none
-        width = 2 + marks + shared + 3 * things + (agents - 1) * (3 + marks)
+        teammates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
+        self._teammates = torch.tensor(teammates, dtype=torch.int64)  # even if there are none
+        width = 2 + marks + shared + 3 * items + (agents - 1) * (3 + marks)
         role = RoleSpec(
             ROLE,
             "team",
@@ -73,7 +73,7 @@ class CoopWorld(World):
         self.spec = EnvSpec(
             name,
             (role,),
-            {"global": agents * (3 + marks) + shared + 3 * things} if with_state else {},
+            {"global": agents * (3 + marks) + shared + 3 * items} if with_state else {},
             agents_can_die=agents_can_die,
             has_group_reward=True,
             metrics=metrics,
@@ -91,11 +91,11 @@ class CoopWorld(World):
         """Tables of the room on the device of `like`."""
         return grid(*self._size, like.device)
 
-    def show(
+    def build_observation(
         self,
         agents: Tensor,
-        things: Tensor,
-        there: Tensor,
+        items: Tensor,
+        present: Tensor,
         *,
         alive: Tensor | None = None,
         marks: Tensor | None = None,
@@ -105,30 +105,34 @@ class CoopWorld(World):
         """Observations and state for agents at the squares `agents` [B, N], in the format of the class docstring.
 
         Args:
-            things: [B, M], squares of the items.
-            there: [B, M] bool, True for items that are present.
+            items: [B, M], squares of the items.
+            present: [B, M] bool, True for items that are present.
             alive: [B, N] bool, None for all.
             marks: [B, N, k].
             shared: [B, s].
             sight: View range in squares along each axis, None for unlimited. It does not limit the state.
         """
         room, num_envs, n = self.grid(agents), len(agents), self._n
-        place, spot, seen = room.place[agents], room.place[things], there.unsqueeze(-1).float()
-        lives = torch.ones_like(place[..., :1]) if alive is None else alive.unsqueeze(-1).float()
-        borne = [] if marks is None else [marks]
-        known = [] if shared is None else [shared]
-        self_seen = [place, *borne, *(x.unsqueeze(1).expand(-1, n, -1) for x in known)]
-        far = None if sight is None else 2 * (sight + 0.5) / (torch.tensor(self._size, device=agents.device) - 1)
-        to_things = _seen_from(place, torch.cat((spot, seen), -1), far).flatten(2)
-        mates = _seen_from(place, torch.cat((place, lives, *borne), -1), far).flatten(1, 2)
-        mates = mates[:, self._mates.to(agents.device)]
-        obs = torch.cat((*self_seen, to_things, mates.view(num_envs, n, -1)), -1)
+        pos, item_pos, present_feature = room.place[agents], room.place[items], present.unsqueeze(-1).float()
+        alive_feature = torch.ones_like(pos[..., :1]) if alive is None else alive.unsqueeze(-1).float()
+        mark_features = [] if marks is None else [marks]
+        shared_features = [] if shared is None else [shared]
+        own_features = [pos, *mark_features, *(x.unsqueeze(1).expand(-1, n, -1) for x in shared_features)]
+        max_offset = None if sight is None else 2 * (sight + 0.5) / (torch.tensor(self._size, device=agents.device) - 1)
+        relative_items = _relative_features(pos, torch.cat((item_pos, present_feature), -1), max_offset).flatten(2)
+        teammates = _relative_features(pos, torch.cat((pos, alive_feature, *mark_features), -1), max_offset).flatten(
+            1, 2
+        )
+        teammates = teammates[:, self._teammates.to(agents.device)]
+        obs = torch.cat((*own_features, relative_items, teammates.view(num_envs, n, -1)), -1)
         mask = room.open[agents]
         if alive is not None:
-            obs, mask = obs * lives, mask | ~alive.unsqueeze(-1)
+            obs, mask = obs * alive_feature, mask | ~alive.unsqueeze(-1)
         states = {}
         if self._with_state:
-            parts = (*known, torch.cat((place * lives, lives, *borne), -1), torch.cat((spot * seen, seen), -1))
+            agent_features = torch.cat((pos * alive_feature, alive_feature, *mark_features), -1)
+            item_features = torch.cat((item_pos * present_feature, present_feature), -1)
+            parts = (*shared_features, agent_features, item_features)
             states["global"] = torch.cat([part.flatten(1) for part in parts], -1)
         return Observation({ROLE: obs}, {ROLE: mask}, states, alive)
 
@@ -139,17 +143,17 @@ class CoopWorld(World):
         return chosen.squeeze(-1)
 
 
-def _seen_from(place: Tensor, others: Tensor, far: Tensor | None) -> Tensor:
-    """[B, N, M, f]: `others` [B, M, f] relative to each `place` [B, N, 2]: the first two numbers as halved offsets.
+def _relative_features(pos: Tensor, others: Tensor, max_offset: Tensor | None) -> Tensor:
+    """[B, N, M, f]: `others` [B, M, f] relative to each `pos` [B, N, 2]: the first two numbers as halved offsets.
 
     The third number is 1 if the entry is present. All numbers are zero for absent entries and for those farther away
-    than `far` [2] along an axis.
+    than `max_offset` [2] along an axis.
     """
-    apart = others[:, None, :, :2] - place.unsqueeze(2)
-    seen = others[:, None, :, 2:3].expand(-1, place.shape[1], -1, -1)
-    if far is not None:
-        seen = seen * (apart.abs() < far).all(-1, keepdim=True)
-    return torch.cat((0.5 * apart, others[:, None, :, 2:].expand(-1, place.shape[1], -1, -1)), -1) * seen
+    offset = others[:, None, :, :2] - pos.unsqueeze(2)
+    visible = others[:, None, :, 2:3].expand(-1, pos.shape[1], -1, -1)
+    if max_offset is not None:
+        visible = visible * (offset.abs() < max_offset).all(-1, keepdim=True)
+    return torch.cat((0.5 * offset, others[:, None, :, 2:].expand(-1, pos.shape[1], -1, -1)), -1) * visible
 
 
 def scaled(noise: Tensor, count: int) -> Tensor:

@@ -22,9 +22,9 @@ from coterie.envs.worlds.skirmish import Roster
 from coterie.envs.worlds.skirmish.combat import Combat, Layout, Orders
 from coterie.envs.worlds.skirmish.enemy import Enemy, Focus
 from coterie.envs.worlds.skirmish.formation import ENEMY_START, TEAM_START, begun, fighters, formation
-from coterie.envs.worlds.skirmish.observations import Sight
+from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Scene, draw
-from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, HEAL, NOOP, Force, Shelf, tables
+from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, HEAL, NOOP, Force, TableCache, build_tables
 from coterie.envs.worlds.skirmish.terrain import Wall
 from coterie.envs.worlds.world import Observation, Outcome, State, World
 
@@ -67,8 +67,8 @@ class Skirmish(World):
         self._wall = Wall() if roster.walled else None
         self._combat = Combat(self.force, self.layout, self._wall)
         self._enemy = Enemy(self.force, config.enemy_focus, TEAM_START, self._wall)
-        self._sight = Sight(self.force, self.layout)
-        self._shelf = Shelf(lambda like: tables(self.force, like))
+        self._observations = ObservationBuilder(self.force, self.layout)
+        self._table_cache = TableCache(lambda like: build_tables(self.force, like))
         self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
         self.reset_noise_size = 2 * self.force.size
         self.parameters = {
@@ -84,14 +84,14 @@ class Skirmish(World):
             ROLE,
             "allies",
             tuple(f"ally_{i}" for i in range(self.force.n)),
-            spaces.Box(-1, 1, (self._sight.size,), np.float32),
+            spaces.Box(-1, 1, (self._observations.size,), np.float32),
             action_space=spaces.Discrete(self.force.choices),
             choice_names=(self.force.action_names,),
         )
         self.spec = EnvSpec(
             name,
             (role,),
-            {"global": self._sight.state_size} if with_state else {},
+            {"global": self._observations.state_size} if with_state else {},
             agents_can_die=True,
             has_group_reward=True,
             metrics=("won", "enemies_dead", "allies_dead"),
@@ -122,33 +122,33 @@ class Skirmish(World):
         before = state["units"].permute(1, 2, 0).contiguous()
         chosen = action[ROLE].discrete
         assert chosen is not None
-        n, kept = self.force.n, self._shelf.beside(before)
+        n, tables = self.force.n, self._table_cache.get(before)
         orders = self._orders(before, chosen.squeeze(-1).T, state["enemy_damage"])
-        units = self._combat.fight(before, orders, kept)
-        lived, lives = before[2] > 0, units[2] > 0
-        fell = lived & ~lives
-        fights = lives if not self.force.healers else lives & kept.armed
+        units = self._combat.fight(before, orders, tables)
+        was_alive, alive = before[2] > 0, units[2] > 0
+        died = was_alive & ~alive
+        fights = alive if not self.force.healers else alive & tables.armed
         stands, resists = fights[:n].any(0), fights[n:].any(0)
         ended, won = ~(stands & resists), stands & ~resists
-        reward = self._reward(before, units, fell[n:], ended, won=won, begun=state.get("enemy_health"))
+        reward = self._reward(before, units, died[n:], ended, won=won, begun=state.get("enemy_health"))
         return {**state, "units": units.permute(2, 0, 1)}, Outcome(
             reward=before.new_zeros(before.shape[2], n),
             group_reward=reward.unsqueeze(1),
             terminated=ended,
-            agent_terminated=fell[:n].T,
+            agent_terminated=died[:n].T,
             metrics=lambda: {
                 "won": won.float(),
-                "enemies_dead": (~lives[n:]).sum(0).float(),
-                "allies_dead": (~lives[:n]).sum(0).float(),
+                "enemies_dead": (~alive[n:]).sum(0).float(),
+                "allies_dead": (~alive[:n]).sum(0).float(),
             },
         )
 
     def observe(self, state: State) -> Observation:
         units = state["units"].permute(1, 2, 0).contiguous()
-        kept = self._shelf.beside(units)
-        obs, mask = self._sight.view(units, kept)
-        known = {"global": self._sight.state(units, kept)} if self._with_state else {}
-        return Observation({ROLE: obs}, {ROLE: mask}, known, (units[2, : self.force.n] > 0).T)
+        tables = self._table_cache.get(units)
+        obs, mask = self._observations.build(units, tables)
+        states = {"global": self._observations.state(units, tables)} if self._with_state else {}
+        return Observation({ROLE: obs}, {ROLE: mask}, states, (units[2, : self.force.n] > 0).T)
 
     def render(self, state: State, size: int) -> np.ndarray:
         return draw(self.scene(state), size)
@@ -157,19 +157,19 @@ class Skirmish(World):
 
     def _orders(self, units: Tensor, chosen: Tensor, enemy_damage: Tensor) -> Orders:
         """Orders of all units: the allies' actions [n, B] and the enemies' own targets."""
-        force, kept, num_envs = self.force, self._shelf.beside(units), units.shape[2]
+        force, tables, num_envs = self.force, self._table_cache.get(units), units.shape[2]
         n, m, pos = force.n, force.m, units[:2]
-        goes = self._enemy.choose(pos, units[self.layout.points], kept)
-        goes, enemy_point = self._enemy.detour(goes, pos)
-        ours, theirs = (chosen + kept.ally_base).reshape(-1), (goes + kept.enemy_base).view(-1)
-        enemy_sheet = kept.enemy_sheet.index_select(1, theirs).view(-1, m, num_envs)
+        targets = self._enemy.choose(pos, units[self.layout.points], tables)
+        targets, enemy_point = self._enemy.detour(targets, pos)
+        ally_index, enemy_index = (chosen + tables.ally_base).reshape(-1), (targets + tables.enemy_base).view(-1)
+        enemy_sheet = tables.enemy_sheet.index_select(1, enemy_index).view(-1, m, num_envs)
         enemy_sheet[HEAL + 1 :] *= enemy_damage
-        ally_sheet = kept.ally_sheet.index_select(1, ours).view(-1, n, num_envs)
-        ally_point = kept.ally_shift.index_select(1, ours).view(2, n, num_envs) + pos[:, :n]
-        aim = torch.cat((kept.ally_aim.index_select(0, ours), kept.enemy_aim.index_select(0, theirs)))
+        ally_sheet = tables.ally_sheet.index_select(1, ally_index).view(-1, n, num_envs)
+        ally_point = tables.ally_shift.index_select(1, ally_index).view(2, n, num_envs) + pos[:, :n]
+        aim = torch.cat((tables.ally_aim.index_select(0, ally_index), tables.enemy_aim.index_select(0, enemy_index)))
         lane = torch.arange(num_envs, device=units.device)
         # Dead units have no orders.
-        code = torch.cat((chosen.masked_fill(units[2, :n] <= 0, NOOP), goes)).to(units.dtype)
+        code = torch.cat((chosen.masked_fill(units[2, :n] <= 0, NOOP), targets)).to(units.dtype)
         return Orders(
             sheet=torch.cat((ally_sheet, enemy_sheet), 1),
             target=torch.add(lane, aim.view(-1, num_envs), alpha=num_envs).view(-1),
@@ -178,7 +178,7 @@ class Skirmish(World):
         )
 
     def _reward(
-        self, before: Tensor, units: Tensor, fell: Tensor, ended: Tensor, won: Tensor, begun: Tensor | None
+        self, before: Tensor, units: Tensor, died: Tensor, ended: Tensor, won: Tensor, begun: Tensor | None
     ) -> Tensor:
         """Team reward [B] of the step; begun: [B], fraction of its points with which the enemy started."""
         if self.config.reward == "sparse":
@@ -186,7 +186,7 @@ class Skirmish(World):
         points = self.layout.points
         taken = (before[points, self.force.n :] - units[points, self.force.n :]).sum((0, 1))
         scale = self._scale if begun is None else BEST / (self.force.total * begun + KILL * self.force.m + WIN)
-        return (taken + KILL * fell.sum(0) + WIN * won) * scale
+        return (taken + KILL * died.sum(0) + WIN * won) * scale
 
     def scene(self, state: State) -> Scene:
         """Scene of the single environment in `state`."""

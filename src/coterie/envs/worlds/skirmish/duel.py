@@ -16,9 +16,9 @@ from coterie.envs.worlds.skirmish import Roster
 from coterie.envs.worlds.skirmish.battle import BEST, KILL, WIN
 from coterie.envs.worlds.skirmish.combat import Combat, Layout, Orders
 from coterie.envs.worlds.skirmish.formation import begun, fighters, formation
-from coterie.envs.worlds.skirmish.observations import Sight
+from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Scene, draw
-from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, NOOP, Force, Shelf, tables
+from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, NOOP, Force, TableCache, build_tables
 from coterie.envs.worlds.skirmish.terrain import SIZE
 from coterie.envs.worlds.world import Observation, Outcome, State, World
 
@@ -55,12 +55,12 @@ class Duel(World):
         self.layout = Layout(self.force)
         self._name, self._with_state = name, with_state
         self._combat = Combat(self.force, self.layout, None)
-        self._sight = Sight(self.force, self.layout)
-        self._shelf = Shelf(lambda like: tables(self.force, like))
+        self._observations = ObservationBuilder(self.force, self.layout)
+        self._table_cache = TableCache(lambda like: build_tables(self.force, like))
         self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
         self.reset_noise_size = 2 * self.force.size
         self.terminate_at_limit = config.terminate_at_limit
-        seen, space = spaces.Box(-1, 1, (self._sight.size,), np.float32), spaces.Discrete(self.force.choices)
+        seen, space = spaces.Box(-1, 1, (self._observations.size,), np.float32), spaces.Discrete(self.force.choices)
         action_names = {
             "left": self.force.action_names,
             "right": tuple(_turned_name(word) for word in self.force.action_names),
@@ -78,7 +78,7 @@ class Duel(World):
                 )
                 for side in SIDES
             ),
-            dict.fromkeys(("global", *SIDES), self._sight.state_size) if with_state else {},
+            dict.fromkeys(("global", *SIDES), self._observations.state_size) if with_state else {},
             agents_can_die=True,
             has_group_reward=True,
             metrics=("left_won", "right_won", "left_dead", "right_dead"),
@@ -94,11 +94,11 @@ class Duel(World):
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         before = state["units"].permute(1, 2, 0).contiguous()
-        n, kept = self.force.n, self._shelf.beside(before)
-        units = self._combat.fight(before, self._orders(before, action), kept)
+        n, tables = self.force.n, self._table_cache.get(before)
+        units = self._combat.fight(before, self._orders(before, action), tables)
         lived, lives = before[2] > 0, units[2] > 0
         fell = lived & ~lives
-        fights = lives if not self.force.healers else lives & kept.armed
+        fights = lives if not self.force.healers else lives & tables.armed
         stands, resists = fights[:n].any(0), fights[n:].any(0)
         won = torch.stack((stands & ~resists, resists & ~stands)).to(units.dtype)
         worth = won * WIN if self.config.reward == "shaped" else won
@@ -122,10 +122,10 @@ class Duel(World):
 
     def observe(self, state: State) -> Observation:
         units = state["units"].permute(1, 2, 0).contiguous()
-        num_envs, kept = units.shape[2], self._shelf.beside(units)
+        num_envs, tables = units.shape[2], self._table_cache.get(units)
         both = torch.cat((units, self._mirrored(units)), 2)  # one view per side
-        obs, mask = self._sight.view(both, kept)
-        known = self._sight.state(both, kept) if self._with_state else None
+        obs, mask = self._observations.build(both, tables)
+        known = self._observations.state(both, tables) if self._with_state else None
         states = (
             {} if known is None else {"global": known[:num_envs], "left": known[:num_envs], "right": known[num_envs:]}
         )
@@ -155,19 +155,19 @@ class Duel(World):
 
     def _orders(self, units: Tensor, action: dict[str, Action]) -> Orders:
         """Orders of all units from the actions of both sides."""
-        n, size, num_envs, kept = self.force.n, self.force.size, units.shape[2], self._shelf.beside(units)
+        n, size, num_envs, tables = self.force.n, self.force.size, units.shape[2], self._table_cache.get(units)
         chosen = [action[side].discrete for side in SIDES]
         choice = torch.stack([each.squeeze(-1).T for each in chosen if each is not None])  # [2, n, B]
-        row = (choice + kept.ally_base).view(2, -1)
-        aim = kept.ally_aim[row]
+        row = (choice + tables.ally_base).view(2, -1)
+        aim = tables.ally_aim[row]
         aim[1] = (aim[1] + n) % size  # `right` numbers its own units first
-        shift = kept.ally_shift[:, row].view(2, 2, n, num_envs)
+        shift = tables.ally_shift[:, row].view(2, 2, n, num_envs)
         shift[0, 1] *= -1  # and its east is west
         lane = torch.arange(num_envs, device=units.device)
         # Dead units have no orders.
         code = choice.view(size, num_envs).masked_fill(units[2] <= 0, NOOP).to(units.dtype)
         return Orders(
-            sheet=kept.ally_sheet[:, row].view(-1, size, num_envs),
+            sheet=tables.ally_sheet[:, row].view(-1, size, num_envs),
             target=torch.add(lane, aim.view(-1, num_envs), alpha=num_envs).view(-1),
             point=shift.view(2, size, num_envs) + units[:2],
             code=code,

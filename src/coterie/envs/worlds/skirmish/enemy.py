@@ -24,7 +24,7 @@ class Enemy:
         self._force, self._focus, self._home, self._wall = force, focus, home, wall
         n = force.n
         self._healers = [i for i in force.healers if i >= n]
-        self._mates = [i for i in range(n, force.size) if not force.units[i].air]
+        self._teammates = [i for i in range(n, force.size) if not force.units[i].air]
 
     def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
         """[m, B] int64: target of each enemy, `size` for none.
@@ -52,12 +52,12 @@ class Enemy:
 
     def _with_healer_targets(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
         """`chosen` with the targets of healers filled in."""
-        n, size, mates = self._force.n, self._force.size, self._mates
-        apart = pos[:, self._healers].unsqueeze(2) - pos[:, mates].unsqueeze(1)
-        square = apart[0].square().add_(apart[1].square()) + (health[mates] >= tables.full[0, mates]) * _WHOLE
-        least, mate = square.min(1)
-        best = torch.tensor(mates, device=mate.device)[mate].masked_fill(least >= _NOBODY, size)
-        return chosen.index_copy(0, torch.tensor(self._healers, device=mate.device) - n, best)
+        n, size, teammates = self._force.n, self._force.size, self._teammates
+        apart = pos[:, self._healers].unsqueeze(2) - pos[:, teammates].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square()) + (health[teammates] >= tables.full[0, teammates]) * _WHOLE
+        least, teammate = square.min(1)
+        best = torch.tensor(teammates, device=teammate.device)[teammate].masked_fill(least >= _NOBODY, size)
+        return chosen.index_copy(0, torch.tensor(self._healers, device=teammate.device) - n, best)
 
     def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
         """Targets [m, B] and destinations [2, m, B] of enemies whose path is blocked by the wall.

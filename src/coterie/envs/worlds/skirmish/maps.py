@@ -21,12 +21,12 @@ class Battle:
         self.name, self.roster = name, (DUELS if duel else ROSTERS)[name]
         self._world: type[Skirmish] | type[Duel] = Duel if duel else Skirmish
         base: type[BaseModel] = DuelConfig if duel else SkirmishConfig
-        told = base.model_fields["episode_limit"].description
+        description = base.model_fields["episode_limit"].description
         self.Config: type[Any] = create_model(
             f"Skirmish_{name}",
             __base__=base,
             __doc__=f"Settings of skirmish/{name}.",
-            episode_limit=(int | None, Field(self.roster.limit, ge=1, description=told)),
+            episode_limit=(int | None, Field(self.roster.limit, ge=1, description=description)),
         )
 
     def __call__(self, config: Any, with_state: bool = False) -> Skirmish | Duel:

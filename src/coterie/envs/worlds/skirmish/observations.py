@@ -11,13 +11,13 @@ from coterie.envs.worlds.skirmish.terrain import SIZE
 from coterie.envs.worlds.skirmish.units import ENERGY
 
 SIGHT = 9.0
-"""Sight range between unit centers, also the range at which enemies notice units."""
+"""ObservationBuilder range between unit centers, also the range at which enemies notice units."""
 AIM = 6.0
 """Maximum distance of a target; units with a shorter weapon range approach it first."""
 _MARGIN = 1.0  # a move is legal if at least this much of the field remains in its direction
 
 
-class Sight:
+class ObservationBuilder:
     """Builds masks, observations and states of one map from the features [F, U, B]."""
 
     def __init__(self, force: Force, layout: Layout):
@@ -34,18 +34,18 @@ class Sight:
         self._parts = [pairs, pairs * (3 + points + kinds), force.n * (len(MOVES) + force.slots)]
         self._parts += [force.n * points, force.n * kinds]
         self._rows = sum(self._parts)
-        self._picks: dict[torch.device, Tensor] = {}
+        self._feature_indices: dict[torch.device, Tensor] = {}
 
     # ------------------------------------------------------------------------------------------------ the view
 
-    def view(self, units: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    def build(self, units: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """Observations [B, n, D] and masks [B, n, A]; dead agents observe zeros, and all their actions are legal."""
         n, num_envs = self._force.n, units.shape[2]
         pos, points = units[:2], units[self._layout.points]
         apart = pos.unsqueeze(1) - pos[:, :n].unsqueeze(2)
         distance = torch.hypot(apart[0], apart[1])
         alive = units[2, :n] > 0
-        able = self._able(pos[:, :n], distance, alive, tables)
+        available = self._available(pos[:, :n], distance, alive, tables)
         share = points * tables.inverse_full[: len(points)]
         # All visible features, row by row, written to their places at once.
         source = units.new_empty(self._rows, num_envs)
@@ -55,13 +55,13 @@ class Sight:
         torch.mul(distance, scaled, out=around[0])
         torch.mul(apart, scaled, out=around[1:3])
         torch.mul(share.unsqueeze(1), seen, out=around[3 : 3 + len(points)])
-        can.copy_(able)
+        can.copy_(available)
         own.copy_(share[:, :n])
         if self._kinds:
             torch.mul(tables.types.unsqueeze(1), seen, out=around[3 + len(points) :])
             torch.mul(tables.types[:, :n], alive, out=kind)
-        obs = source.index_select(0, self._pick(units.device)).t().contiguous().view(num_envs, n, self.size)
-        return obs, self._mask(able, alive)
+        obs = source.index_select(0, self._feature_index(units.device)).t().contiguous().view(num_envs, n, self.size)
+        return obs, self._mask(available, alive)
 
     def _split(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Views into the source: visibility [n, U, B], pair features [F, n, U, B], available actions, own points, own
@@ -73,7 +73,7 @@ class Sight:
         each = [part.view(-1, n, num_envs) for part in parts[2:]]
         return parts[0].view(*pair), parts[1].view(-1, *pair), each[0], each[1], each[2]
 
-    def _able(self, pos: Tensor, distance: Tensor, alive: Tensor, tables: Tables) -> Tensor:
+    def _available(self, pos: Tensor, distance: Tensor, alive: Tensor, tables: Tables) -> Tensor:
         """[4 + slots, n, B] bool: available moves and targets."""
         n, slots = self._force.n, self._force.slots
         y_up, x_up = pos[1] < SIZE - _MARGIN, pos[0] < SIZE - _MARGIN
@@ -83,28 +83,28 @@ class Sight:
         if tables.fit is not None:
             # The targets of a healer are on its own side.
             targets = near.gather(1, tables.slot.expand(-1, -1, near.shape[2])) & tables.fit
-        able = torch.cat((torch.stack((y_up, y_down, x_up, x_down)) & alive, targets.transpose(0, 1)))
-        assert able.shape[0] == len(MOVES) + slots
-        return able
+        available = torch.cat((torch.stack((y_up, y_down, x_up, x_down)) & alive, targets.transpose(0, 1)))
+        assert available.shape[0] == len(MOVES) + slots
+        return available
 
-    def _mask(self, able: Tensor, alive: Tensor) -> Tensor:
+    def _mask(self, available: Tensor, alive: Tensor) -> Tensor:
         fallen = ~alive
-        mask = torch.cat((fallen.unsqueeze(0), torch.ones_like(alive).unsqueeze(0), able | fallen))
+        mask = torch.cat((fallen.unsqueeze(0), torch.ones_like(alive).unsqueeze(0), available | fallen))
         choices, n, num_envs = mask.shape
         return mask.transpose(0, 1).reshape(-1, num_envs).t().contiguous().view(num_envs, n, choices)
 
-    def _pick(self, device: torch.device) -> Tensor:
+    def _feature_index(self, device: torch.device) -> Tensor:
         """[n D] int64: rows of the source in the order of an observation, agent by agent."""
-        if device not in self._picks:
-            self._picks[device] = torch.tensor(self._order(), device=device)
-        return self._picks[device]
+        if device not in self._feature_indices:
+            self._feature_indices[device] = torch.tensor(self._order(), device=device)
+        return self._feature_indices[device]
 
     def _order(self) -> list[int]:
         force, layout, kinds = self._force, self._layout, self._kinds
         n, size = force.n, force.size
         points = layout.points.stop - layout.points.start
         around = 3 + points + kinds  # pair features without visibility
-        able, own, kind = (sum(self._parts[:i]) for i in (2, 3, 4))
+        available, own, kind = (sum(self._parts[:i]) for i in (2, 3, 4))
 
         def pair(i: int, j: int, first: int, shielded: bool) -> list[int]:
             features = [0, 1, 2, 3, *([4] if shielded else []), *range(3 + points, around)]
@@ -112,9 +112,9 @@ class Sight:
 
         order: list[int] = []
         for i in range(n):
-            order += [able + move * n + i for move in range(len(MOVES))]
+            order += [available + move * n + i for move in range(len(MOVES))]
             for k in range(force.m):
-                order += pair(i, n + k, able + (len(MOVES) + k) * n + i, force.shielded[1])
+                order += pair(i, n + k, available + (len(MOVES) + k) * n + i, force.shielded[1])
             for j in range(n):
                 order += pair(i, j, i * size + j, force.shielded[0]) if j != i else []
             order += [own + f * n + i for f in range(1 + force.shielded[0])]

@@ -146,12 +146,12 @@ SPREAD = 50.0
 _NEVER = 1e6
 
 
-def tables(force: Force, like: Tensor) -> Tables:
+def build_tables(force: Force, like: Tensor) -> Tables:
     """Builds the tables on the device and with the dtype of `like`."""
     n, m, size = force.n, force.m, force.size
     units = force.units
 
-    def made(values: object, dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(values: object, dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype or like.dtype, device=like.device)
 
     ally_sheet, ally_shift, ally_aim = [], [], []
@@ -175,29 +175,29 @@ def tables(force: Force, like: Tensor) -> Tables:
     slots = [[force.target_of(i, slot) for slot in range(force.slots)] for i in range(n)]
     plain = all(row == list(range(n, size)) for row in slots)
     return Tables(
-        ally_sheet=made(ally_sheet).T.contiguous(),
-        ally_shift=made(ally_shift).T.contiguous(),
-        ally_aim=made(ally_aim, torch.int64),
-        ally_base=made([[i * force.choices] for i in range(n)], torch.int64),
-        enemy_sheet=made([force.order(i, j) for i, j in aims]).T.contiguous(),
-        enemy_aim=made([i if j is None else j for i, j in aims], torch.int64),
-        enemy_base=made([[i * (size + 1)] for i in range(m)], torch.int64),
-        period=made([[0.0 if unit.heals else unit.period] for unit in units]),
-        full=made(full).unsqueeze(-1),
-        inverse_full=made([[1 / x if x else 0.0 for x in row] for row in full]).unsqueeze(-1),
-        contact=made(touch).unsqueeze(-1),
-        radius=made([[unit.radius] for unit in units]),
-        beam=made([[[a.wound(b) for b in units] for a in units], [[a.hit(b) for b in units] for a in units]]),
-        park=made([[PARK] * size, [PARK - SPREAD * i for i in range(size)]]).unsqueeze(-1),
-        unfit=None if every else made([[0.0 if fit else np.inf for fit in row] for row in pairs]).unsqueeze(-1),
-        reach2=made(reaches).unsqueeze(-1),
-        armed=made([[not unit.heals] for unit in units], torch.bool),
-        types=made([[float(unit.name == kind) for unit in units] for kind in force.names]).unsqueeze(-1),
-        slot=made([[j or 0 for j in row] for row in slots], torch.int64).unsqueeze(-1),
-        fit=None if plain else made([[j is not None for j in row] for row in slots], torch.bool).unsqueeze(-1),
-        per_period=made([[0.0 if unit.heals else 1 / unit.period] for unit in units[:n]]),
-        heals=made([[float(unit.heals > 0)] for unit in units[:n]]),
-        choices=made(list(range(force.choices))).view(1, -1, 1),
+        ally_sheet=tensor(ally_sheet).T.contiguous(),
+        ally_shift=tensor(ally_shift).T.contiguous(),
+        ally_aim=tensor(ally_aim, torch.int64),
+        ally_base=tensor([[i * force.choices] for i in range(n)], torch.int64),
+        enemy_sheet=tensor([force.order(i, j) for i, j in aims]).T.contiguous(),
+        enemy_aim=tensor([i if j is None else j for i, j in aims], torch.int64),
+        enemy_base=tensor([[i * (size + 1)] for i in range(m)], torch.int64),
+        period=tensor([[0.0 if unit.heals else unit.period] for unit in units]),
+        full=tensor(full).unsqueeze(-1),
+        inverse_full=tensor([[1 / x if x else 0.0 for x in row] for row in full]).unsqueeze(-1),
+        contact=tensor(touch).unsqueeze(-1),
+        radius=tensor([[unit.radius] for unit in units]),
+        beam=tensor([[[a.wound(b) for b in units] for a in units], [[a.hit(b) for b in units] for a in units]]),
+        park=tensor([[PARK] * size, [PARK - SPREAD * i for i in range(size)]]).unsqueeze(-1),
+        unfit=None if every else tensor([[0.0 if fit else np.inf for fit in row] for row in pairs]).unsqueeze(-1),
+        reach2=tensor(reaches).unsqueeze(-1),
+        armed=tensor([[not unit.heals] for unit in units], torch.bool),
+        types=tensor([[float(unit.name == kind) for unit in units] for kind in force.names]).unsqueeze(-1),
+        slot=tensor([[j or 0 for j in row] for row in slots], torch.int64).unsqueeze(-1),
+        fit=None if plain else tensor([[j is not None for j in row] for row in slots], torch.bool).unsqueeze(-1),
+        per_period=tensor([[0.0 if unit.heals else 1 / unit.period] for unit in units[:n]]),
+        heals=tensor([[float(unit.heals > 0)] for unit in units[:n]]),
+        choices=tensor(list(range(force.choices))).view(1, -1, 1),
     )
 
 
@@ -206,15 +206,16 @@ def _touch(units: tuple[Unit, ...]) -> list[list[float]]:
     return [[1 / (a.radius + b.radius) ** 2 if a.air == b.air else _NEVER for b in units] for a in units]
 
 
-class Shelf:
-    """Cache of what `make` builds, by device and dtype."""
+class TableCache:
+    """Caches the tables of a map by device and dtype."""
 
     def __init__(self, make: Callable[[Tensor], Tables]):
         self._make = make
-        self._kept: dict[tuple[torch.device, torch.dtype], Tables] = {}
+        self._tables: dict[tuple[torch.device, torch.dtype], Tables] = {}
 
-    def beside(self, like: Tensor) -> Tables:
+    def get(self, like: Tensor) -> Tables:
+        """Returns the tables on the device and with the dtype of `like`."""
         key = (like.device, like.dtype)
-        if key not in self._kept:
-            self._kept[key] = self._make(like)
-        return self._kept[key]
+        if key not in self._tables:
+            self._tables[key] = self._make(like)
+        return self._tables[key]

@@ -36,7 +36,7 @@ class Chain:
     size: int
     columns: int
     floor: Tensor
-    neighbour: Tensor
+    neighbor: Tensor
     doors: Tensor
     toward: Tensor
     room: Tensor
@@ -87,24 +87,24 @@ def chain(rooms: int, size: int, columns: int, device: torch.device) -> Chain:
     for dx, dy in MOVES:
         to = (y + dy).clamp(0, height - 1) * width + (x + dx).clamp(0, width - 1)
         steps.append(torch.where(floor[to], to, squares))
-    neighbour = torch.stack(steps, 1)
-    distance = _distances(neighbour, floor)
-    toward = distance[neighbour].argmin(1)  # [C, 5, C]: remaining distance after each move; ties go to the first move
+    neighbor = torch.stack(steps, 1)
+    distance = _distances(neighbor, floor)
+    toward = distance[neighbor].argmin(1)  # [C, 5, C]: remaining distance after each move; ties go to the first move
     plates = []
     for left, low in (corner(k, size, columns) for k in range(rooms - 1)):  # upper left and lower right
         plates.append([(low + size - 1) * width + left, low * width + left + size - 1])
     inside = torch.where(room == rooms - 1, distance[doors[-1]], -1).masked_fill(~floor, -1)
-    tables = (floor, neighbour, doors, toward, room, torch.tensor(plates), inside.argmax())
+    tables = (floor, neighbor, doors, toward, room, torch.tensor(plates), inside.argmax())
     return Chain(rooms, size, columns, *(table.to(device) for table in tables))
 
 
-def _distances(neighbour: Tensor, floor: Tensor) -> Tensor:
+def _distances(neighbor: Tensor, floor: Tensor) -> Tensor:
     """Path lengths between all squares [C, C]; a large number if one of them is a wall."""
-    count = len(neighbour)
+    count = len(neighbor)
     far = torch.full((count, count), 10 * count)
     far[floor, floor] = 0
     while True:
-        nearer = torch.minimum(far, far[neighbour].amin(1) + 1)
+        nearer = torch.minimum(far, far[neighbor].amin(1) + 1)
         if torch.equal(nearer, far):
             return far
         far = nearer

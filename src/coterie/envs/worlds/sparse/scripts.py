@@ -18,8 +18,8 @@ Act = Callable[[Timestep], dict[str, Action]]
 def straight_on(team: TeamSpec, env: Any) -> Act:
     """sparse/rooms: follows the shortest path to the goal."""
 
-    def act(row: Timestep) -> dict[str, Action]:
-        rooms, squares = _places(row, env)
+    def act(timestep: Timestep) -> dict[str, Action]:
+        rooms, squares = _places(timestep, env)
         return _action(rooms.toward[squares, rooms.goal])
 
     return act
@@ -28,9 +28,9 @@ def straight_on(team: TeamSpec, env: Any) -> Act:
 def plate_by_plate(team: TeamSpec, env: Any) -> Act:
     """sparse/plates: each agent walks to a plate of the first closed door, and finally into the last room."""
 
-    def act(row: Timestep) -> dict[str, Action]:
-        rooms, squares = _places(row, env)
-        doors = row.obs["agent"][..., -(rooms.rooms - 1) :] > 0.5  # [B, N, doors]
+    def act(timestep: Timestep) -> dict[str, Action]:
+        rooms, squares = _places(timestep, env)
+        doors = timestep.obs["agent"][..., -(rooms.rooms - 1) :] > 0.5  # [B, N, doors]
         shut = torch.where(doors.all(-1), rooms.rooms - 1, (~doors).byte().argmax(-1))
         inside = torch.full((1, 2), rooms.square(rooms.rooms - 1, 1, 1), device=squares.device)
         goals = torch.cat((rooms.plates, inside))[shut]  # [B, N, 2]
@@ -39,12 +39,12 @@ def plate_by_plate(team: TeamSpec, env: Any) -> Act:
     return act
 
 
-def _places(row: Timestep, env: Any) -> tuple[Chain, Tensor]:
+def _places(timestep: Timestep, env: Any) -> tuple[Chain, Tensor]:
     """Returns the rooms and the squares [B, N] of the agents."""
-    seen = row.obs["agent"]
-    rooms = chain(env.params.rooms, env.params.size, env.params.columns, seen.device)
-    column = seen[..., : rooms.width].argmax(-1)
-    return rooms, seen[..., rooms.width : rooms.width + rooms.height].argmax(-1) * rooms.width + column
+    obs = timestep.obs["agent"]
+    rooms = chain(env.params.rooms, env.params.size, env.params.columns, obs.device)
+    column = obs[..., : rooms.width].argmax(-1)
+    return rooms, obs[..., rooms.width : rooms.width + rooms.height].argmax(-1) * rooms.width + column
 
 
 def _action(move: Tensor) -> dict[str, Action]:

@@ -50,7 +50,7 @@ class ChainWorld(World):
         self._rooms, self._size, self._columns = config.rooms, config.size, config.columns
         rooms = chain(config.rooms, config.size, config.columns, torch.device("cpu"))
         width = agents * (rooms.width + rooms.height) + (config.rooms - 1 if closable else 0)
-        self._mates = torch.tensor([[j for j in range(agents) if j != i] for i in range(agents)], dtype=torch.int64)
+        self._teammates = torch.tensor([[j for j in range(agents) if j != i] for i in range(agents)], dtype=torch.int64)
         role = RoleSpec(
             ROLE,
             "team",
@@ -75,7 +75,7 @@ class ChainWorld(World):
     def moves(self, state: State) -> Tensor:
         """Target of each move for every agent [B, N, 5]; the square itself at a wall or a closed door."""
         rooms, agents = self.map(state["agents"]), state["agents"]
-        to = rooms.neighbour[agents]
+        to = rooms.neighbor[agents]
         if not self._closable:
             return to
         shut = (to.unsqueeze(-1) == rooms.doors) & ~state["open"][:, None, None]  # [B, N, 5, doors]
@@ -97,9 +97,9 @@ class ChainWorld(World):
         rooms, agents = self.map(state["agents"]), state["agents"]
         columns = one_hot(agents % rooms.width, rooms.width)
         places = torch.cat((columns, one_hot(agents // rooms.width, rooms.height)), -1).float()  # [B, N, W + H]
-        mates = places[:, self._mates.to(agents.device)].flatten(2)
+        teammates = places[:, self._teammates.to(agents.device)].flatten(2)
         doors = [state["open"].float()] if self._closable else []
-        seen = [places, mates, *(x.unsqueeze(1).expand(-1, self._n, -1) for x in doors)]
+        seen = [places, teammates, *(x.unsqueeze(1).expand(-1, self._n, -1) for x in doors)]
         mask = self.moves(state) != agents.unsqueeze(-1)
         mask[..., 0] = True
         shown = {"global": torch.cat((places.flatten(1), *doors), -1)} if self._with_state else {}
