@@ -363,17 +363,8 @@ LEARNERS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_curves")
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    settings = (
-        *(
-            "algo=ppo",
-            "env=gymvec/CartPole-v1",
-            "env.episode_limit=25",
-            "algo.rollout_length=20",
-            "algo.num_minibatches=2",
-        ),
-        "steps=300",
-    )
-    assert_resumes_exactly(tmp_path, monkeypatch, 120, *settings)
+    settings = ("env.episode_limit=25", "algo.rollout_length=20", "algo.num_minibatches=2", "steps=300")
+    assert_resumes_exactly(tmp_path, monkeypatch, 120, "algo=ppo", "env=gymvec/CartPole-v1", *settings)
 
 
 @pytest.mark.slow
