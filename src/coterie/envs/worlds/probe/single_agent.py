@@ -18,10 +18,13 @@ from coterie.envs.worlds.probe.task import (
     ProbeSpec,
     ProbeWorld,
     Reference,
+    SignProbe,
+    StatelessProbe,
+    constant_observation,
     discrete_action,
     feature_space,
     filled,
-    random_sign,
+    first_choice,
 )
 from coterie.envs.worlds.world import State
 
@@ -34,7 +37,7 @@ class ConstantConfig(ProbeConfig):
 
 
 @final
-class ConstantProbe(ProbeWorld):
+class ConstantProbe(StatelessProbe):
     """One step, one observation, one reward."""
 
     Config = ConstantConfig
@@ -49,17 +52,14 @@ class ConstantProbe(ProbeWorld):
         )
         super().__init__(ProbeSpec("constant", reference, feature_space(1), spaces.Discrete(2)), with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, self.config.reward)[:, None])
 
     def observation(self, state: State) -> Tensor:
-        return filled(state, 1)[:, None, None]
+        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
-        return discrete_action(torch.zeros_like(state["step"])[:, None])
+        return first_choice(state)
 
     def best_value(self, state: State, gamma: float) -> Tensor:
         return filled(state, self.config.reward)
@@ -70,7 +70,7 @@ class ObservationConfig(BlindConfig):
 
 
 @final
-class ObservationProbe(ProbeWorld):
+class ObservationProbe(SignProbe):
     """One step; the reward equals the observation, -1 or 1."""
 
     Config = ObservationConfig
@@ -86,17 +86,11 @@ class ObservationProbe(ProbeWorld):
         probe = ProbeSpec("observation", reference, feature_space(1, -1.0), spaces.Discrete(2), reset_noise_size=1)
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {"x": random_sign(noise[:, 0])}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=state["x"][:, None])
 
-    def observation(self, state: State) -> Tensor:
-        return (state["x"] * (not self.config.blind))[:, None, None]
-
     def best_action(self, state: State) -> ProbeAction:
-        return discrete_action(torch.zeros_like(state["step"])[:, None])
+        return first_choice(state)
 
     def best_value(self, state: State, gamma: float) -> Tensor:
         return state["x"] * (not self.config.blind)
@@ -110,7 +104,7 @@ class DelayedConfig(ProbeConfig):
 
 
 @final
-class DelayedProbe(ProbeWorld):
+class DelayedProbe(StatelessProbe):
     """The last step gives a reward of 1. The agent observes the number of the step."""
 
     Config = DelayedConfig
@@ -132,9 +126,6 @@ class DelayedProbe(ProbeWorld):
         )
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=(state["step"] == self.config.length - 1).float()[:, None])
 
@@ -143,7 +134,7 @@ class DelayedProbe(ProbeWorld):
         return one_hot(state["step"].clamp(max=last), self.config.length).float()[:, None]
 
     def best_action(self, state: State) -> ProbeAction:
-        return discrete_action(torch.zeros_like(state["step"])[:, None])
+        return first_choice(state)
 
     def best_value(self, state: State, gamma: float) -> Tensor:
         return filled(state, gamma) ** (self.config.length - 1 - state["step"])
@@ -159,7 +150,7 @@ class ActionConfig(ProbeConfig):
 
 
 @final
-class ActionProbe(ProbeWorld):
+class ActionProbe(StatelessProbe):
     """One step, one observation; one choice gives a reward of 1, the others -1."""
 
     Config = ActionConfig
@@ -177,14 +168,11 @@ class ActionProbe(ProbeWorld):
         )
         super().__init__(ProbeSpec("action", reference, feature_space(1), spaces.Discrete(config.choices)), with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=torch.where(action.discrete[..., 0] == self.config.good, 1.0, -1.0))
 
     def observation(self, state: State) -> Tensor:
-        return filled(state, 1)[:, None, None]
+        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
         return discrete_action(torch.full_like(state["step"], self.config.good)[:, None])
@@ -198,7 +186,7 @@ class BothConfig(BlindConfig):
 
 
 @final
-class BothProbe(ProbeWorld):
+class BothProbe(SignProbe):
     """One step; the observation, -1 or 1, determines which of two choices gives a reward of 1. The other gives -1."""
 
     Config = BothConfig
@@ -215,14 +203,8 @@ class BothProbe(ProbeWorld):
         probe = ProbeSpec("both", reference, feature_space(1, -1.0), spaces.Discrete(2), reset_noise_size=1)
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {"x": random_sign(noise[:, 0])}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=state["x"][:, None] * (2 * action.discrete[..., 0] - 1))
-
-    def observation(self, state: State) -> Tensor:
-        return (state["x"] * (not self.config.blind))[:, None, None]
 
     def best_action(self, state: State) -> ProbeAction:
         return discrete_action((state["x"] > 0).long()[:, None])
@@ -241,7 +223,7 @@ class EndlessConfig(ProbeConfig):
 
 
 @final
-class EndlessProbe(ProbeWorld):
+class EndlessProbe(StatelessProbe):
     """Every step gives a reward of 1 forever. A limit that agents cannot observe truncates episodes."""
 
     Config = EndlessConfig
@@ -265,17 +247,14 @@ class EndlessProbe(ProbeWorld):
         )
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, 1)[:, None])
 
     def observation(self, state: State) -> Tensor:
-        return filled(state, 1)[:, None, None]
+        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
-        return discrete_action(torch.zeros_like(state["step"])[:, None])
+        return first_choice(state)
 
     def best_value(self, state: State, gamma: float) -> Tensor:
         """Returns 1 / (1 - gamma), or the remaining discounted reward, given the step, if the limit terminates."""

@@ -19,12 +19,15 @@ from coterie.envs.worlds.probe.task import (
     ProbeSpec,
     ProbeWorld,
     Reference,
+    SignProbe,
+    StatelessProbe,
+    constant_observation,
     continuous_action,
     discrete_action,
     feature_space,
     filled,
+    first_choice,
     random_label,
-    random_sign,
 )
 from coterie.envs.worlds.world import State
 
@@ -89,7 +92,7 @@ class FlatConfig(ProbeConfig):
 
 
 @final
-class FlatProbe(ProbeWorld):
+class FlatProbe(StatelessProbe):
     """One step; every action gives the same reward."""
 
     Config = FlatConfig
@@ -107,19 +110,16 @@ class FlatProbe(ProbeWorld):
         space = spaces.Box(-1.0, 1.0, (1,)) if self._continuous else spaces.Discrete(4)
         super().__init__(ProbeSpec("flat", reference, feature_space(1), space), with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, self.config.reward)[:, None])
 
     def observation(self, state: State) -> Tensor:
-        return filled(state, 1)[:, None, None]
+        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
         if self._continuous:
             return continuous_action(filled(state, 0)[:, None, None])
-        return discrete_action(torch.zeros_like(state["step"])[:, None])
+        return first_choice(state)
 
     def best_value(self, state: State, gamma: float) -> Tensor:
         return filled(state, self.config.reward)
@@ -181,7 +181,7 @@ class HybridConfig(BlindConfig):
 
 
 @final
-class HybridProbe(ProbeWorld):
+class HybridProbe(SignProbe):
     """A choice of two and a number in [-1, 1]; the observation x is -1 or 1.
 
     The reward is 1 for the right choice (1 if x > 0, else 0), minus the squared distance of the number to x / 2.
@@ -207,16 +207,10 @@ class HybridProbe(ProbeWorld):
         )
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {"x": random_sign(noise[:, 0])}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         x = state["x"][:, None]
         right = action.discrete[..., 0] == (x > 0)
         return ProbeOutcome(reward=right.float() - (action.continuous[..., 0] - x / 2).square())
-
-    def observation(self, state: State) -> Tensor:
-        return (state["x"] * (not self.config.blind))[:, None, None]
 
     def best_action(self, state: State) -> ProbeAction:
         x = state["x"][:, None, None]

@@ -307,19 +307,43 @@ class ProbeWorld(World):
         return cells
 
 
+class StatelessProbe(ProbeWorld):
+    """A probe whose state is the number of steps taken."""
+
+    def initial_state(self, noise: Tensor) -> State:
+        return {}
+
+
+class SignProbe(ProbeWorld):
+    """A probe whose state and observation is a random number `x`, -1 or 1; the observation is 0 if `blind`."""
+
+    config: BlindConfig
+
+    def initial_state(self, noise: Tensor) -> State:
+        return {"x": torch.where(noise[:, 0] < 0.5, -1.0, 1.0)}
+
+    def observation(self, state: State) -> Tensor:
+        return (state["x"] * (not self.config.blind))[:, None, None]
+
+
 def feature_space(size: int, low: float = 0.0, high: float = 1.0) -> spaces.Box:
     """Returns the space of `size` features."""
     return spaces.Box(low, high, (size,))
 
 
-def random_sign(noise: Tensor) -> Tensor:
-    """Returns -1 or 1 with equal probability for noise [B]."""
-    return torch.where(noise < 0.5, -1.0, 1.0)
-
-
 def random_label(noise: Tensor, count: int | Tensor) -> Tensor:
     """Returns 0 .. count - 1 with equal probability for noise [..], int64."""
     return (noise * count).long().clamp(max=count - 1)
+
+
+def constant_observation(state: State) -> Tensor:
+    """Returns an observation that is always 1: [B, 1, 1]."""
+    return filled(state, 1)[:, None, None]
+
+
+def first_choice(state: State) -> ProbeAction:
+    """Returns choice 0 of a single agent, the best action if all are equal."""
+    return discrete_action(torch.zeros_like(state["step"])[:, None])
 
 
 def discrete_action(choice: Tensor) -> ProbeAction:

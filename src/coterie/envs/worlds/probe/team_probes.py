@@ -17,6 +17,8 @@ from coterie.envs.worlds.probe.task import (
     ProbeSpec,
     ProbeWorld,
     Reference,
+    StatelessProbe,
+    constant_observation,
     continuous_action,
     discrete_action,
     feature_space,
@@ -33,7 +35,7 @@ class RolesConfig(ProbeConfig):
 
 
 @final
-class RolesProbe(ProbeWorld):
+class RolesProbe(StatelessProbe):
     """All agents have equal observations; agent i receives 1 for choice i and 0 for others."""
 
     Config = RolesConfig
@@ -57,15 +59,12 @@ class RolesProbe(ProbeWorld):
         )
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         agent = torch.arange(self.config.agents, device=action.discrete.device)
         return ProbeOutcome(reward=(action.discrete[..., 0] == agent).float())
 
     def observation(self, state: State) -> Tensor:
-        return filled(state, 1)[:, None, None]
+        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
         agent = torch.arange(self.config.agents, device=state["step"].device)
@@ -80,7 +79,7 @@ class AdditiveConfig(ProbeConfig):
 
 
 @final
-class AdditiveProbe(ProbeWorld):
+class AdditiveProbe(StatelessProbe):
     """The group receives the sum of the values of both agents' choices: 0, 1, 2 for agent 0 and 3, 0, 1 for agent 1.
 
     Agents observe their identity.
@@ -109,9 +108,6 @@ class AdditiveProbe(ProbeWorld):
         )
         super().__init__(probe, with_state)
 
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
-
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         values = torch.tensor(self.VALUES, device=action.discrete.device).expand(len(action.discrete), -1, -1)
         return ProbeOutcome(group_reward=values.gather(2, action.discrete).sum((1, 2)))
@@ -131,7 +127,7 @@ class IrrelevantConfig(ProbeConfig):
 
 
 @final
-class IrrelevantProbe(ProbeWorld):
+class IrrelevantProbe(StatelessProbe):
     """The group receives 1 for agent 0's choice 1 and -1 for its other choice. Agent 1's choices have no effect."""
 
     Config = IrrelevantConfig
@@ -153,9 +149,6 @@ class IrrelevantProbe(ProbeWorld):
             has_group_reward=True,
         )
         super().__init__(probe, with_state)
-
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
 
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(group_reward=2.0 * action.discrete[:, 0, 0] - 1)
@@ -252,7 +245,7 @@ class SumConfig(ProbeConfig):
 
 
 @final
-class SumProbe(ProbeWorld):
+class SumProbe(StatelessProbe):
     """Each agent chooses a number in [-1, 1]; the group reward is minus the squared distance of their sum from 1."""
 
     Config = SumConfig
@@ -275,9 +268,6 @@ class SumProbe(ProbeWorld):
             has_group_reward=True,
         )
         super().__init__(probe, with_state)
-
-    def initial_state(self, noise: Tensor) -> State:
-        return {}
 
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(group_reward=-(action.continuous.sum((1, 2)) - 1).square())
