@@ -126,6 +126,18 @@ def test_observations_of_dead_agents_have_no_effect(kind, tmp_path):
     assert results[0][0] != results[2][0], "negative control: observations of living agents have an effect"
 
 
+def test_the_gradient_is_taken_at_random_points_between_demonstrations_and_play(tmp_path):
+    signal, collector = made(coins(), tmp_path / "demos", repeat, activation="tanh")
+    rollout = rollout_of(collector)
+    inputs = signal.inputs({name: x[:-1] for name, x in rollout.obs.items()}, rollout.action)
+    repeated = {name: x[:1, :1].expand(8, 16, *x.shape[2:]).flatten(0, 1) for name, x in inputs.items()}
+    opposite = {name: 1 - x for name, x in repeated.items()}
+    same = signal.interpolated_gradients(repeated, repeated)
+    different = signal.interpolated_gradients(repeated, opposite)
+    assert torch.equal(same, same[:1].expand_as(same))
+    assert len(different[:, 0].unique(dim=0)) > 100  # of 128
+
+
 @pytest.mark.slow
 def test_the_penalty_limits_the_gradient(tmp_path):
     steep, collector = made(coins(), tmp_path / "demos", repeat, penalty=0.0)

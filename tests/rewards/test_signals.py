@@ -125,6 +125,18 @@ def test_icms_reward_is_the_error_of_its_forward_model_and_at_most_one_when_weig
     assert float(one.reward(rollout).max()) == 2.0
 
 
+def test_beta_weights_icms_forward_loss_and_one_minus_beta_its_inverse_loss():
+    for beta, unchanged, changed in ((1.0, "inverse_model", "forward_model"), (0.0, "forward_model", "inverse_model")):
+        one, collector = made("icm", walk(), beta=beta)
+        before = {name: [x.clone() for x in getattr(one.models, name).parameters()] for name in (unchanged, changed)}
+        rollout = rollout_of(collector)
+        one.reward(rollout)
+        one.update(rollout)
+        after = {name: list(getattr(one.models, name).parameters()) for name in before}
+        assert all(map(torch.equal, before[unchanged], after[unchanged]))
+        assert not any(map(torch.equal, before[changed], after[changed]))
+
+
 @pytest.mark.slow
 def test_icms_inverse_model_learns_only_actions_with_visible_outcomes():
     loss = {}
@@ -185,6 +197,17 @@ def test_observations_are_normalized_and_clipped():
     other.reward(rollout)
     other.update(rollout)
     assert float(other.obs_normalizer({"agent": torch.full((1, 1, 2), 1e4)})["agent"].max()) == 1e4
+
+
+@pytest.mark.parametrize(("name", "timesteps"), [("icm", slice(None, -1)), ("rnd", slice(1, None))])
+def test_statistics_are_of_the_observations_that_a_signal_reads(name: str, timesteps: slice):
+    """The present ones for ICM, the next ones for RND: their mean is normalized to zero."""
+    one, collector = made(name, walk())
+    rollout = rollout_of(collector)
+    one.reward(rollout)
+    one.update(rollout)
+    mean = rollout.obs["agent"][timesteps][observed_outcome(rollout)].mean(0)
+    torch.testing.assert_close(one.obs_normalizer({"agent": mean.view(1, 1, 2)})["agent"], torch.zeros(1, 1, 2))
 
 
 def test_rewards_are_divided_by_the_standard_deviation_of_their_returns():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from coterie.core.types import Step
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from coterie.training.inference import inference_context
-from coterie.training.rollout_builder import mask_rewards
+from coterie.training.rollout_builder import mask_rewards, truncate_before_lost
 from tinyruns import all_finite
 from worlds import Counter
 
@@ -144,3 +146,23 @@ def test_one_thread_steps_and_acts_if_a_batch_is_little_work(num_envs: int, unit
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_lost_step_truncates_the_living_agents_of_the_step_before() -> None:
+    no = torch.zeros(3, 1, dtype=torch.bool)
+    lost, alive = torch.tensor([[False], [False], [True]]), torch.tensor([True, False, True]).expand(3, 1, 3)
+    outcome = Step(
+        reward=torch.zeros(3, 1, 3),
+        group_reward=torch.zeros(3, 1, 1),
+        terminated=torch.tensor([False, False, True]).expand(3, 1, 3),
+        truncated=no.unsqueeze(-1).expand(3, 1, 3),
+        episode_terminated=no,
+        episode_truncated=no,
+        metrics={},
+    )
+    changed = truncate_before_lost(outcome, lost, alive)
+    assert changed.episode_truncated[:, 0].tolist() == [False, True, False]
+    assert changed.truncated[:, 0].tolist() == [[False] * 3, [True, False, False], [False] * 3]
+    ended = truncate_before_lost(replace(outcome, episode_terminated=~no), lost, alive)
+    assert not ended.episode_truncated.any()
+    assert not ended.truncated.any()

@@ -139,6 +139,15 @@ def test_the_oldest_snapshot_is_replaced():
     assert [pool.numbers[slot] for slot in pool.oldest_first()] == [1, 2]
 
 
+def test_the_next_replaced_slot_is_that_of_the_oldest_snapshot():
+    policy, _, _ = setting("algo=mappo")
+    pool, replaced = SnapshotPool(policy, 2), []
+    for _ in range(4):
+        replaced.append(pool.next_replaced_slot)
+        pool.add()
+    assert replaced == [None, None, 1, 2]
+
+
 def test_a_snapshot_does_not_change_with_the_policy():
     policy, _, _ = setting("algo=mappo", "algo.normalize_obs=true")
     pool = SnapshotPool(policy, 2)

@@ -32,6 +32,8 @@ def test_an_agent_that_meets_the_dragon_terminates_and_the_others_continue():
     assert row.acted.all()
     assert not row.first.any()
     assert (row.obs["agent"][0, 0] == 0).all()
+    assert row.state["global"][0, 1:5].tolist() == [0, 0, 0, 0]
+    assert row.state["global"][0, 5:9].tolist() == [-1, -1, 1, 0]
     assert row.action_mask["agent"][0, 0].all()
     result, row = step(env, "up", "stay", "stay")
     assert not result.terminated.any()

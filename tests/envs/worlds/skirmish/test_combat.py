@@ -280,7 +280,7 @@ def test_enemies_pursue_visible_units_or_walk_to_the_team_start():
 
 def test_enemies_target_the_nearest_or_the_weakest_within_reach():
     places = [(10.0, 16.0), (9.0, 16.0), (8.0, 16.0), (13.0, 16.0), GONE, GONE]
-    health = [45, 20, 10, 45, 0, 0]
+    health = [45, 40, 10, 45, 0, 0]  # more points than the squared distances, which are not compared with them
     chosen = {}
     for focus in ("nearest", "weakest"):
         env = env_of("3m", enemy_focus=focus)
