@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 if the output was closed, 2 for a user error, 3 for a non-finite number or a
             failed environment, 130 if interrupted.
     """
-    from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
+    from coterie.core.errors import ReportedError, UserError
 
     # Set before PyTorch is loaded: waiting threads spin briefly and then sleep. On two idle cores this keeps 93% of the
     # speed. If other processes use the cores, longer spinning makes two threads many times slower than one.
@@ -40,10 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return _report("interrupted", INTERRUPTED)
-    except UserError as error:
-        return _report(str(error), USER_ERROR)
-    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
-        return _report(str(error), FAILED)
+    except ReportedError as error:
+        return _report(str(error), USER_ERROR if isinstance(error, UserError) else FAILED)
 
 
 def _report(message: str, code: int) -> int:
@@ -51,7 +49,9 @@ def _report(message: str, code: int) -> int:
         import traceback
 
         traceback.print_exc()
-    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
+    from coterie.core.terminal import print_message
+
+    print_message(message)
     return code
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
 
 from coterie.config.overrides import canonical, combinations, parse, parse_all
+from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
+from mutations import FUZZ, assert_one_line, mutated
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,47 @@ def test_abbreviated_keys_are_expanded():
     assert canonical("teams.adversary.algo") == "teams.adversary.algo.name"
     assert canonical("teams.adversary.run") == "teams.adversary.algo.run"
     assert canonical("algo.lr") == "algo.lr"
+
+
+# -------------------------------------------------------------------------------------------------------- hostile text
+
+SETTING = b"""teams.row.algo.hidden_sizes=[64, {a: 1e-3, 'b c': "d\\"e"}, null, -2_000],1.5,text"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a=" + "[" * 5000, "more than 50 nested lists and mappings. Write it flat"),
+        ("a=" + "{b: " * 5000, "more than 50 nested lists and mappings"),
+        ("a=" + "9" * 5000, r"the integer 9+\.\.\. has more than 64 bits\. Write a smaller one"),
+        ("a=\x1b]0;x", r"'a=\\x1b\]0;x': contains the control character '\\\\x1b'\. Remove it"),
+        ("a=\x00", "contains the control character"),
+        ("a=\udcff", "contains the control character"),
+        ("a" * 201 + "=1", "is not a key"),
+        ("x" * 5000, "expected key=value"),
+    ],
+)
+def test_a_hostile_setting_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refusal:
+        parse(text)
+    assert_one_line(str(refusal.value))
+    assert len(str(refusal.value)) < 400
+
+
+@FUZZ
+@given(content=mutated(SETTING))
+def test_mutated_settings_are_parsed_or_refused_in_one_line(content: bytes) -> None:
+    try:
+        parse_all([content.decode(errors="surrogateescape")])
+    except UserError as error:
+        assert_one_line(str(error))
+
+
+@pytest.mark.slow
+@settings(FUZZ, max_examples=100)  # a configuration takes much longer than parsing
+@given(content=mutated(b"algo.hidden_sizes=[64,32]"), other=mutated(b"env.num_agents=3"))
+def test_mutated_settings_are_resolved_or_refused_in_one_line(content: bytes, other: bytes) -> None:
+    try:
+        resolve([content.decode(errors="surrogateescape"), other.decode(errors="surrogateescape")])
+    except UserError as error:
+        assert_one_line(str(error))

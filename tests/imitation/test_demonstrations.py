@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -133,7 +134,17 @@ def _edit_metadata(path: Path, change) -> None:
     size = int.from_bytes(content[:8], "little")
     entry = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY])
     change(entry)
-    path.write_bytes(safetensors.torch.save(safetensors.torch.load(content), {METADATA_KEY: json.dumps(entry)}))
+    _write(path, json.dumps(entry))
+
+
+def _write(path: Path, metadata: str) -> None:
+    """Replaces the metadata of a file, and the checksum if it still has one."""
+    content = safetensors.torch.save(safetensors.torch.load(path.read_bytes()), {METADATA_KEY: metadata})
+    stated = re.search(rb'sha256\\": \\"([0-9a-f]{64})', content)
+    if stated:
+        content = content.replace(stated[1], b"0" * 64, 1)
+        content = content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1)
+    path.write_bytes(content)
 
 
 def _put_role(key, value):
@@ -148,7 +159,7 @@ FILES = {
     "contains no demonstrations: its metadata has no entry": lambda path: path.write_bytes(
         safetensors.torch.save({"x": torch.zeros(1)})
     ),
-    "has format 9, but this version of coterie reads format 1. Update": lambda path: _edit_metadata(
+    "has format 9, but this version of coterie reads format 2. Update": lambda path: _edit_metadata(
         path, lambda s: s.update(format=9)
     ),
     "has format 'x', .*Record it again": lambda path: _edit_metadata(path, lambda s: s.update(format="x")),

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
 from coterie.core.errors import UserError
 from coterie.runs.loggers import (
@@ -21,8 +22,11 @@ from coterie.runs.loggers import (
     NullLogger,
     TensorBoardLogger,
     WandbLogger,
+    complete_bytes,
     read,
 )
+from coterie.runs.summary import summarize
+from mutations import FUZZ, assert_one_line, mutated
 
 ROW = {"steps": 10, "eval/adversary/return_mean": 1.5, "loss/policy": math.nan}
 
@@ -157,11 +161,32 @@ def test_reading_ignores_an_incomplete_last_line_and_converts_null_to_nan(tmp_pa
     assert read(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b"\xff", b""])
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b"3", b"\xff", b"", b"{}", b'{"steps": 2, "a": "x"}', b'{"steps": 2, "a": []}']
+)
 def test_reading_raises_an_error_that_names_an_invalid_line(tmp_path, line):
     (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + line + b'\n{"steps": 3}\n')
-    with pytest.raises(UserError, match=r"m: line 2 is not a JSON object\. Remove the line"):
+    with pytest.raises(UserError, match=r"m: line 2 is not a JSON object of numbers with `steps`\. Remove the line"):
         read(tmp_path / "m")
+
+
+ENTRIES = b"".join(
+    b'{"steps": %d, "eval/a/return_mean": %f, "selfplay/elo": null, "time/wall_s": 1e-3, "lesson/index": 1}\n' % (i, i)
+    for i in range(3)
+)
+
+
+@FUZZ
+@given(content=mutated(ENTRIES))
+def test_mutated_metrics_are_read_and_summarized_or_refused_in_one_line(content, tmp_path):
+    (tmp_path / "m").write_bytes(content)
+    try:
+        assert complete_bytes(tmp_path / "m", 10**6) <= len(content)
+        rows = read(tmp_path / "m")
+    except UserError as error:
+        assert_one_line(str(error))
+    else:
+        assert all(line.isprintable() for line in summarize(tmp_path, rows, 100).text().splitlines())
 
 
 def test_reading_a_folder_is_a_one_line_error(tmp_path):

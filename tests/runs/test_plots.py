@@ -297,7 +297,7 @@ def test_runs_that_cannot_be_plotted_raise_one_line_errors(tmp_path):
     with pytest.raises(UserError, match=r"b: no returns to plot yet. Train longer.$"):
         plot([make(tmp_path / "b", points=0)])
     (run / "config.yaml").write_text("a: [")
-    with pytest.raises(UserError, match=r"config.yaml: cannot be read \(while parsing a flow node\)"):
+    with pytest.raises(UserError, match=r"config.yaml:1: invalid YAML: expected the node content"):
         plot([run])
     with pytest.raises(UserError, match="plot: no returns to plot yet"):
         plot([])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ from coterie.cli.play import play, view
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
+from coterie.core.terminal import print_line
 
 app = typer.Typer(
     name="coterie",
@@ -50,7 +50,7 @@ def _version(requested: bool) -> None:
     if requested:
         from importlib import metadata
 
-        print(metadata.version("coterie"))
+        print_line(metadata.version("coterie"))
         raise typer.Exit
 
 
@@ -117,7 +117,8 @@ def train(
 
         planned = sweep.plan(overrides, config)
         if print_:
-            print("\n".join(sweep.shell_commands(planned, config)))
+            for line in sweep.shell_commands(planned, config):
+                print_line(line)
             return 0
         return sweep.run_all(planned, config, jobs, json)
     from coterie.config.resolve import resolve
@@ -129,7 +130,8 @@ def train(
 
         check_teams(resolved.config)
 
-        sys.stdout.write(to_yaml(resolved))
+        for line in to_yaml(resolved).splitlines():
+            print_line(line)
         return 0
     from coterie.commands import train as command
 
@@ -230,7 +232,7 @@ def plot(
     from coterie.runs.plots import plot as draw
 
     for file in draw(runs, out):
-        print(file)
+        print_line(str(file))
     return 0
 
 
@@ -258,7 +260,8 @@ def check_env(
         findings = [vars(finding) for finding in report.findings]
         print_json({"env": name, "ok": report.ok, "findings": findings, "summary": report.summary})
     else:
-        sys.stdout.write(report.render(max(60, min(120, shutil.get_terminal_size().columns))))
+        for line in report.render(max(60, min(120, shutil.get_terminal_size().columns))).splitlines():
+            print_line(line)
     return 0 if report.ok else 1
 
 

@@ -10,6 +10,7 @@ import typer
 
 from coterie.cli.options import AlgoName, Checkpoint, EnvName, Json, Mode, RunOrOverrides, Seed, Trust, run_or_settings
 from coterie.core.json_output import print_json
+from coterie.core.terminal import print_line
 
 Out = Annotated[
     Path | None,
@@ -52,7 +53,7 @@ def record(
 
         target, demos = recording.record_baseline(resolve(settings), options)
     report = {"file": str(target), "valid": True, "errors": [], **recording.describe(demos)}
-    print(f"wrote {target}", file=sys.stderr)
+    print_line(f"wrote {target}", sys.stderr)
     return _print_report(report, json)
 
 
@@ -91,15 +92,15 @@ def _print_report(report: dict[str, Any], json: bool) -> int:
         print_json(report)
         return 0
     for error in report["errors"]:
-        print(f"invalid: {error}")
+        print_line(f"invalid: {error}")
     if report["valid"]:
         _print_content(report)
     for line in report.get("mismatches", []):
-        print(f"does not match: {line}")
+        print_line(f"does not match: {line}")
     for key, difference in report.get("differences", {}).items():
-        print(f"matches, but env.{key}: {difference}")
+        print_line(f"matches, but env.{key}: {difference}")
     if report["valid"] and report.get("fits", False) and not report["differences"]:
-        print("matches the environment")
+        print_line("matches the environment")
     return 0
 
 
@@ -108,10 +109,12 @@ def _print_content(report: dict[str, Any]) -> None:
 
     length, source = report["length"], report["made"]
     steps = f"{length['min']} to {length['max']}" if length["min"] < length["max"] else f"{length['min']}"
-    print(f"{report['episodes']:,} episodes of {report['env']}, {report['timesteps']:,} steps ({steps} per episode)")
+    print_line(
+        f"{report['episodes']:,} episodes of {report['env']}, {report['timesteps']:,} steps ({steps} per episode)"
+    )
     for team, policy in source.get("teams", {}).items():
         run = f", {source['run']} at {source['steps']:,} steps" if "run" in source else ""
-        print(f"team {team} played by {policy['algorithm']} ({policy['mode']}{run})")
+        print_line(f"team {team} played by {policy['algorithm']} ({policy['mode']}{run})")
     returns = [
         [group, *(f"{statistics[key]:.4g}" for key in ("mean", "std", "min", "max"))]
         for group, statistics in report["returns"].items()

@@ -11,6 +11,7 @@ import typer
 from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report
 from coterie.core.errors import UserError
 from coterie.core.json_output import print_json
+from coterie.core.terminal import print_line, print_message
 
 
 def league(
@@ -52,7 +53,7 @@ def league(
     settings = [*([f"env={env}"] if env else []), *(word for word in members or [] if word.startswith("env."))]
 
     def progress(pair: str) -> PeriodicProgress:
-        return PeriodicProgress(lambda line: print(f"coterie: {line}", file=sys.stderr), pair)
+        return PeriodicProgress(print_message, pair)
 
     options = command.LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
     result = command.league(named, settings, options, progress)
@@ -61,14 +62,15 @@ def league(
         raise UserError(f"--out {target}: unsupported file type. Expected .png or .svg.")
     target.parent.mkdir(parents=True, exist_ok=True)
     command.draw(result).savefig(target, dpi=150)
-    print(f"wrote {target}", file=sys.stderr)
+    print_line(f"wrote {target}", sys.stderr)
     if json:
         print_json(result.report() | {"plot": str(target)})
         return 0
     from coterie.runs.tables import print_table
 
     for title, columns, rows in command.tables(result):
-        print(f"\n{title}")
+        print_line()
+        print_line(title)
         print_table(columns, rows)
     return 0
 

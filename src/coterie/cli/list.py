@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.core.json_output import print_json
+from coterie.core.terminal import print_line
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
@@ -57,10 +58,10 @@ def envs(json: Json = False) -> int:
     ]
     print_table(["environment", "agents by role", "observation size", "actions", "step limit"], cells)
     for line in _scripted(rows):
-        print(line)
+        print_line(line)
     for line in _missing(rows):
-        print(line)
-    print("Custom environments: env=package.module:factory or an entry point; see `coterie check-env --help`.")
+        print_line(line)
+    print_line("Custom environments: env=package.module:factory or an entry point; see `coterie check-env --help`.")
     return 0
 
 
@@ -234,7 +235,7 @@ def _spec_of_entry(entry: Any) -> Any:
 def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
     """Returns one dict per setting of a configuration: key, value, origin and meaning."""
     from coterie.config import registry
-    from coterie.config.messages import leaf_fields, show
+    from coterie.config.messages import format_value, leaf_fields
     from coterie.config.resolve import resolve
     from coterie.config.schema import RunConfig, TeamConfig
     from coterie.config.sources import flatten
@@ -252,7 +253,7 @@ def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
     return [
         {
             "key": key,
-            "value": show(value),
+            "value": format_value(value),
             "from": resolved.origins[key],
             "meaning": meanings.get(key) or _meaning(fields.get(key)),
         }
@@ -262,7 +263,7 @@ def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
 
 def print_run_keys() -> None:
     """Prints the run settings with default and meaning, for `coterie train --help`."""
-    from coterie.config.messages import leaf_fields, show
+    from coterie.config.messages import format_value, leaf_fields
     from coterie.config.schema import RunConfig
     from coterie.runs.tables import print_table
 
@@ -273,7 +274,7 @@ def print_run_keys() -> None:
     rows += [["teams.NAME.run", "", "Run whose frozen policy the team uses."]]
     rows += [["teams.NAME.roles", "", "Roles of the team, e.g. [speaker,listener]."]]
     rows += [
-        [key, show(field.get_default(call_default_factory=True, validated_data={})), _meaning(field)]
+        [key, format_value(field.get_default(call_default_factory=True, validated_data={})), _meaning(field)]
         for key, field in fields.items()
         if key not in {"teams"}
         and key.partition(".")[0] not in {"algo", "env"}

@@ -22,6 +22,7 @@ from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
+from coterie.core.terminal import print_message
 from coterie.envs.make import make, spec_of
 from coterie.imitation.demo_checks import find_errors
 from coterie.imitation.demonstrations import Demos, mismatches
@@ -129,7 +130,7 @@ def _progress_bar(config: RunConfig, episodes: int) -> Iterator[ProgressCallback
     if config.progress == "off":
         yield None
     elif not sys.stderr.isatty():
-        yield PeriodicProgress(lambda line: print(f"coterie: {line}", file=sys.stderr), "recording")
+        yield PeriodicProgress(print_message, "recording")
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
+from coterie.core.terminal import print_message
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 from coterie.training.evaluation import evaluate
@@ -89,7 +89,7 @@ def _evaluate(
             episodes=episodes,
             modes=eval_modes(mode, learners),
             seed=seed_of(config.seed if seed is None else seed, "evaluate"),
-            on_progress=None if config.progress == "off" else PeriodicProgress(_print, "evaluation"),
+            on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
         )
     return {
         "env": config.env.name,
@@ -98,7 +98,3 @@ def _evaluate(
         "metrics": found.env_metrics(),
         "teams": found.report(),
     }
-
-
-def _print(line: str) -> None:
-    print(f"coterie: {line}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,12 +19,13 @@ from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
+from coterie.core.terminal import print_message
 from coterie.envs.script_registry import load_script
 from coterie.imitation.demo_batches import load_demos
 from coterie.policies.base import Mode, Policy
 from coterie.policies.remapped import team_mismatch
 from coterie.rewards.rewarded import make_rewarded
-from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
+from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
 
 EvalMode = Literal["auto", "greedy", "sample"]
@@ -201,7 +201,8 @@ def load_run(run: Path, checkpoint: str, device: torch.device) -> TrainedRun:
         algorithms = make_algorithms(config, load_teams(config, device), device, with_rewards=False)
     found = find_checkpoint(folder, checkpoint)
     for name, algorithm in algorithms.items():
-        algorithm.policy.load_state_dict(found.state["algorithms"][name]["policy"])
+        with decoding(found):
+            algorithm.policy.load_state_dict(found.state["algorithms"][name]["policy"])
     return TrainedRun(config, algorithms, found)
 
 
@@ -237,7 +238,7 @@ def find_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
     if which == "auto":
         found = store.load_best() if store.has_best() else store.latest(segments=False)
         if found is not None and found.warning:
-            print(f"coterie: {found.warning}", file=sys.stderr)
+            print_message(found.warning)
     elif which in {"best", "last"}:
         found = store.load_best() if which == "best" else store.latest(segments=False)
         if found is not None and found.warning:

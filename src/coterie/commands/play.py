@@ -12,6 +12,7 @@ from coterie.commands.rendering import Episodes, render_episodes, save_replay
 from coterie.config.resolve import Resolved
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
+from coterie.core.terminal import print_line
 from coterie.envs.video import write_video
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 
@@ -70,5 +71,5 @@ def play(run: Path | None, resolved: Resolved | None = None, options: PlayOption
         show(images, f"{config.algo.name} on {config.env.name}")
         return None
     written = write_video(options.video, images)
-    print(f"wrote {written}", file=sys.stderr)
+    print_line(f"wrote {written}", sys.stderr)
     return written

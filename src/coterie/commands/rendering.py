@@ -13,6 +13,7 @@ import torch
 from coterie.commands.environment import make_environment
 from coterie.config.schema import RunConfig
 from coterie.core.seeds import generator
+from coterie.core.terminal import print_line
 from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
 from coterie.envs.external.replays import with_replays
 from coterie.policies.base import Mode, Policy
@@ -73,7 +74,7 @@ def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
     finally:
         env.close()
     for path in written:
-        print(f"wrote {path}", file=sys.stderr)
+        print_line(f"wrote {path}", sys.stderr)
     return folder
 
 

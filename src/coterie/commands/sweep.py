@@ -22,6 +22,7 @@ from coterie.config.resolve import resolve
 from coterie.config.schema import MAX_DEFAULT_THREADS, available_cores
 from coterie.core.json_output import print_json
 from coterie.core.process import interruptible
+from coterie.core.terminal import print_line
 
 
 @dataclass(frozen=True)
@@ -209,13 +210,12 @@ def _read_error_line(running: _Running, line: str) -> None:
 
 
 def _print(job: Job, line: str) -> None:
-    sys.stderr.write(f"[{job.name}] {line}\n")
-    sys.stderr.flush()
+    print_line(f"[{job.name}] {line}", sys.stderr)
 
 
 def _stop(running: Sequence[_Running]) -> None:
     """Interrupts every process, which then saves its checkpoint and ends."""
-    sys.stderr.write(f"stopping {len(running)} runs after their checkpoints (press Ctrl-C again to kill them)\n")
+    print_line(f"stopping {len(running)} runs after their checkpoints (press Ctrl-C again to kill them)", sys.stderr)
     for job in running:
         job.process.send_signal(signal.SIGINT)
 

@@ -22,9 +22,10 @@ from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserErro
 from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible
 from coterie.core.seeds import seed_of
+from coterie.core.terminal import print_line, print_message
 from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.runs import loggers, plots, reference_scores
-from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
+from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder, describe
 from coterie.runs.progress import PeriodicProgress, Progress, progress
 from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
@@ -133,11 +134,13 @@ def _resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found:
         UserError: If `config.yaml` or `metrics.jsonl` is not that of the checkpoint.
     """
     notes = [found.warning] if found.warning else []
-    notes += require_saved_settings(folder.config_path, saved, found.metadata["config"])
-    logged = loggers.complete_bytes(folder.metrics_path, found.metadata["metrics_bytes"])
-    if logged < found.metadata["metrics_bytes"]:
+    with decoding(found):
+        settings, metrics_bytes = dict(found.metadata["config"]), int(found.metadata["metrics_bytes"])
+    notes += require_saved_settings(folder.config_path, saved, settings)
+    logged = loggers.complete_bytes(folder.metrics_path, metrics_bytes)
+    if logged < metrics_bytes:
         notes.append(
-            f"{folder.metrics_path}: entries are missing, {logged:,} of the {found.metadata['metrics_bytes']:,} bytes "
+            f"{folder.metrics_path}: entries are missing, {logged:,} of the {metrics_bytes:,} bytes "
             "that the checkpoint knows are left"
         )
     if found.steps >= config.steps:
@@ -167,7 +170,8 @@ def _run(session: _Session) -> TrainingResult:
         trainer = _make_trainer(session, metrics_file, display)
         _show_notes(session, display)
         if found is not None:
-            trainer.load(found)
+            with decoding(found):
+                trainer.load(found)
             _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
@@ -218,7 +222,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
 def _show_resume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
-    note = display.print_line if config.progress != "off" else _print
+    note = display.print_line if config.progress != "off" else print_message
     for line in session.notes:
         note(line)
     if not spec.exact_resume:
@@ -277,10 +281,6 @@ def _disk_errors(folder: RunFolder) -> Iterator[None]:
         threading.excepthook = hook
 
 
-def _print(line: str) -> None:
-    print(f"coterie: {line}", file=sys.stderr)
-
-
 # ------------------------------------------------------------------------------------------------- reference returns
 
 
@@ -331,13 +331,13 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
         summary.print(Console(stderr=True))
     else:
         for line in summary.warnings:
-            _print(line)
+            print_message(line)
     if signals and not is_done:
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
-        print(
+        print_line(
             f"{name}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
             f"Resume with: coterie resume {shlex.quote(str(folder.path))}",
-            file=sys.stderr,
+            sys.stderr,
         )
         return TrainingResult(folder.path, summary, _SIGNAL_EXIT_CODE + signals[0])
     return TrainingResult(folder.path, summary, 0)

@@ -6,7 +6,6 @@ they differ, the error explains the difference (`DIFFERENT`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 
 from coterie.config import messages, registry
@@ -14,6 +13,7 @@ from coterie.config.composition import named
 from coterie.config.schema import RunConfig
 from coterie.config.sources import Setting
 from coterie.core.errors import UserError
+from coterie.core.terminal import print_message
 
 EXACT: dict[str, str] = {
     "steps": "total_timesteps total_env_steps env_steps t_max running_steps",
@@ -244,4 +244,4 @@ def _is_builtin(layers: list[list[Setting]]) -> bool:
 def _report(line: str) -> None:
     if line not in _reported:
         _reported.add(line)
-        print(f"coterie: {line}", file=sys.stderr)
+        print_message(line)

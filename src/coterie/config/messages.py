@@ -12,6 +12,8 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from coterie.core.text import shorten
+
 _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 _EXPECTED_BY_ERROR = (
     ("int_", "an integer"),
@@ -106,7 +108,7 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
         meaning = f" ({' '.join(field.description.split()).rstrip('.')})" if field and field.description else ""
         return f"{key}: a value is required{meaning}. Set {key}=VALUE"
     if first["type"] in {"value_error", "assertion_error"}:
-        given = show(first["input"])
+        given = format_value(first["input"])
         place = f"{key}={given}" if field and len(given) <= 80 else key
         return f"{place}: {_plain_message(first)}"
     expected = list(dict.fromkeys(_expected(detail, field) for detail in details))
@@ -156,13 +158,17 @@ def _range(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
 
 def show(value: Any) -> str:
     """Formats a value as on the command line, in at most 80 characters."""
+    return shorten(format_value(value))
+
+
+def format_value(value: Any) -> str:
+    """Formats a value as on the command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ",".join(show(item) for item in value) + "]"
+        return "[" + ",".join(format_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {show(item)}" for key, item in value.items()) + "}"
-    text = " ".join(str(value).split())
-    return text if len(text) <= 80 else text[:77] + "..."
+        return "{" + ", ".join(f"{key}: {format_value(item)}" for key, item in value.items()) + "}"
+    return " ".join(str(value).split())

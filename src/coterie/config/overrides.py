@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.text import find_control_character, parse_integer, shorten
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
-_NUMBER = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf|nan", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(\d+(_\d+)*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?inf|nan", re.IGNORECASE)
+MAX_KEY = 200
+"""Maximum number of characters of a key."""
+_MAX_DEPTH = 50
+"""Maximum number of nested lists and mappings in a value."""
 _WORDS: dict[str, Any] = {"null": None, "~": None, "true": True, "false": False}
 
 
@@ -45,11 +50,15 @@ class Override:
 
 
 def parse_primitive(text: str) -> Any:
-    """Returns the value of an unquoted word: null, a boolean, a number (`1e6`, `2_000_000`), or the text itself."""
+    """Returns the value of an unquoted word: null, a boolean, a number (`1e6`, `2_000_000`), or the text itself.
+
+    Raises:
+        ValueError: If it is an integer of more than 64 bits.
+    """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return parse_integer(text)
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
@@ -60,17 +69,21 @@ def parse(text: str) -> Override:
         UserError: If it is malformed.
     """
     key, equals, value = text.partition("=")
-    key = key.strip()
+    key, shown = key.strip(), shorten(text)
+    if character := find_control_character(text):
+        raise UserError(f"'{shown}': contains the control character {character!r}. Remove it.")
     if not equals:
-        raise UserError(f"'{text}': expected key=value, e.g. algo.lr=3e-4")
+        raise UserError(f"'{shown}': expected key=value, e.g. algo.lr=3e-4")
     if key[:1] in {"+", "~"}:
         raise UserError(
-            f"'{text}': remove the '{key[0]}', because all keys exist already. Write {key.strip('+~')}=VALUE"
+            f"'{shown}': remove the '{key[0]}', because all keys exist already. Write {shorten(key.strip('+~'))}=VALUE"
         )
-    if not _KEY.fullmatch(key):
-        raise UserError(f"'{text}': '{key}' is not a key. A key consists of words joined by dots, e.g. algo.lr=3e-4")
+    if not _KEY.fullmatch(key) or len(key) > MAX_KEY:
+        raise UserError(
+            f"'{shown}': '{shorten(key)}' is not a key. A key consists of words joined by dots, e.g. algo.lr=3e-4"
+        )
     if not value.strip():
-        raise UserError(f"'{text}': the value is missing. Write {key}=VALUE, or {key}=null for none")
+        raise UserError(f"'{shown}': the value is missing. Write {shorten(key)}=VALUE, or {shorten(key)}=null for none")
     values, texts = _Parser(text, value).sweep()
     return Override(key, values, texts)
 
@@ -86,8 +99,8 @@ def parse_all(texts: list[str]) -> list[Override]:
     for override in overrides:
         name = canonical(override.key)
         if name in seen:
-            both = f"'{seen[name].text}' and '{override.text}'"
-            raise UserError(f"{override.key}: given twice, as {both}. Remove one of them.")
+            both = f"'{shorten(seen[name].text)}' and '{shorten(override.text)}'"
+            raise UserError(f"{shorten(override.key)}: given twice, as {both}. Remove one of them.")
         seen[name] = override
     return overrides
 
@@ -115,7 +128,7 @@ class _Parser:
     """Recursive-descent parser of one setting's value."""
 
     def __init__(self, setting: str, text: str):
-        self._setting, self._text, self._position = setting, text, 0
+        self._setting, self._text, self._position, self._depth = setting, text, 0, 0
 
     def sweep(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         values: list[Any] = []
@@ -129,7 +142,7 @@ class _Parser:
             self._expect(",")
 
     def _error(self, problem: str) -> UserError:
-        return UserError(f"'{self._setting}': {problem}")
+        return UserError(f"'{shorten(self._setting)}': {problem}")
 
     def _peek(self) -> str:
         while self._position < len(self._text) and self._text[self._position].isspace():
@@ -138,19 +151,25 @@ class _Parser:
 
     def _expect(self, character: str) -> None:
         if self._peek() != character:
-            raise self._error(f"expected '{character}' after '{self._text[: self._position]}'")
+            raise self._error(f"expected '{character}' after '{shorten(self._text[: self._position])}'")
         self._position += 1
 
     def _value(self, stops: str) -> Any:
         character = self._peek()
-        if character == "[":
-            value = self._list()
-        elif character == "{":
-            value = self._mapping()
+        if character and character in "[{":
+            self._depth += 1
+            if self._depth > _MAX_DEPTH:
+                raise self._error(f"more than {_MAX_DEPTH} nested lists and mappings. Write it flat")
+            value = self._list() if character == "[" else self._mapping()
+            self._depth -= 1
         elif character in {"'", '"'} and character:
             value = self._quoted(character)
         else:
-            return parse_primitive(self._unquoted(stops))
+            word = self._unquoted(stops)
+            try:
+                return parse_primitive(word)
+            except ValueError as error:
+                raise self._error(f"{error}. Write a smaller one, or quotation marks around text") from error
         self._peek()  # Skips trailing whitespace.
         return value
 
@@ -196,7 +215,7 @@ class _Parser:
         while self._peek() != "}":
             key = self._quoted(self._peek()) if self._peek() in {"'", '"'} else self._unquoted(":,}")
             if self._peek() != ":":
-                raise self._error(f"expected ':' after '{key}'")
+                raise self._error(f"expected ':' after '{shorten(key)}'")
             self._position += 1
             items[key] = self._value(",}")
             if self._peek() == ",":

@@ -42,6 +42,15 @@ def _scalar(value: Any) -> str:
     """Returns a value as one line of YAML that has the same meaning in YAML 1.1 and 1.2."""
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
-    if isinstance(value, str) and parse_primitive(value) != value:
+    if isinstance(value, str) and _is_primitive(value):
         return json.dumps(value)  # Text that YAML 1.2 would read as a number, boolean or null.
-    return yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=2**31).strip()[1:-1]
+    shown = not isinstance(value, str) or value.isprintable()  # other text is written with escapes
+    return yaml.safe_dump([value], default_flow_style=True, allow_unicode=shown, width=2**31).strip()[1:-1]
+
+
+def _is_primitive(text: str) -> bool:
+    """True for text that would be read as a number, boolean or null without quotation marks."""
+    try:
+        return parse_primitive(text) != text
+    except ValueError:  # an integer of more than 64 bits
+        return True

@@ -21,7 +21,7 @@ MAX_DEFAULT_THREADS = 8
 def parse_count(value: Any) -> Any:
     """Returns the integer for a count such as 1e6, 2_000_000, 20M or 500k; any other value unchanged."""
     if isinstance(value, str):
-        match = re.fullmatch(r"([\d_]*\.?\d+(?:[eE]\d+)?)\s*([kKmMgGbB]?)", value.strip())
+        match = re.fullmatch(r"((?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE]\d+)?)\s*([kKmMgGbB]?)", value.strip())
         if match:
             value = float(match[1].replace("_", "")) * _SUFFIXES.get(match[2].lower(), 1)
     if isinstance(value, float) and value.is_integer():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from coterie.config import strict_yaml
 from coterie.config.overrides import canonical
 from coterie.core.errors import UserError
 
@@ -31,31 +29,6 @@ class Setting:
         return replace(self, key=key, origin=origin or self.origin)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader with the scalars of YAML 1.2: `1e-4` is a number, `off` and `no` are strings."""
-
-
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf)|\.(nan|NaN)",
-        "-+.0123456789",
-    ),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
-
-
-def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(node.value.replace("_", ""))  # YAML 1.1 would read 010 as 8
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
-
-
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of nested dicts as dotted keys and values; an empty dict is a leaf."""
     for key, value in tree.items():
@@ -67,13 +40,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of `flatten`: dotted keys to nested dicts."""
+    """Inverse of `flatten`: dotted keys to nested dicts. UserError for a key inside of another one's value."""
     tree: dict[str, Any] = {}
     for key, value in leaves.items():
         *sections, last = key.split(".")
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise UserError(f"{key}: '{section}' has a value of its own. Remove one of them.")
         branch[last] = (
             dict(value) if isinstance(value, dict) else value
         )  # a dict value is copied, so that callers can change it
@@ -103,7 +78,7 @@ def from_file(path: Path, saved: bool = False) -> list[Setting]:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {_one_line(error)}") from error
+        raise UserError(f"{path}: cannot be read: {error}") from error
     lines = text.splitlines()
 
     def origin(line: int) -> str:
@@ -137,36 +112,10 @@ def _yaml_files(folder: Any, prefix: str) -> Iterator[str]:
 
 def from_text(text: str, name: str, origin: Callable[[int], str]) -> list[Setting]:
     """Parses YAML text; `origin(line)` returns the origin of each setting. UserError for invalid YAML."""
-    loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return []
-        if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"{name}:{root.start_mark.line + 1}: expected settings, one `key: value` per line")
-        seen: dict[str, Setting] = {}
-        for key, value, line in _leaves(loader, root, ""):
-            _add(seen, Setting(canonical(key), value, origin(line)), f"{name}:{line}: {key}")
-        return list(seen.values())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        if error.context_mark and (mark is None or "stream end" in str(error.problem)):
-            mark = error.context_mark  # an opening bracket or quote that is never closed
-        line = mark.line + 1 if mark else 1
-        raise UserError(f"{name}:{line}: invalid YAML: {_one_line(error.problem or error.context)}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{name}: invalid YAML: {_one_line(error)}") from error
-    finally:
-        loader.dispose()
-
-
-def _leaves(loader: _Loader, mapping: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, Any, int]]:
-    for key_node, node in mapping.value:
-        key = f"{prefix}{loader.construct_object(key_node, deep=True)}"
-        if isinstance(node, yaml.MappingNode) and node.value:
-            yield from _leaves(loader, node, f"{key}.")
-        else:
-            yield key, loader.construct_object(node, deep=True), key_node.start_mark.line + 1
+    seen: dict[str, Setting] = {}
+    for key, value, line in strict_yaml.parse_settings(text, name):
+        _add(seen, Setting(canonical(key), value, origin(line)), f"{name}:{line}: {key}")
+    return list(seen.values())
 
 
 def _add(seen: dict[str, Setting], setting: Setting, where: str) -> None:
@@ -175,10 +124,6 @@ def _add(seen: dict[str, Setting], setting: Setting, where: str) -> None:
     if (setting.key, setting.value) == ("teams", {}):  # saved by runs without team settings
         return
     seen[setting.key] = setting
-
-
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
 
 
 def preset_title(folder: str, name: str) -> str:

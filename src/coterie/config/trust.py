@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.core import strict_json
 from coterie.core.errors import UserError
 
 _PROGRAMS = ("unity/",)
@@ -73,7 +74,7 @@ def require_trust(config_path: Path, settings: Mapping[str, Any]) -> None:
         return
     found = None
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found = json.loads((config_path.parent / "manifest.json").read_text(encoding="utf-8")).get("signature")
+        found = strict_json.parse((config_path.parent / "manifest.json").read_bytes()).get("signature")
     expected = signature(settings)
     if not isinstance(found, str) or expected is None or not hmac.compare_digest(found.encode(), expected.encode()):
         raise UserError(
@@ -85,8 +86,8 @@ def require_trust(config_path: Path, settings: Mapping[str, Any]) -> None:
 def run_folder_of(module_file: Path) -> Path | None:
     """Returns the run folder that contains a module, from which nothing is imported; None for other modules."""
     for folder in module_file.resolve().parents:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            manifest = strict_json.parse((folder / "manifest.json").read_bytes())
             if (folder / "config.yaml").is_file() and "coterie" in manifest.get("versions", {}):
                 return folder
     return None

@@ -8,20 +8,29 @@ import sysconfig
 import traceback
 from collections.abc import Iterable
 
+from coterie.core.text import printable
 
-class UserError(Exception):
+
+class ReportedError(Exception):
+    """An error whose message is one line for the user, without control characters from the values that it quotes."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(" ".join(message.split())))
+
+
+class UserError(ReportedError):
     """A mistake in the user's input. The command line prints its message on one line and exits with code 2."""
 
 
-class NonFiniteError(Exception):
+class NonFiniteError(ReportedError):
     """A NaN or infinite value: the run stops and keeps the last good checkpoint. Exit code 3."""
 
 
-class WorkersFailedError(Exception):
+class WorkersFailedError(ReportedError):
     """Environment workers failed too often: the run stops and keeps the last checkpoint. Exit code 3."""
 
 
-class EnvironmentFailedError(Exception):
+class EnvironmentFailedError(ReportedError):
     """An external environment raised in `step` or `reset`: the run stops and keeps the last checkpoint. Exit code 3.
 
     Its cause is the original exception.
@@ -34,10 +43,6 @@ class EnvironmentFailedError(Exception):
             f"{name} failed in {when}: {one_line(error)}. Fix the environment "
             "(see coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)."
         )
-
-
-REPORTED_ERRORS = (UserError, NonFiniteError, WorkersFailedError, EnvironmentFailedError)
-"""Errors whose message is one line for the user."""
 
 
 def one_line(error: BaseException) -> str:

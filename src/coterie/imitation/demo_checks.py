@@ -108,8 +108,10 @@ def _check_episodes(demos: DemoTensors) -> Iterator[str]:
     if not len(length):
         yield "there are no episodes"
         return
-    if bool((length < 1).any()):
-        yield f"episode {_first(length < 1)[0]} has {int(length.min())} timesteps: expected at least 1"
+    bad = (length < 1) | (length > demos.timesteps)
+    if bool(bad.any()):
+        at = _first(bad)[0]
+        yield f"episode {at} has {int(length[at])} timesteps: expected at least 1, and at most all {demos.timesteps}"
         return
     expected = length.cumsum(0) - length
     if bool((offset != expected).any()):

@@ -74,6 +74,8 @@ class DemoRole:
         prefix = f"role {role.name!r}"
         if not all(isinstance(text, str) and text for text in (role.name, role.group)):
             raise ValueError(f"{prefix}: expected strings as name and group")
+        if role.name in {"episode", "state"}:
+            raise ValueError(f"{prefix}: reserved, because tensors of the episodes have this name")
         is_list = isinstance(role.agents, tuple) and bool(role.agents)
         if not (is_list and all(isinstance(agent, str) for agent in role.agents)):
             raise ValueError(f"{prefix}: expected a list of names as agents")
@@ -81,7 +83,8 @@ class DemoRole:
             raise ValueError(f"{prefix}: expected a list of positive integers as choices")
         bounds = [role.low, role.high]
         if type(role.continuous) is not int or any(
-            not isinstance(x, tuple) or len(x) != role.continuous for x in bounds
+            not isinstance(x, tuple) or len(x) != role.continuous or any(type(y) not in (int, float) for y in x)
+            for x in bounds
         ):
             raise ValueError(f"{prefix}: expected an integer as continuous, and as many numbers as low and high")
         if not role.choices and not role.continuous:

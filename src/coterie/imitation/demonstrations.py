@@ -1,7 +1,8 @@
 """Demonstrations: episodes of one environment in one safetensors file, read without unpickling.
 
-The file's metadata has one entry, `demonstrations`: JSON that describes the environment, the roles and who played. The
-tensors contain the timesteps of all episodes one after the other, R timesteps that were acted on in E episodes:
+The file's metadata has one entry, `demonstrations`: JSON with the file's checksum, which describes the environment, the
+roles and who played. The checksum is the SHA-256 of the whole file with 64 zeros in its place. The tensors contain the
+timesteps of all episodes one after the other, R timesteps that were acted on in E episodes:
 
     episode/offset, episode/length    [E] int64: first timestep and number of timesteps of each episode
     episode/terminated                [E] bool: terminated by the task; otherwise truncated by a limit
@@ -33,18 +34,24 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, sync_folder, write_bytes
 from coterie.core.specs import RoleSpec
+from coterie.core.text import shorten
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action
 from coterie.imitation.demo_checks import find_errors
 from coterie.imitation.demo_roles import DemoRole, unflatten_observation
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file format that is written. Other versions are refused."""
 METADATA_KEY = "demonstrations"
 """Entry of a safetensors file's metadata that identifies demonstrations."""
+_BLANK = b"0" * 64
+"""What is in the place of the checksum while it is computed."""
+_KEYS = {"sha256", "format", "environment", "roles", "made", "seed"}
+"""Keys of the metadata."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Demos:
         tensors: Tensors by name, as listed in the module.
         made: Who played, as plain strings and numbers.
         seed: Seed of the episodes.
-        digest: SHA-256 of the file that they were read from; "" for others.
+        digest: Checksum of the file that they were read from; "" for others.
     """
 
     env: str
@@ -101,8 +108,9 @@ class Demos:
         path = Path(path)
         content = safetensors.torch.save(
             {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in self.tensors.items()},
-            {METADATA_KEY: json.dumps(self._metadata(), allow_nan=False, sort_keys=True)},
+            {METADATA_KEY: json.dumps({"sha256": _BLANK.decode()} | self._metadata(), allow_nan=False)},
         )
+        content = content.replace(_BLANK, hashlib.sha256(content).hexdigest().encode(), 1)
         temporary = path.with_name(f".writing-{path.name}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,12 +163,11 @@ class Demos:
             raise UserError(f"cannot read the demonstrations {path}: {error.strerror}") from error
         try:
             tensors = safetensors.torch.load(content)
-        except (SafetensorError, ValueError, KeyError, OverflowError) as error:
+        except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
             raise UserError(
                 f"{path} is incomplete or not a safetensors file ({error}). Copy it again, or record it again."
             ) from error
-        digest = hashlib.sha256(content).hexdigest()
-        return cls(tensors=tensors, digest=digest, **_parse_metadata(path, content))
+        return cls(tensors=tensors, **_parse_metadata(path, content))
 
 
 def mismatches(demos: Demos, env: str | None, roles: Iterable[RoleSpec]) -> list[str]:
@@ -191,21 +198,54 @@ def to_device(device: torch.device, tree: Tree) -> Tree:
 
 
 def _parse_metadata(path: Path, content: bytes) -> dict[str, Any]:
-    """Returns the fields of `Demos` that are in the metadata. UserError for other files and other formats."""
-    size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
-    if METADATA_KEY not in metadata:
-        raise UserError(f"{path} contains no demonstrations: its metadata has no entry '{METADATA_KEY}'")
+    """Returns the fields of `Demos` that are in the metadata. UserError for other and damaged files, other formats."""
+    header_end = 8 + int.from_bytes(content[:8], "little")
     try:
-        entry = json.loads(metadata[METADATA_KEY])
+        metadata = strict_json.parse(content[8:header_end]).get("__metadata__") or {}
+        if METADATA_KEY not in metadata:
+            raise UserError(
+                f"{path} contains no demonstrations: its metadata has no entry '{METADATA_KEY}'. Record some."
+            )
+        entry = strict_json.parse(metadata[METADATA_KEY])
         version = entry["format"]
         if version != FORMAT:
             fix = "Update coterie." if isinstance(version, int) and version > FORMAT else "Record it again."
-            raise UserError(f"{path} has format {version!r}, but this version of coterie reads format {FORMAT}. {fix}")
-        roles = tuple(DemoRole.from_json(role) for role in entry["roles"])
-        env, params = entry["environment"]["name"], entry["environment"]["parameters"]
-        if not roles or not isinstance(env, str) or not isinstance(params, dict):
-            raise ValueError("expected roles, and an environment with a name and parameters")
-        return {"env": env, "params": params, "roles": roles, "made": entry.get("made", {}), "seed": entry.get("seed")}
+            raise UserError(
+                f"{path} has format {shorten(repr(version))}, but this version of coterie reads format {FORMAT}. {fix}"
+            )
+        if entry["sha256"] != _checksum(content, header_end, entry["sha256"].encode()):
+            raise UserError(f"{path} is corrupt, it does not match its checksum. Copy it again, or record it again.")
+        return _parse_entry(entry) | {"digest": entry["sha256"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"the metadata of {path} is invalid ({type(error).__name__}: {error})") from error
+        reason = shorten(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"the metadata of {path} is invalid ({reason}). Record it again.") from error
+
+
+def _checksum(content: bytes, header_end: int, stated: bytes) -> str:
+    """Returns the SHA-256 of a file with 64 zeros in place of the checksum that it states."""
+    digest = hashlib.sha256(content[:header_end].replace(stated, _BLANK, 1))
+    digest.update(memoryview(content)[header_end:])
+    return digest.hexdigest()
+
+
+def _parse_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns fields of `Demos`. ValueError, KeyError, TypeError or AttributeError if the metadata is invalid."""
+    roles = tuple(DemoRole.from_json(role) for role in entry["roles"])
+    env, params = entry["environment"]["name"], entry["environment"]["parameters"]
+    if not roles or not isinstance(env, str) or not isinstance(params, dict):
+        raise ValueError("expected roles, and an environment with a name and parameters")
+    if unknown := sorted(entry.keys() - _KEYS):
+        raise ValueError(f"unknown key '{unknown[0]}'")
+    made, seed = entry.get("made", {}), entry.get("seed")
+    if not _is_made(made) or not (seed is None or type(seed) is int):
+        raise ValueError("expected `made` as `coterie record` writes it, and an integer or null as seed")
+    return {"env": env, "params": params, "roles": roles, "made": made, "seed": seed}
+
+
+def _is_made(made: Any) -> bool:
+    """Returns True if the description of who played has the form that `coterie record` writes, as far as it goes."""
+    if not isinstance(made, dict) or not isinstance(made.get("teams", {}), dict):
+        return False
+    teams = made.get("teams", {}).values()
+    has_steps = "run" not in made or type(made.get("steps")) is int
+    return has_steps and all(isinstance(team, dict) and {"algorithm", "mode"} <= team.keys() for team in teams)

@@ -237,7 +237,7 @@ class Recording:
                     f"{path}: cannot be read ({error.strerror or error}). "
                     "Expected a file written by `coterie play --record FILE`."
                 ) from error
-            except (ValidationError, zipfile.BadZipFile, ValueError, KeyError) as error:
+            except Exception as error:  # zipfile raises many kinds for damaged archives
                 raise UserError(
                     f"{path}: {_describe_error(error)}. Expected a file written by `coterie play --record FILE`."
                 ) from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from coterie.core.errors import UserError
+from coterie.core.terminal import print_line
 from coterie.playing.server import Files, Server
 
 
@@ -44,7 +45,7 @@ def require_server() -> None:
 def serving(address: Address, page: str, files: Files, welcome: Callable[[], list[bytes]]) -> Iterator[Server]:
     """Context with a running server; prints its address."""
     with Server(address.host, address.port, page=page, files=files, welcome=welcome) as server:
-        print(f"Open {server.url} in a browser. Press Ctrl-C to stop.", file=sys.stderr, flush=True)
+        print_line(f"Open {server.url} in a browser. Press Ctrl-C to stop.", sys.stderr)
         if address.open_browser:
             webbrowser.open(server.url)
         yield server

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from coterie.core.terminal import print_line
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game
 from coterie.playing.page import Address, require_server, serving, until_interrupted
@@ -35,7 +36,7 @@ def play_by_hand(game: Game, title: str, fps: float, record: Path | None, addres
         with until_interrupted():
             _run(session, server)
     if record is not None:
-        print(f"wrote {record}", file=sys.stderr)
+        print_line(f"wrote {record}", sys.stderr)
 
 
 def _run(session: Session, server: Server) -> None:

@@ -21,19 +21,20 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core import segments as segment_files
+from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, sync_folder, write_bytes, write_text
 from coterie.core.segments import CorruptError
 from coterie.core.serialize import Parts, compare, decode, encode
+from coterie.core.text import shorten
 
 __all__ = ["FORMAT", "Checkpoints", "CorruptError", "LoadedCheckpoint", "compare", "load", "save"]
 
@@ -110,7 +111,7 @@ def load(path: Path, *, segments: bool = True) -> tuple[dict, dict]:
     path = Path(path)
     files = _verified(path)
     try:
-        tree = json.loads(files[_TREE])
+        tree = strict_json.parse(files[_TREE])
         number = tree["format"]
         if not isinstance(number, int) or number < 1:
             raise CorruptError(f"checkpoint {path}: format number {number!r}, expected 1 to {FORMAT}")
@@ -127,8 +128,12 @@ def load(path: Path, *, segments: bool = True) -> tuple[dict, dict]:
             {name: segment_files.stored(folder, digest) for name, digest in digests.items()},
         )
         return decode(tree["state"], parts), decode(tree["metadata"], parts)
-    except (KeyError, ValueError, TypeError, SafetensorError) as error:
-        raise CorruptError(f"checkpoint {path}: cannot be decoded ({error!r}). Choose another checkpoint.") from error
+    except UserError:
+        raise
+    except Exception as error:  # the tree may ask for any conversion of any tensor
+        raise CorruptError(
+            f"checkpoint {path}: cannot be decoded ({shorten(repr(error))}). Choose another checkpoint."
+        ) from error
 
 
 def _verified(path: Path) -> dict[str, bytes]:
@@ -209,6 +214,17 @@ class LoadedCheckpoint:
     state: dict
     metadata: dict
     warning: str | None
+
+
+@contextlib.contextmanager
+def decoding(found: LoadedCheckpoint) -> Iterator[None]:
+    """Context that loads the state of a checkpoint into objects. CorruptError if that fails."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CorruptError(
+            f"checkpoint {found.path}: does not fit its run ({shorten(repr(error))}). Choose another checkpoint."
+        ) from error
 
 
 class Checkpoints:
@@ -359,6 +375,6 @@ class Checkpoints:
     def _segment_digests(self, name: str) -> list[str]:
         """Returns the hashes of the segments of a checkpoint. Raises ValueError if it cannot be read."""
         try:
-            return list(json.loads((self.folder / name / _TREE).read_bytes()).get("segments", {}).values())
-        except OSError as error:
+            return list(strict_json.parse((self.folder / name / _TREE).read_bytes()).get("segments", {}).values())
+        except (OSError, AttributeError) as error:
             raise ValueError(str(error)) from error

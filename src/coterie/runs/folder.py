@@ -17,8 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from coterie.core import strict_json
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, without_links, write_text
+from coterie.runs.manifest import read_manifest
 
 try:
     import fcntl
@@ -169,15 +171,12 @@ class RunFolder:
 
     def read_manifest(self) -> dict[str, Any]:
         """Returns the manifest. Raises UserError if it cannot be read."""
-        try:
-            return json.loads(self.manifest_path.read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.manifest_path}: cannot be read ({error}). Restore it from a backup.") from error
+        return read_manifest(self.manifest_path)
 
     def require_supported_version(self) -> None:
         """Raises UserError if the run was written by version 0.1, whose settings and checkpoints cannot be read."""
         with contextlib.suppress(OSError, ValueError, AttributeError):  # reported when the manifest is needed
-            version = str(json.loads(self.manifest_path.read_text()).get("versions", {}).get("coterie"))
+            version = str(strict_json.parse(self.manifest_path.read_bytes()).get("versions", {}).get("coterie"))
             if version.startswith("0.1."):
                 raise UserError(
                     f"{self.path}: written by Coterie {version}, whose settings and checkpoints cannot be read. "
@@ -251,7 +250,7 @@ if hasattr(os, "register_at_fork"):
 def _holder(content: bytes) -> str:
     """Describes the process that wrote the lock file."""
     try:
-        holder = json.loads(content)
+        holder = strict_json.parse(content)
         return f"process {holder['pid']} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
         return "another process"

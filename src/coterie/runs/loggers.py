@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, without_links, write_text
 
@@ -144,7 +145,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     An incomplete last line is ignored. null is read as NaN.
 
     Raises:
-        UserError: If another line is not a JSON object.
+        UserError: If another line is not a JSON object of numbers with `steps`.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -155,7 +156,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     rows = [_parse_row(line) for line in lines]
     for number, row in enumerate(rows[:-1], start=1):
         if row is None:
-            raise UserError(f"{path}: line {number} is not a JSON object. Remove the line.")
+            raise UserError(f"{path}: line {number} is not a JSON object of numbers with `steps`. Remove the line.")
     return [row for row in rows if row is not None]
 
 
@@ -163,7 +164,7 @@ def complete_bytes(path: Path, known: int) -> int:
     """Returns how many of the first `known` bytes of a `metrics.jsonl` are complete lines.
 
     Raises:
-        UserError: If one of these lines is not a JSON object, or the file cannot be read.
+        UserError: If one of these lines is not a JSON object of numbers with `steps`, or the file cannot be read.
     """
     try:
         content = Path(path).read_bytes()[:known]
@@ -174,16 +175,21 @@ def complete_bytes(path: Path, known: int) -> int:
     lines = content.split(b"\n")[:-1]
     for number, line in enumerate(lines, start=1):
         if _parse_row(line) is None:
-            raise UserError(f"{path}: line {number} is not a JSON object. Remove the line.")
+            raise UserError(f"{path}: line {number} is not a JSON object of numbers with `steps`. Remove the line.")
     return sum(len(line) + 1 for line in lines)
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:
-    """Parses one line. None if it is not a JSON object."""
+    """Parses one line. None if it is not a JSON object of numbers with the steps."""
     try:
-        return {name: math.nan if value is None else value for name, value in json.loads(line).items()}
-    except (ValueError, AttributeError):
+        row = strict_json.parse(line)
+    except ValueError:
         return None
+    if not isinstance(row, dict) or type(row.get("steps")) is not int:
+        return None
+    if not all(value is None or type(value) in (int, float) for value in row.values()):
+        return None
+    return {name: math.nan if value is None else value for name, value in row.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- other views

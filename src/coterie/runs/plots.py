@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from coterie.config.sources import from_file
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, write_bytes
 from coterie.core.metrics import by_team
+from coterie.core.text import printable
 from coterie.runs.folder import RunFolder, runs_below
 from coterie.runs.loggers import read
 
@@ -106,18 +107,14 @@ class Run:
     def load(cls, path: Path) -> Run:
         """Loads the run in a folder. Raises UserError if there is none or its files cannot be read."""
         run = RunFolder.open(path)
-        try:
-            config = yaml.safe_load(run.config_path.read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{run.config_path}: cannot be read ({reason}). Restore it from a backup.") from error
-        settings = _flatten(config if isinstance(config, dict) else {})
+        settings = {setting.key: setting.value for setting in from_file(run.config_path)}
         manifest = run.read_manifest()
+        seed = settings.get("seed", manifest.get("seed"))
         return cls(
             path=run.path,
-            env=str(settings.get("env.name", settings.get("env", manifest.get("env", "")))),
-            algo=str(settings.get("algo.name", settings.get("algo", manifest.get("algo", "")))),
-            seed=settings.get("seed", manifest.get("seed")),
+            env=str(settings.get("env.name", manifest.get("env", ""))),
+            algo=str(settings.get("algo.name", manifest.get("algo", ""))),
+            seed=seed if isinstance(seed, int) else None,
             settings={key: value for key, value in settings.items() if not key.startswith(_IGNORED_SETTINGS)},
             rows=read(run.metrics_path),
             levels=manifest.get("levels") or {},
@@ -150,14 +147,6 @@ class Run:
         """Returns the team's return for comparison, or None. A run with one team has metrics without a team name."""
         levels = self.levels.get(kind) or {}
         return next(iter(levels.values())) if team == "" and len(levels) == 1 else levels.get(team)
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested settings to dotted keys."""
-    flattened: dict[str, Any] = {}
-    for key, value in tree.items():
-        flattened |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flattened
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -236,6 +225,13 @@ def _label(name: str, members: Sequence[Run]) -> str:
 
 def draw(runs: Sequence[Run]) -> Figure:
     """Draws the figure: one row per environment and team, against steps on the left and wall time on the right."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # dollar signs in names are not formulas
+        return _draw(runs)
+
+
+def _draw(runs: Sequence[Run]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -268,7 +264,7 @@ def draw(runs: Sequence[Run]) -> Figure:
         for kind in _draw_levels((by_steps, by_time), shown, team):
             levels[_LEVEL_NAMES[kind]] = (Line2D([], [], color="0.35", linewidth=1.1, linestyle=_DASHES[kind]),)
         by_steps.set_ylabel(_AREAS[area])
-        by_steps.set_title(" · ".join(word for word in (env, team) if word), loc="left", fontsize=10)
+        by_steps.set_title(" · ".join(printable(word) for word in (env, team) if word), loc="left", fontsize=10)
         _style_axes(by_steps, step_label)
         _style_axes(by_time, time_label)
     handles |= levels

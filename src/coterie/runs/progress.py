@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.core.metrics import by_team
+from coterie.core.terminal import print_line
+from coterie.core.text import printable
 from coterie.runs.plots import sparkline
 
 Mode = Literal["auto", "rich", "lines", "off"]
@@ -196,7 +198,7 @@ class LineProgress(Progress):
         self.print_line(" · ".join([self._state.position(), *returns, *self._state.values()]))
 
     def print_line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print_line(text, self._stream)
 
     def close(self) -> None:
         if self._pending:  # not shown already by an evaluation at the last step
@@ -229,7 +231,7 @@ class RichProgress(Progress):
             self._live.update(self._render(), refresh=True)
 
     def print_line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(printable(text), markup=False, highlight=False)
 
     def close(self) -> None:
         if self._live.is_started:
@@ -241,7 +243,7 @@ class RichProgress(Progress):
 
     def _render(self) -> RenderableType:
         state = self._state
-        lines: list[RenderableType] = [Text(self._heading, style="bold")] if self._heading else []
+        lines: list[RenderableType] = [Text(printable(self._heading), style="bold")] if self._heading else []
         bar = Table.grid(padding=(0, 2, 0, 0), expand=True)
         bar.add_column(ratio=1)
         bar.add_column(no_wrap=True)
@@ -264,7 +266,7 @@ class RichProgress(Progress):
         table.add_column("")
         for team in dict.fromkeys([*training, *evaluation]):
             values = (training.get(team), evaluation.get(team), state.best.get(team))
-            table.add_row(team, *map(number, values), sparkline(state.history.get(team, []), 24))
+            table.add_row(Text(printable(team)), *map(number, values), sparkline(state.history.get(team, []), 24))
         return table
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from coterie.config.schema import RunConfig
 from coterie.core.metrics import by_team
+from coterie.core.text import printable
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
 
@@ -108,7 +109,7 @@ class Summary:
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(self._headline(), style="bold")
+        yield Text(printable(self._headline()), style="bold")
         if self.teams:
             yield ""
             yield self._returns(history=options.max_width >= 100)
@@ -119,8 +120,8 @@ class Summary:
             for rated in [f"Elo of the newest snapshot: {rating:.0f} ± {error:.0f} (untrained policy: 0)"]
         ]
         for block in (
-            [Text(line, style="yellow") for line in self.warnings],
-            [Text(line) for line in comparisons],
+            [Text(printable(line), style="yellow") for line in self.warnings],
+            [Text(printable(line)) for line in comparisons],
             _pairs([(name, str(path)) for name, path in self.files], "dim"),
             _pairs(self.next_commands, "cyan"),
         ):
@@ -161,7 +162,7 @@ class Summary:
         for team in self.teams:
             values = (number(getattr(team, heading)) for heading in columns)
             bars = [sparkline(team.history, 16)] if history else []
-            table.add_row(team.team, *values, f"{team.best_steps:,}", *bars)
+            table.add_row(Text(printable(team.team)), *values, f"{team.best_steps:,}", *bars)
         return table
 
 
@@ -219,7 +220,7 @@ def _elo(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     for row in reversed(rows):
         rating, error = (by_team(row, f"selfplay/{name}") for name in ("elo", "elo_error"))
         if rating:
-            return {team: (rating[team], error[team]) for team in rating}
+            return {team: (rating[team], error.get(team, math.nan)) for team in rating}
     return {}
 
 
@@ -267,7 +268,7 @@ def no_gradient_step_warnings(
 def _values(rows: Sequence[Mapping[str, Any]], team: str, name: str) -> list[float]:
     """Returns the team's values of the metric `name`, oldest first. With one team, metrics have no team name."""
     by_row = (by_team(row, name) for row in rows)
-    return [values[key] for values in by_row for key in (team, "") if key in values]
+    return [values[key] for values in by_row for key in (team, "") if math.isfinite(values.get(key, math.nan))]
 
 
 def _level(levels: Mapping[str, float] | None, team: str) -> float | None:
@@ -279,4 +280,7 @@ def _level(levels: Mapping[str, float] | None, team: str) -> float | None:
 
 def _pairs(pairs: Sequence[tuple[str, str]], style: str) -> list[Text]:
     """Formats pairs as lines that are not wrapped, so that they can be copied."""
-    return [Text.assemble(f"{name:<13}", (value, style), no_wrap=True, overflow="ignore") for name, value in pairs]
+    return [
+        Text.assemble(f"{name:<13}", (printable(value), style), no_wrap=True, overflow="ignore")
+        for name, value in pairs
+    ]

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.core.terminal import print_line
+from coterie.core.text import printable
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a table. Cells may be text, numbers, booleans, None, lists or mappings."""
@@ -15,11 +18,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=None if title is None else Text(printable(title)),
+        title_justify="left",
+        pad_edge=False,
+    )
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(printable(column)), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        table.add_row(*(Text(printable(cell(value))) for value in row))
     # Files and pipes may have long lines. A terminal folds cells to its width.
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     Console(width=200 if wide else None).print(table)
@@ -47,7 +55,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     width = max([12, *map(len, report)])
     for key, value in report.items():
         if not isinstance(value, Mapping):
-            print(f"{key:<{width}} {cell(value)}")
+            print_line(f"{key:<{width}} {cell(value)}")
     for key, value in report.items():
         if not isinstance(value, Mapping) or not value:
             continue

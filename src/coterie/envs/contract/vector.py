@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.errors import REPORTED_ERRORS, EnvironmentFailedError, UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
 
@@ -110,7 +110,7 @@ def reset_env(env: VectorEnv, seed: int | None = None) -> Timestep:
     """
     try:
         return env.reset(seed)
-    except REPORTED_ERRORS:
+    except ReportedError:
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
@@ -127,7 +127,7 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
         return env.step(action)
     except UserError as error:
         raise EnvironmentFailedError(str(error)) from error
-    except REPORTED_ERRORS:
+    except ReportedError:
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error

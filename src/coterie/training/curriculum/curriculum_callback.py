@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from coterie.config.messages import show
+from coterie.config.messages import format_value
 from coterie.core.metrics import Metric, declare
 from coterie.envs.contract.vector import VectorEnv
 from coterie.runs.progress import number
@@ -103,7 +103,9 @@ class CurriculumCallback(Callback):
         self._evaluator.task = eval_lesson
 
     def _announcement(self) -> str:
-        parameters = [f"{name} {show(one.model_dump())}" for name, one in self._lessons.samplers(self.lesson).items()]
+        parameters = [
+            f"{name} {format_value(one.model_dump())}" for name, one in self._lessons.samplers(self.lesson).items()
+        ]
         return f"{self.title} ({', '.join(parameters)})" if parameters else self.title
 
     def on_metrics(self, steps: int, metrics: Mapping[str, float]) -> Sequence[str]:

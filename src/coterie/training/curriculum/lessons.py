@@ -18,11 +18,11 @@ def lesson_of_checkpoint(state: Mapping[str, Any]) -> int | None:
 
 
 def lesson_of_log(config: CurriculumConfig, entries: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the last lesson in a log, e.g. `lesson 2 of 3: far`; "" without a curriculum."""
+    """Returns the last lesson in a log, e.g. `lesson 2 of 3: far`; "" without a curriculum or for another one's log."""
     if not config.lessons:
         return ""
-    number = int(next((entry["lesson/index"] for entry in reversed(entries) if "lesson/index" in entry), 1))
-    return _title(config.lessons, number)
+    number = next((entry["lesson/index"] for entry in reversed(entries) if "lesson/index" in entry), 1)
+    return _title(config.lessons, int(number)) if 1 <= number <= len(config.lessons) else ""
 
 
 def _title(lessons: Sequence[LessonConfig], number: int) -> str:

@@ -1,0 +1,18 @@
+"""Lines on the terminal. Names and values in them come from files, so control characters are shown as escapes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from coterie.core.text import printable
+
+
+def print_line(text: str = "", stream: TextIO | None = None) -> None:
+    """Prints one line, on stdout by default."""
+    print(printable(text), file=stream or sys.stdout, flush=True)
+
+
+def print_message(text: str) -> None:
+    """Prints a message to the user on stderr."""
+    print_line(f"coterie: {text}", sys.stderr)

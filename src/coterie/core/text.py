@@ -1,0 +1,41 @@
+"""Text from outside: files, the command line and names in them. It may be damaged, or made to deceive."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_MAX_DIGITS = 19
+"""Digits of the largest 64-bit integer."""
+
+
+def printable(text: str) -> str:
+    r"""Returns the text with visible escapes, such as `\x1b`, for all characters that are not printable.
+
+    Terminals would obey control characters, and show text with bidirectional overrides in another order.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """Returns the text, cut to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def find_control_character(text: str) -> str | None:
+    """Returns the first control character or lone surrogate except tabs and line breaks; None without."""
+    return next((c for c in text if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\t\n"), None)
+
+
+def parse_integer(text: str) -> int:
+    """Returns the integer that decimal digits with a sign and underscores denote.
+
+    Raises:
+        ValueError: If it needs more than 64 bits, or the text is not an integer.
+    """
+    digits = text.strip().lstrip("+-").replace("_", "").lstrip("0")
+    value = int(text.replace("_", "")) if len(digits) <= _MAX_DIGITS else None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise ValueError(f"the integer {shorten(text, 30)} has more than 64 bits")
+    return value

@@ -1,0 +1,44 @@
+"""Reading of `manifest.json`, which may be damaged or hostile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from coterie.core import strict_json
+from coterie.core.errors import UserError
+
+_FIX = "Restore it from a backup."
+
+
+class _Manifest(BaseModel):
+    """Entries that are used again; others only inform readers of the file."""
+
+    model_config = ConfigDict(strict=True)
+
+    env: str = ""
+    algo: str = ""
+    seed: int | None = None
+    random: dict[str, float | None] | None = None
+    published: dict[str, float | None] | None = None
+    levels: dict[str, dict[str, float | None]] | None = None
+    environment: dict[str, Any] | None = None
+    versions: dict[str, Any] = {}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Returns the content of a `manifest.json`.
+
+    Raises:
+        UserError: If it cannot be read, or an entry that is used again has another type.
+    """
+    manifest = strict_json.read_object(path, _FIX)
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: cannot be read ({place}: {first['msg']}). {_FIX}") from error
+    return manifest

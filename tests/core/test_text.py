@@ -1,0 +1,89 @@
+"""Text from outside."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie
+from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.terminal import print_line, print_message
+from coterie.core.text import find_control_character, parse_integer, printable
+from mutations import FUZZ
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run 1 · 日本 ▁█", "run 1 · 日本 ▁█"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("a\nb\tc\rd\x00\x7f", r"a\nb\tc\rd\x00\x7f"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u202egnp.exe\u2066", r"\u202egnp.exe\u2066"),
+        ("\ud800\U000e0001", r"\ud800\U000e0001"),
+        (r"C:\x1b", r"C:\x1b"),
+    ],
+)
+def test_characters_that_are_not_printable_become_escapes(text, shown):
+    assert printable(text) == printable(shown) == shown
+
+
+@FUZZ
+@given(st.text(st.characters(exclude_categories=())))
+def test_every_text_becomes_printable(text):
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+@pytest.mark.parametrize("text", ["a\x1b", "a\x00", "\x85", "\r", "\ud800"])
+def test_control_characters_are_found(text):
+    assert find_control_character(text) == text[-1]
+
+
+def test_tabs_line_breaks_and_other_text_are_no_control_characters():
+    assert find_control_character("a\tb\nc 日本 é") is None
+
+
+def test_integers_have_at_most_64_bits():
+    assert parse_integer("-9_223_372_036_854_775_808") == -(2**63)
+    assert parse_integer("+0009223372036854775807") == 2**63 - 1
+    for text in ("9223372036854775808", "-9223372036854775809", "9" * 5000):
+        with pytest.raises(ValueError, match="has more than 64 bits"):
+            parse_integer(text)
+
+
+def test_errors_are_one_printable_line_also_after_pickling():
+    for cls in (UserError, NonFiniteError):
+        error = pickle.loads(pickle.dumps(cls("team '\x1b[31m':\n  no\tsuch team")))
+        assert type(error) is cls
+        assert str(error) == r"team '\x1b[31m': no such team"
+
+
+def test_lines_on_the_terminal_have_no_control_characters(capsys: pytest.CaptureFixture[str]):
+    print_line("team \x1b[31m")
+    print_message("team\n\x9b31m")
+    output, errors = capsys.readouterr()
+    assert (output, errors) == ("team \\x1b[31m\n", "coterie: team\\n\\x9b31m\n")
+
+
+def test_only_one_module_prints():
+    """Other modules print through it, or with rich, whose texts are escaped in `runs`."""
+    root = Path(coterie.__file__).parent
+    own_programs = {"core/terminal.py", "envs/external/unity/install.py"}
+    found = [
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in sorted(root.rglob("*.py"))
+        if path.relative_to(root).as_posix() not in own_programs
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Name) and node.func.id == "print")
+            or ast.unparse(node.func) in {"sys.stdout.write", "sys.stderr.write", "typer.echo"}
+        )
+    ]
+    assert found == []
