@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,18 @@ import pytest
 import safetensors.torch
 import torch
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from algo_worlds import Everything, Probe, env_of
+from coterie.commands.demos import describe
 from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec
 from coterie.imitation.demo_checks import episode_returns, find_errors
 from coterie.imitation.demonstrations import METADATA_KEY, Demos, mismatches
 from coterie.imitation.recorder import DemoSource, record
 from coterie.policies.base import Policy, RandomPolicy
+from mutations import FUZZ, assert_one_line, mutate
 
 CPU = torch.device("cpu")
 
@@ -196,6 +201,69 @@ def test_an_unreadable_file_is_a_one_line_error(line, tmp_path):
     with pytest.raises(UserError, match=line.strip()) as caught:
         Demos.read(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_change_anywhere_in_a_file_is_detected(tmp_path):
+    path = tmp_path / "demos"
+    recorded(Everything(), episodes=2).write(path)
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    assert Demos.read(path).digest.encode() in content[:header], "negative control"
+    places = [*range(0, header, 7), *range(header, len(content), 1 + len(content) // 100), len(content) - 1]
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=r"demos.*(record it again|Record it again|Update|Record some)") as refusal:
+            Demos.open(path)
+        assert_one_line(str(refusal.value))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
+def test_a_truncated_file_is_detected(share, tmp_path):
+    path = tmp_path / "demos"
+    recorded(clock(), episodes=2).write(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(UserError, match="demos is incomplete or not a safetensors file"):
+        Demos.open(path)
+
+
+def test_a_changed_tensor_names_the_file_and_the_fix(tmp_path):
+    path = tmp_path / "demos"
+    recorded(clock(), episodes=2).write(path)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(
+        UserError, match=r"demos is corrupt, it does not match its checksum\. Copy it again, or record it again\.$"
+    ):
+        Demos.open(path)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    """A small file and its metadata."""
+    path = tmp_path_factory.mktemp("demos") / "demos"
+    recorded(clock(), episodes=2).write(path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    return path, content, json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY]
+
+
+@pytest.mark.slow
+@FUZZ
+@given(seed=st.integers(0, 2**64 - 1))
+def test_mutated_metadata_is_read_or_refused_in_one_line(seed, recording):
+    """The checksum is that of the mutated file, as an attacker would write it."""
+    path, content, metadata = recording
+    path.write_bytes(content)
+    _write(path, mutate(metadata.encode(), random.Random(seed)).decode(errors="replace"))
+    try:
+        demos = Demos.open(path)
+    except UserError as error:
+        assert_one_line(str(error))
+    else:
+        if not find_errors(demos):
+            json.dumps(describe(demos), allow_nan=False)
 
 
 # -------------------------------------------------------------------------------------------------------------- faults

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -16,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
 from coterie.core import files, serialize
 from coterie.core.errors import UserError
 from coterie.core.segments import Segment, Written
 from coterie.runs import checkpoints
 from coterie.runs.checkpoints import Checkpoints, CorruptError, compare, load, save
+from mutations import FUZZ, assert_one_line, mutated
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -693,3 +696,40 @@ def test_a_killed_process_always_leaves_a_loadable_checkpoint(tmp_path):
             assert found.steps >= before
             before = found.steps
     assert before > 0
+
+
+@pytest.mark.slow
+@FUZZ
+@given(
+    content=mutated(
+        json.dumps(
+            {
+                "format": 1,
+                "metadata": {"dict": {"n": 1}},
+                "state": {
+                    "dict": {
+                        "w": {"tensor": "w"},
+                        "t": {"tuple": [1, {"float": "nan"}]},
+                        "i": {"int": "0xff"},
+                        "x": {"items": [[1, "a"]]},
+                        "a": {"array": {"tensor": "w", "dtype": "int32", "shape": [2]}},
+                        "s": {"segment": "s"},
+                    }
+                },
+                "segments": {"s": "0" * 64},
+            }
+        ).encode()
+    )
+)
+def test_mutated_trees_are_loaded_or_refused_in_one_line(content, tmp_path):
+    """The hashes are those of the mutated files, as an attacker would write them."""
+    if not (tmp_path / "c").exists():
+        save(tmp_path / "c", {"w": torch.zeros(2)}, {})
+    (tmp_path / "c" / "state.json").write_bytes(content)
+    names = ("state.safetensors", "state.json")
+    sums = (f"{hashlib.sha256((tmp_path / 'c' / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+    (tmp_path / "c" / "SHA256SUMS").write_text("".join(sums))
+    try:
+        load(tmp_path / "c", segments=False)
+    except UserError as error:
+        assert_one_line(str(error))

@@ -26,7 +26,19 @@ _KEY_TAGS = {f"{_TAG}str", f"{_TAG}int"}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader with the scalars of YAML 1.2."""
+    """YAML loader with the scalars of YAML 1.2 and limited nesting, at which PyYAML would take quadratic time."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {}
