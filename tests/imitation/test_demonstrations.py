@@ -232,7 +232,8 @@ def test_a_truncated_file_is_detected(share, tmp_path):
 def test_a_changed_tensor_names_the_file_and_the_fix(tmp_path):
     path = tmp_path / "demos"
     recorded(clock(), episodes=2).write(path)
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([1 - content[-1]]))
     with pytest.raises(
         UserError, match=r"demos is corrupt, it does not match its checksum\. Copy it again, or record it again\.$"
     ):
