@@ -263,7 +263,8 @@ def _origins(jobs: dict[str, dict[str, Any]]) -> list[str]:
     return [
         f"*Measured*: date and revision of Coterie ({'; '.join(sorted(machines))}). A star stands for changes that "
         "were not committed, a question mark for an unknown revision. A dagger (†) marks rows whose algorithm, "
-        "environment or settings have changed since, by `python benchmarks/provenance.py`; they were not measured again.",
+        "environment or settings have changed since, by `python benchmarks/provenance.py`; they were not measured "
+        "again.",
     ]
 
 
