@@ -15,9 +15,9 @@ from coterie.nets.config import NetworkConfig
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import action_size
 from coterie.nets.team import (
+    AgentNetwork,
     CentralEncoder,
     CentralInputs,
-    build_agent_network,
 )
 
 
@@ -40,10 +40,10 @@ class ActionValueNetwork(nn.Module):
         super().__init__()
         self.history = None
         if config.rnn != "none":
-            self.history = build_agent_network(obs_size, config.rnn_size, config, generator, sets=sets)
+            self.history = AgentNetwork(obs_size, config.rnn_size, config, generator, sets=sets)
             obs_size = config.rnn_size
         feed_forward = replace(config, rnn="none")
-        self.network = build_agent_network(obs_size + action_features, outputs, feed_forward, generator, sets=sets)
+        self.network = AgentNetwork(obs_size + action_features, outputs, feed_forward, generator, sets=sets)
 
     def encode(self, obs: Tensor, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
         """Returns the history's features of `obs` [.., n, D] and the hidden state; `obs` without a recurrent layer."""

@@ -11,10 +11,10 @@ from coterie.nets.config import NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.team import (
+    AgentNetwork,
     Block,
     CentralEncoder,
     CentralInputs,
-    build_agent_network,
     join_choices,
     parameter_sets,
     team_blocks,
@@ -51,7 +51,7 @@ class CounterfactualCritic(nn.Module):
             obs_encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             in_features = obs_encoder.features + central_size + (block.n if self.obs_agent_id else 0)
             self.obs_encoders[block.name] = obs_encoder
-            self.networks[block.name] = build_agent_network(
+            self.networks[block.name] = AgentNetwork(
                 in_features, block.action_spec.mask_size, config, generator, sets=sets
             )
 

@@ -14,7 +14,7 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.layers import ACTIVATIONS, MLP, Linear, action_size, encode_actions
-from coterie.nets.recurrent import build_rnn, zero_hidden_state
+from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
 
 HEADS = 4
 EPS = 1e-5
@@ -130,7 +130,7 @@ class EntityCritic(nn.Module):
         features = self.body(pooled.flatten(0, 1))
         if self.rnn is not None:
             assert first is not None
-            features, hidden_state = self._recur(features.view(*lead, len(contexts), -1), first, hidden_state)
+            features, hidden_state = unroll(self.rnn, features, first.expand(-1, -1, len(contexts)), hidden_state)
         fraction = fraction.unsqueeze(-1).expand(-1, len(contexts)).reshape(-1, 1)
         return self.head(torch.cat([features, fraction], -1)).view(*lead, len(contexts), -1), hidden_state
 
@@ -144,14 +144,6 @@ class EntityCritic(nn.Module):
         by_obs, by_obs_action = zip(*embeddings, strict=True)
         parts = by_obs if action is None else (*by_obs, *by_obs_action)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
-
-    def _recur(self, x: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
-        """Applies the recurrent layer to x [T, M, C, F] with a hidden state per context: [T M C, H]."""
-        assert self.rnn is not None
-        steps, contexts = len(x), x.shape[-2]
-        inner = {name: value.flatten(0, 1) for name, value in hidden_state.items()}
-        out, inner = self.rnn(x.flatten(1, 2), first.expand(-1, -1, contexts).reshape(steps, -1), inner)
-        return out.flatten(0, 1), {name: value.unflatten(0, (-1, contexts)) for name, value in inner.items()}
 
 
 def redraw_normal(module: nn.Module, units: int, generator: torch.Generator) -> None:

@@ -1,4 +1,4 @@
-"""Recurrent networks: GRU and LSTM over sequences with resets, with a hand-written backward pass.
+"""Recurrent layers: GRU and LSTM over sequences with resets, with a hand-written backward pass.
 
 The contribution of the inputs to the gates is one product over the whole sequence. What remains per timestep is one
 product with the hidden state and a few elementwise operations. The backward pass is written out because autograd's
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState
-from coterie.nets.config import NetworkConfig, RNNKind
+from coterie.nets.config import RNNKind
 from coterie.nets.initialization import orthogonal
-from coterie.nets.layers import MLP, Linear, tanh_
+from coterie.nets.layers import tanh_
 
 _STATE_NAMES: dict[str, tuple[str, ...]] = {"none": (), "gru": ("h",), "lstm": ("h", "c")}
 
@@ -63,53 +63,6 @@ def unroll_with_burn_in(
     with torch.no_grad():
         warm_up, hidden_state = net(early, early_first, hidden_state)
     return tree_map(lambda *x: torch.cat(x), warm_up, net(late, late_first, hidden_state)[0])
-
-
-class RecurrentAgentNetwork(nn.Module):
-    """MLP, recurrent layer and linear head over [.., n, in]; arguments as in `coterie.nets.team.AgentNetwork`."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        config: NetworkConfig,
-        generator: torch.Generator,
-        *,
-        sets: int | None = None,
-        head_gain: float = 1.0,
-    ):
-        super().__init__()
-        self.sets = sets
-        self.body = MLP(in_features, config, generator, sets)
-        self.rnn = build_rnn(config.rnn, self.body.features, config.rnn_size, sets, generator=generator)
-        self.head = Linear(
-            config.rnn_size, out_features, gain=head_gain, generator=generator, sets=sets, init=config.init
-        )
-
-    def forward(self, x: Tensor, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
-        """Returns [.., n, out] and the hidden state after the last timestep.
-
-        Args:
-            x: Sequences [T, M, n, in], or one timestep [M, n, in].
-            first: [T, M, n] or [M, n] bool, True where the hidden state is reset before the timestep is read.
-            hidden_state: By name [M, n, H].
-        """
-        assert first is not None
-        lead = x.shape[:-1]
-        steps = lead[0] if len(lead) > 2 else 1  # one timestep is a sequence of length one
-        if self.sets is None:
-            features = self.body(x.flatten(0, -2)).unflatten(0, (steps, -1))
-            inner = {name: value.flatten(0, -2) for name, value in hidden_state.items()}
-            features, inner = self.rnn(features, first.reshape(steps, -1), inner)
-            next_state = {name: value.view(*lead[-2:], -1) for name, value in inner.items()}
-            return self.head(features.flatten(0, 1)).reshape(*lead, -1), next_state
-        by_agent = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]
-        inner = {name: value.transpose(0, 1) for name, value in hidden_state.items()}  # [n, M, H]
-        sequence = by_agent.unflatten(1, (steps, -1)).transpose(0, 1)  # [T, n, M, D]
-        sequence, inner = self.rnn(sequence, first.reshape(steps, *lead[-2:]).transpose(1, 2), inner)
-        next_state = {name: value.transpose(0, 1) for name, value in inner.items()}
-        by_agent = sequence.transpose(0, 1).flatten(1, 2)
-        return self.head(by_agent).transpose(0, 1).reshape(*lead, -1), next_state
 
 
 class _RecurrentLayer(nn.Module):
@@ -190,6 +143,30 @@ class LSTM(_RecurrentLayer):
 def build_rnn(kind: RNNKind, in_features: int, size: int, sets: int | None, generator: torch.Generator) -> GRU | LSTM:
     """Returns a GRU or an LSTM."""
     return (GRU if kind == "gru" else LSTM)(in_features, size, sets, generator)
+
+
+def unroll(rnn: GRU | LSTM, features: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+    """Applies a recurrent layer to the features of agents at the timesteps of a sequence, or at one timestep.
+
+    Args:
+        rnn: The layer, with one set of parameters or one for each of the n agents.
+        features: [T M n, D] with one set of parameters, [n, T M, D] with one for each agent.
+        first: [T, M, n] or [M, n] bool, True where the hidden state is reset before the timestep is read.
+        hidden_state: By name [M, n, H].
+
+    Returns:
+        The layer's outputs, [T M n, H] or [n, T M, H], and the hidden state after the last timestep.
+    """
+    steps = len(first) if first.ndim > 2 else 1  # one timestep is a sequence of length one
+    agents = first.shape[-2:]
+    if features.ndim == 2:
+        inner = {name: value.flatten(0, -2) for name, value in hidden_state.items()}
+        out, inner = rnn(features.unflatten(0, (steps, -1)), first.reshape(steps, -1), inner)
+        return out.flatten(0, 1), {name: value.view(*agents, -1) for name, value in inner.items()}
+    inner = {name: value.transpose(0, 1) for name, value in hidden_state.items()}  # [n, M, H]
+    sequence = features.unflatten(1, (steps, -1)).transpose(0, 1)  # [T, n, M, D]
+    out, inner = rnn(sequence, first.reshape(steps, *agents).transpose(1, 2), inner)
+    return out.transpose(0, 1).flatten(1, 2), {name: value.transpose(0, 1) for name, value in inner.items()}
 
 
 def _gru(

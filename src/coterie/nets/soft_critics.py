@@ -16,10 +16,10 @@ from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import encode_actions
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
 from coterie.nets.team import (
+    AgentNetwork,
     Block,
     CentralEncoder,
     CentralInputs,
-    build_agent_network,
     join_choices,
     parameter_sets,
     slice_agents,
@@ -59,10 +59,10 @@ class SoftCritic(nn.Module):
             features = encoder.features + self.central_encoder.features + (block.n if self.obs_agent_id else 0)
             self.obs_encoders[block.name] = encoder
             if self.recurrent:
-                history = build_agent_network(features, config.rnn_size, config, generator, sets=sets)
+                history = AgentNetwork(features, config.rnn_size, config, generator, sets=sets)
                 self.histories[block.name] = history
                 features = config.rnn_size
-            self.heads[block.name] = build_agent_network(
+            self.heads[block.name] = AgentNetwork(
                 features + action_sizes[block.name],
                 max(1, block.action_spec.mask_size),
                 feed_forward,

@@ -20,7 +20,7 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.config import NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
 from coterie.nets.layers import MLP, Linear
-from coterie.nets.recurrent import RecurrentAgentNetwork, zero_hidden_state
+from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
 
 R = TypeVar("R")
 
@@ -112,7 +112,16 @@ def parameter_sets(block: Block, share_params: ShareParams) -> int | None:
 
 
 class AgentNetwork(nn.Module):
-    """MLP and linear head over [.., n, in], with one set of parameters or one set for each of the n agents."""
+    """MLP, optional recurrent layer and linear head over [.., n, in].
+
+    Args:
+        in_features: Number of inputs.
+        out_features: Number of outputs.
+        config: Architecture, recurrent with `config.rnn`.
+        generator: Source of the initial weights.
+        sets: Number of parameter sets, one for each of the n agents; None for one that all share.
+        head_gain: Gain of the orthogonal initialization of the head.
+    """
 
     def __init__(
         self,
@@ -127,29 +136,27 @@ class AgentNetwork(nn.Module):
         super().__init__()
         self.sets = sets
         self.body = MLP(in_features, config, generator, sets)
-        features = self.body.features
+        self.rnn, features = None, self.body.features
+        if config.rnn != "none":
+            self.rnn = build_rnn(config.rnn, features, config.rnn_size, sets, generator=generator)
+            features = config.rnn_size
         self.head = Linear(features, out_features, gain=head_gain, generator=generator, sets=sets, init=config.init)
 
     def forward(self, x: Tensor, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
-        """Returns [.., n, out]. `first` and `hidden_state` are those of recurrent networks and are not used."""
-        if self.sets is None:
-            return self.head(self.body(x.flatten(0, -2))).reshape(*x.shape[:-1], -1), hidden_state
-        by_agent = self.body(x.flatten(0, -3).transpose(0, 1))  # [n, M, D]
-        return self.head(by_agent).transpose(0, 1).reshape(*x.shape[:-1], -1), hidden_state
+        """Returns [.., n, out] and the next hidden state.
 
-
-def build_agent_network(
-    in_features: int,
-    out_features: int,
-    config: NetworkConfig,
-    generator: torch.Generator,
-    *,
-    sets: int | None = None,
-    head_gain: float = 1.0,
-) -> AgentNetwork | RecurrentAgentNetwork:
-    """Returns a feed-forward or recurrent network, as `config.rnn` asks; arguments as in `AgentNetwork`."""
-    network = AgentNetwork if config.rnn == "none" else RecurrentAgentNetwork
-    return network(in_features, out_features, config, generator, sets=sets, head_gain=head_gain)
+        Args:
+            x: [.., n, in]; a recurrent network reads sequences [T, M, n, in], or one timestep [M, n, in].
+            first: [T, M, n] or [M, n] bool, True where the hidden state is reset before the timestep is read.
+            hidden_state: By name [M, n, H]; {} for feed-forward networks.
+        """
+        by_set = x.flatten(0, -2) if self.sets is None else x.flatten(0, -3).transpose(0, 1)  # [M n, in] or [n, M, in]
+        features = self.body(by_set)
+        if self.rnn is not None:
+            assert first is not None
+            features, hidden_state = unroll(self.rnn, features, first, hidden_state)
+        out = self.head(features)
+        return (out if self.sets is None else out.transpose(0, 1)).reshape(*x.shape[:-1], -1), hidden_state
 
 
 class BlockNetwork(nn.Module):
@@ -171,7 +178,7 @@ class BlockNetwork(nn.Module):
         self.register_buffer("ids", ids, persistent=False)
         self.encoder = build_encoder(block.roles[0].observation_space, sets, generator)
         in_features = self.encoder.features + extra_size + (block.n if ids is not None else 0)
-        self.network = build_agent_network(in_features, out_features, config, generator, sets=sets, head_gain=head_gain)
+        self.network = AgentNetwork(in_features, out_features, config, generator, sets=sets, head_gain=head_gain)
 
     def forward(
         self, obs: Tree, first: Tensor | None, hidden_state: HiddenState, extra: Tensor | None = None

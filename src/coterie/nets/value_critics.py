@@ -10,10 +10,10 @@ from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
 from coterie.nets.config import NetworkConfig
 from coterie.nets.team import (
+    AgentNetwork,
     CentralEncoder,
     CentralInputs,
     TeamNetwork,
-    build_agent_network,
     join_blocks,
     team_blocks,
 )
@@ -53,7 +53,7 @@ class CentralizedCritic(nn.Module):
     ):
         super().__init__()
         self.encoder = CentralEncoder(team, inputs, generator)
-        self.network = build_agent_network(self.encoder.features, team.n * num_signals, config, generator)
+        self.network = AgentNetwork(self.encoder.features, team.n * num_signals, config, generator)
         self.num_agents = team.n
 
     def forward(

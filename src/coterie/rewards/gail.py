@@ -37,7 +37,7 @@ from coterie.math.statistics import masked_mean
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer, obs_shape
-from coterie.nets.team import build_agent_network, join_blocks, team_blocks
+from coterie.nets.team import AgentNetwork, join_blocks, team_blocks
 from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
     OBS_CLIP,
@@ -110,7 +110,7 @@ class GAIL(RewardSignal):
         for block in self.blocks:
             inputs = obs_shape(block)[0] + (action_size(block.action_spec) if config.actions else 0)
             sets = block.n if config.share_params == "none" else None
-            nets[block.name] = build_agent_network(inputs, 1, network, weights, sets=sets)
+            nets[block.name] = AgentNetwork(inputs, 1, network, weights, sets=sets)
         return nn.ModuleDict(nets)
 
     def reward(self, rollout: Rollout) -> Tensor:

@@ -33,7 +33,7 @@ from coterie.math.statistics import masked_mean
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import Block, TeamNetwork, build_agent_network, join_blocks, team_blocks
+from coterie.nets.team import AgentNetwork, Block, TeamNetwork, join_blocks, team_blocks
 from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
     OBS_CLIP,
@@ -70,9 +70,7 @@ class CuriosityModels(nn.Module):
             nets = {}
             for block in self.blocks:
                 sets = block.n if config.share_params == "none" else None
-                nets[block.name] = build_agent_network(
-                    inputs[block.name], outputs[block.name], network, weights, sets=sets
-                )
+                nets[block.name] = AgentNetwork(inputs[block.name], outputs[block.name], network, weights, sets=sets)
             return nn.ModuleDict(nets)
 
         self.inverse_model = heads({b.name: 2 * width for b in self.blocks}, actions)
