@@ -60,7 +60,7 @@ class ActorCritic(Algorithm):
         weights = generator(context.seed, "weights")
         self.policy: StochasticPolicy = StochasticPolicy(team, config.network(team), weights, device)
         self.critic = DecentralizedCritic(team, 1, config.network(team), weights).to(device)
-        modules = {"policy": self.policy.module, "value": self.critic}
+        modules = {"policy": self.policy.actor, "value": self.critic}
         self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self.membership = group_membership(team).to(device)
 
@@ -84,7 +84,7 @@ class ActorCritic(Algorithm):
         # Loss
         obs = {role: x[:-1] for role, x in rollout.obs.items()}
         masks = {role: x[:-1] for role, x in rollout.action_mask.items()}
-        log_prob, entropy = self.policy.evaluate(obs, masks, rollout.action, first=None, hidden_state={})
+        log_prob, entropy = self.policy.actor.evaluate(obs, masks, rollout.action, first=None, hidden_state={})
         loss = actor_critic_loss(
             log_prob,
             entropy,

@@ -56,7 +56,7 @@ def randomized(loaded: Loaded) -> Loaded:
     for policy in loaded.policies.values():
         assert isinstance(policy, StochasticPolicy)
         with torch.no_grad():
-            for weight in policy.module.parameters():
+            for weight in policy.actor.parameters():
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
     return loaded
 
@@ -145,7 +145,7 @@ def batched(policy: StochasticPolicy, obs: dict[str, list[np.ndarray]]) -> dict[
     with torch.inference_mode():
         if policy.initial_hidden_state(1):
             sequence = {role: x.unsqueeze(1) for role, x in stacked.items()}
-            out, _ = policy.module["net"](sequence, first.unsqueeze(1), policy.initial_hidden_state(1))
+            out, _ = policy.net(sequence, first.unsqueeze(1), policy.initial_hidden_state(1))
             return {role: out[role].squeeze(1).argmax(-1).numpy() for role in obs}
         alive, acted = torch.ones(steps, n, dtype=torch.bool), torch.ones(steps, dtype=torch.bool)
         actions, _, _ = policy.act(Timestep(stacked, {}, {}, alive, first, acted), {}, None, "greedy")

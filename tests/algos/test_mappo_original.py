@@ -42,7 +42,7 @@ def learner(world, num_envs=16, **settings):
 
 
 def weights(algorithm):
-    return [x.clone() for x in tree_leaves([algorithm.policy.module.state_dict(), algorithm.ppo.critic.state_dict()])]
+    return [x.clone() for x in tree_leaves([algorithm.policy.actor.state_dict(), algorithm.ppo.critic.state_dict()])]
 
 
 def steps(algorithm):

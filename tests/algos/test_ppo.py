@@ -109,16 +109,16 @@ def test_agents_without_shared_parameters_have_separate_gradients():
     rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
         batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
-    log_prob, _ = algorithm.policy.evaluate(
+    log_prob, _ = algorithm.policy.actor.evaluate(
         {"agent": batch.obs["agent"].flatten(0, 1)},
         {},
         {"agent": type(batch.action["agent"])(batch.action["agent"].discrete.flatten(0, 1))},
         None,
         {},
     )
-    algorithm.policy.module.zero_grad()
+    algorithm.policy.actor.zero_grad()
     log_prob[..., 0].sum().backward()
-    for p in algorithm.policy.module.parameters():
+    for p in algorithm.policy.actor.parameters():
         assert p.grad is not None
         assert p.grad[0].abs().sum() > 0
         assert p.grad[1].abs().sum() == 0

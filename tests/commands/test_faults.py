@@ -252,7 +252,7 @@ def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
     def corrupted(self: PPO, rollout: Rollout, progress: float) -> dict[str, float]:
         if progress > 0.4:
             with torch.no_grad():
-                next(self.policy.module.parameters()).fill_(value)
+                next(self.policy.actor.parameters()).fill_(value)
         return update(self, rollout, progress)
 
     with monkeypatch.context() as patch:

@@ -123,12 +123,12 @@ def test_actions_of_dead_agents_have_no_effect():
     weights = []
     for shown in (demos, changed):
         _, learner = pretrained("mappo", env, shown, "none", 20)
-        weights.append(torch.cat([p.flatten() for p in learner.policy.module.parameters()]))
+        weights.append(torch.cat([p.flatten() for p in learner.policy.actor.parameters()]))
     assert dead.any()
     assert torch.equal(*weights)
     other[~dead] = 1 - other[~dead].clamp(max=1)
     _, learner = pretrained("mappo", env, changed, "none", 20)
-    moved = torch.cat([p.flatten() for p in learner.policy.module.parameters()])
+    moved = torch.cat([p.flatten() for p in learner.policy.actor.parameters()])
     assert not torch.equal(weights[0], moved), "negative control: actions of living agents have an effect"
 
 
@@ -172,7 +172,7 @@ def test_the_standard_deviation_is_trained_only_on_request():
     stds = []
     for fit_std in (False, True):
         _, learner = pretrained("mappo", env, demos, "none", 30, fit_std=fit_std)
-        stds.append(float(learner.policy.log_std["agent"].detach().exp().mean()))
+        stds.append(float(learner.policy.actor.log_std["agent"].detach().exp().mean()))
     assert stds[0] == pytest.approx(preset_learner("mappo", env, "none").config.init_std)
     assert stds[1] < 0.9 * stds[0]
 

@@ -70,7 +70,7 @@ def test_log_prob_while_acting_equals_evaluated_log_prob(kind):
     actor = policy(kind)
     timestep = make_timestep(actor.team, 7)
     actions, _, extras = actor.act(timestep, {}, actor.draw_noise(1, 7, draw(2))[0], "sample")
-    log_prob, entropy = actor.evaluate(timestep.obs, timestep.action_mask, actions, first=None, hidden_state={})
+    log_prob, entropy = actor.actor.evaluate(timestep.obs, timestep.action_mask, actions, first=None, hidden_state={})
     torch.testing.assert_close(log_prob, extras["log_prob"])
     assert entropy.shape == (7, 3)
 
@@ -84,7 +84,7 @@ def test_log_prob_and_entropy_with_zero_weights_have_literal_values():
     density = -2 * (math.log(0.5) + 0.5 * math.log(2 * math.pi))  # two numbers at the mean, std 0.5
     torch.testing.assert_close(extras["log_prob"], torch.full((2, 3), math.log(1 / 4) + density))
     timestep = make_timestep(actor.team, 2)
-    _, entropy = actor.evaluate(timestep.obs, {}, actions, first=None, hidden_state={})
+    _, entropy = actor.actor.evaluate(timestep.obs, {}, actions, first=None, hidden_state={})
     torch.testing.assert_close(entropy, torch.full((2, 3), math.log(4) - density + 1))
 
 

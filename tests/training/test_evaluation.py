@@ -98,7 +98,7 @@ def test_greedy_takes_the_most_likely_action_and_sample_draws() -> None:
             "walkers"
         )
     with torch.no_grad():
-        for parameter in policy.module.parameters():
+        for parameter in policy.actor.parameters():
             parameter.zero_()  # all actions are equally likely: greedy takes the first, action 0
     assert (
         evaluate(env, {"walkers": policy}, episodes=30, modes={"walkers": "greedy"}, seed=0).return_mean("walkers")

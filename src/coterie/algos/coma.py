@@ -206,7 +206,7 @@ class COMA(Algorithm, CloningLearner):
         self.policy: EpsilonSoftPolicy = build_policy(config, team, weights, device)
         self.critic = build_critic(config, team, self._state_name, weights, device=device)
         adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._actor_optimizer = Optimizer({"policy": self.policy.module}, *adam)
+        self._actor_optimizer = Optimizer({"policy": self.policy.actor}, *adam)
         self._critic_optimizer = Optimizer({"value": self.critic}, *adam)
         self.target = TargetNetwork(self.critic, config.tau, config.target_update_interval)
         self._joint = JointAction(team, device)

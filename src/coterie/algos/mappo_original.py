@@ -136,7 +136,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
 
     def _train_actor(self, batch: Batch, entropy_coef: float, lrs: dict[str, float]) -> Tensor:
         """Takes one step of the actor and returns its report [5]."""
-        log_prob, entropies = self.policy.evaluate(
+        log_prob, entropies = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=None, hidden_state={}
         )
         policy_loss, kl, clip_fraction = clipped_policy_loss(

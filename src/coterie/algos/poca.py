@@ -14,25 +14,17 @@ of actor and critic are clipped separately.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.algos.algorithm import (
-    ALL_ACTIONS,
-    Algorithm,
-    AlgorithmContext,
-    Capabilities,
-    ValueEstimator,
-    require_equal_spaces,
-)
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
+from coterie.algos.clipped_learner import ClippedLearner
 from coterie.algos.minibatches import minibatches
-from coterie.algos.on_policy import build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer, mean_metrics, scheduled
+from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
-from coterie.algos.reward_streams import RewardStreams, summed_streams, weighted_streams
+from coterie.algos.reward_streams import weighted_streams
 from coterie.algos.sequences import actor_states, critic_first, split_into_sequences, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -41,13 +33,11 @@ from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
     ema_mean_and_std,
-    initial_ema_moments,
     update_value_moments,
 )
 from coterie.math.returns import bootstrap_masks, lambda_return, present_agents, valid_mask
 from coterie.math.statistics import explained_variance, masked_mean, standardize
 from coterie.nets.entity_critic import EntityCritic
-from coterie.policies.stochastic import StochasticPolicy
 
 _REPORTED = ("loss/policy", "loss/value", "loss/baseline", "policy/entropy", "policy/kl", "policy/clip_fraction")
 _REPORTED += ("policy/grad_norm", "value/grad_norm")
@@ -133,37 +123,22 @@ def poca_loss(
     )
 
 
-class POCA(Algorithm, ValueEstimator, CloningLearner):
+class POCA(ClippedLearner):
     """MA-POCA, see the module's description."""
 
     Config: ClassVar = POCAConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True)
 
     def __init__(self, config: POCAConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
-        self._recurrent = config.recurrent
-        self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
-        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.num_envs)
-        require_equal_spaces(team, config.share_params)
-        signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
-        self.reward_streams = RewardStreams(signals, config.gamma, device) if signals else None
+        self.config, team, device = config, context.team, context.device
         weights = generator(context.seed, "weights")
-        self.policy: StochasticPolicy = build_actor(config, team, weights, device)
-        outputs = max(1, len(signals))
-        self.critic = EntityCritic(
-            team,
-            outputs,
-            embedding_size=config.embedding_size,
-            config=config.critic_network(team),
-            generator=weights,
-        ).to(device)
-        modules = {"policy": self.policy.module, "value": self.critic}
-        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self.value_moments = initial_ema_moments(outputs, device)
-        self._critic_state = self.critic.initial_hidden_state(context.num_envs, device)  # before the next rollout
-        self._shuffle = generator(context.seed, "minibatches")
+        signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
+        super().__init__(config, context, signals, weights)
+        network, size = config.critic_network(team), config.embedding_size
+        critic = EntityCritic(team, max(1, len(signals)), embedding_size=size, config=network, generator=weights)
+        self.critic: EntityCritic = critic.to(device)
+        self._create_optimizer(config)
+        self._critic_state = self.critic.initial_hidden_state(context.num_envs, device)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -202,37 +177,26 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
             The batch [T, B, ..], the critic's hidden state before each sequence, and the explained variance [].
         """
         config, team = self.config, self.team
-        obs = self.policy.normalize(rollout.obs)
+        obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         first = critic_first(rollout, centralized=True) if self._recurrent else None
         old_value, last_value, critic_states = self._values(obs, rollout, first)
         mean, std = self.value_scale()
         value = old_value * std + mean
         group_value, baseline = value[:, :, :1], value[:, :, 1:]
-        next_value = torch.cat([group_value[1:], last_value * std + mean])
+        values = torch.cat([group_value, last_value * std + mean])  # V [T + 1, B, 1, K]
         terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
         valid = valid_mask(rollout)
         any_valid = valid.any(-1, keepdim=True)
         reward = group_rewards(rollout)
-        streams = self.reward_streams
-        target = lambda_return(
-            reward=reward.unsqueeze(-1) if streams is None else streams.rewards(summed_streams(rollout), reward),
-            next_value=next_value,
-            terminated=terminated[..., :1, None],
-            boundary=boundary[..., :1, None],
-            gamma=config.gamma if streams is None else streams.gamma,
-            td_lambda=config.td_lambda,
-        )
-        if streams is None:
+        returns = {"terminated": terminated[..., :1, None], "boundary": boundary[..., :1, None]}
+        if self.reward_streams is None:
+            target = lambda_return(
+                reward.unsqueeze(-1), values[1:], **returns, gamma=config.gamma, td_lambda=config.td_lambda
+            )
             advantage = (target - baseline).squeeze(-1) * config.extrinsic_weight
         else:
-            target = streams.with_continuing(
-                target,
-                streams.rewards(summed_streams(rollout), reward),
-                torch.cat([group_value[:1], next_value]),
-                valid=any_valid,
-                td_lambda=config.td_lambda,
-            )
-            advantage = streams.combine(target - baseline, progress)
+            target = self.reward_streams.group_returns(rollout, reward, values, **returns, td_lambda=config.td_lambda)
+            advantage = self.reward_streams.combine(target - baseline, progress)
         explained = explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid)
         if config.normalize_value:
             self.value_moments = update_value_moments(self.value_moments, target, any_valid, config.value_norm_decay)
@@ -299,7 +263,7 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float) -> POCALoss:
         config = self.config
-        log_prob, entropy = self.policy.evaluate(
+        log_prob, entropy = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
         critic_state = hidden_state.get("critic", {})
@@ -331,30 +295,6 @@ class POCA(Algorithm, ValueEstimator, CloningLearner):
         )
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0].expand(agents), hidden_state
-
-    def load_critic(self, state: dict[str, Any]) -> None:
-        self.critic.load_state_dict(state["critic"])
-        self.value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
-
-    def cloning_optimizer(self) -> CloningOptimizer:
-        return CloningOptimizer(self.optimizer.for_module("policy"))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "value_moments": self.value_moments,
-            "hidden_state": self._critic_state,
-            "shuffle": self._shuffle.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.load_critic(state)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._critic_state = {name: x.to(self.device) for name, x in state["hidden_state"].items()}
-        self._shuffle.set_state(state["shuffle"].cpu())
 
 
 def group_rewards(rollout: Rollout) -> Tensor:

@@ -18,20 +18,15 @@ from torch import Tensor
 
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
-    Algorithm,
     AlgorithmContext,
     Capabilities,
-    ValueEstimator,
     central_state_name,
     group_membership,
-    require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.clipped_learner import ClippedLearner
 from coterie.algos.minibatches import minibatches
-from coterie.algos.on_policy import build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer, mean_metrics, scheduled
+from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.ppo_config import PPOConfig, build_critic
-from coterie.algos.reward_streams import RewardStreams
 from coterie.algos.sequences import (
     actor_states,
     critic_first,
@@ -47,12 +42,10 @@ from coterie.math.policy_gradient import (
     clipped_value_error,
     ema_mean_and_std,
     gae,
-    initial_ema_moments,
     update_value_moments,
 )
 from coterie.math.returns import agent_rewards, bootstrap_masks, team_valid_mask, valid_mask
 from coterie.math.statistics import explained_variance, masked_mean, standardize
-from coterie.policies.stochastic import StochasticPolicy
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")
 _REPORTED += ("policy/grad_norm", "value/grad_norm")
@@ -134,33 +127,23 @@ def ppo_loss(
     )
 
 
-class PPO(Algorithm, ValueEstimator, CloningLearner):
+class PPO(ClippedLearner):
     """PPO, IPPO and MAPPO, see the module's description."""
 
     Config: ClassVar = PPOConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True)
 
     def __init__(self, config: PPOConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
+        self.config, team, device = config, context.team, context.device
+        self._centralized = config.centralized
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
-        self._recurrent, self._centralized = config.recurrent, config.centralized
-        self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
-        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.num_envs)
-        require_equal_spaces(team, config.share_params)
-        signals = context.reward_streams
-        self.reward_streams = RewardStreams(signals, config.gamma, device) if signals else None
-        weights = generator(context.seed, "weights")
-        self.policy: StochasticPolicy = build_actor(config, team, weights, device)
+        weights, signals = generator(context.seed, "weights"), context.reward_streams
+        super().__init__(config, context, signals, weights)
         self.critic = build_critic(config, team, self._state_name, max(1, len(signals)), weights=weights).to(device)
-        modules = {"policy": self.policy.module, "value": self.critic}
-        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self.value_moments = initial_ema_moments(max(1, len(signals)), device)
-        self._critic_state = self.start_value_estimation(context.num_envs)  # before the next rollout
+        self._create_optimizer(config)
+        self._critic_state = self.start_value_estimation(context.num_envs)
         self._critic_states: HiddenState = {}  # before each sequence of the present rollout
         self._membership = group_membership(team).to(device)
-        self._shuffle = generator(context.seed, "minibatches")
         self._updates = 0
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -207,7 +190,7 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
             The batch [T, B, ..] and the explained variance of the returns [].
         """
         config, team = self.config, self.team
-        obs = self.policy.normalize(rollout.obs)
+        obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         state = None if self._state_name is None else rollout.state[self._state_name]
         first = critic_first(rollout, self._centralized) if self._recurrent else None
         old_value = self._values(obs, state, first)  # [T + 1, B, N, K], normalized
@@ -215,25 +198,7 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
         value = old_value * std + mean
         valid = valid_mask(rollout)
         critic_valid = team_valid_mask(rollout) if self._centralized else valid
-        reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
-        terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
-        if self.reward_streams is None:
-            advantage = gae(
-                reward=reward.unsqueeze(-1),
-                value=value[:-1],
-                next_value=value[1:],
-                terminated=terminated.unsqueeze(-1),
-                boundary=boundary.unsqueeze(-1),
-                gamma=config.gamma,
-                gae_lambda=config.gae_lambda,
-            )
-            target, policy_advantage = advantage + value[:-1], advantage.squeeze(-1)
-        else:
-            rewards = self.reward_streams.rewards(rollout, reward)
-            advantage, target = self.reward_streams.advantages(
-                rewards, value, terminated, boundary, valid=valid, gae_lambda=config.gae_lambda
-            )
-            policy_advantage = self.reward_streams.combine(advantage, progress)
+        advantage, target, policy_advantage = self._advantages(rollout, value, valid, progress)
         explained = explained_variance(target[..., 0], advantage[..., 0], critic_valid)
         if config.normalize_value:
             self.value_moments = update_value_moments(self.value_moments, target, critic_valid, config.value_norm_decay)
@@ -257,6 +222,37 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
         )
         return batch, explained
 
+    def _advantages(
+        self, rollout: Rollout, value: Tensor, valid: Tensor, progress: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns advantages and lambda-returns of each reward signal [T, B, N, K], and the policy's advantages.
+
+        Args:
+            rollout: Experience of the team.
+            value: [T + 1, B, N, K].
+            valid: [T, B, N] bool, entries that the policy learns from.
+            progress: Fraction of the run that is done.
+        """
+        config, team = self.config, self.team
+        reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
+        terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
+        if self.reward_streams is None:
+            advantage = gae(
+                reward=reward.unsqueeze(-1),
+                value=value[:-1],
+                next_value=value[1:],
+                terminated=terminated.unsqueeze(-1),
+                boundary=boundary.unsqueeze(-1),
+                gamma=config.gamma,
+                gae_lambda=config.gae_lambda,
+            )
+            return advantage, advantage + value[:-1], advantage.squeeze(-1)
+        rewards = self.reward_streams.rewards(rollout, reward)
+        advantage, target = self.reward_streams.advantages(
+            rewards, value, terminated, boundary, valid=valid, gae_lambda=config.gae_lambda
+        )
+        return advantage, target, self.reward_streams.combine(advantage, progress)
+
     def _values(self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None) -> Tensor:
         """Returns normalized values [T + 1, B, N, K]; stores the hidden states of a recurrent critic."""
         if first is None:
@@ -279,7 +275,7 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> PPOLoss:
         config = self.config
-        log_prob, entropy = self.policy.evaluate(
+        log_prob, entropy = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
         value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
@@ -309,30 +305,11 @@ class PPO(Algorithm, ValueEstimator, CloningLearner):
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0], hidden_state
 
-    def load_critic(self, state: dict[str, Any]) -> None:
-        self.critic.load_state_dict(state["critic"])
-        self.value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
-
-    def cloning_optimizer(self) -> CloningOptimizer:
-        return CloningOptimizer(self.optimizer.for_module("policy"))
-
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "value_moments": self.value_moments,
-            "hidden_state": self._critic_state,
-            "shuffle": self._shuffle.get_state(),
-            "updates": self._updates,
-        }
+        return super().state_dict() | {"updates": self._updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        self.load_critic(state)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._critic_state = {name: x.to(self.device) for name, x in state["hidden_state"].items()}
-        self._shuffle.set_state(state["shuffle"].cpu())
+        super().load_state_dict(state)
         self._updates = state["updates"]
 
 

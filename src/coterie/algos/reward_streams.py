@@ -14,6 +14,7 @@ from coterie.algos.optimizer import Schedule, scheduled
 from coterie.core.types import Rollout
 from coterie.math.intrinsic_rewards import non_episodic_return
 from coterie.math.policy_gradient import gae
+from coterie.math.returns import lambda_return, valid_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,34 @@ class RewardStreams:
         target = self.with_continuing(advantage + value[:-1], reward, value, valid=valid, td_lambda=gae_lambda)
         return advantage if len(self) == 1 else target - value[:-1], target
 
+    def group_returns(
+        self,
+        rollout: Rollout,
+        reward: Tensor,
+        value: Tensor,
+        *,
+        terminated: Tensor,
+        boundary: Tensor,
+        td_lambda: float,
+    ) -> Tensor:
+        """Returns the lambda-returns of a group, each signal summed over its members [T, B, 1, K].
+
+        Args:
+            rollout: Experience of the team.
+            reward: The environment's reward of the group [T, B, 1].
+            value: Values of the group [T + 1, B, 1, K].
+            terminated: [T, B, 1, 1] bool, see `bootstrap_masks`.
+            boundary: [T, B, 1, 1] bool, see `bootstrap_masks`.
+            td_lambda: Lambda of the returns.
+        """
+        summed = replace(rollout, streams={name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()})
+        rewards = self.rewards(summed, reward)
+        returns = lambda_return(
+            rewards, value[1:], terminated=terminated, boundary=boundary, gamma=self.gamma, td_lambda=td_lambda
+        )
+        valid = valid_mask(rollout).any(-1, keepdim=True)
+        return self.with_continuing(returns, rewards, value, valid=valid, td_lambda=td_lambda)
+
     def with_continuing(
         self, returns: Tensor, reward: Tensor, value: Tensor, *, valid: Tensor, td_lambda: float
     ) -> Tensor:
@@ -119,11 +148,6 @@ class RewardStreams:
             return returns
         continuing = non_episodic_return(reward, value, valid.unsqueeze(-1), gamma=self.gamma, td_lambda=td_lambda)
         return torch.where(self._continuing, continuing, returns)
-
-
-def summed_streams(rollout: Rollout) -> Rollout:
-    """Returns the rollout with each reward signal summed over the members [T, B, 1]."""
-    return replace(rollout, streams={name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()})
 
 
 def weighted_streams(streams: tuple[RewardStream, ...], extrinsic_weight: float) -> tuple[RewardStream, ...]:

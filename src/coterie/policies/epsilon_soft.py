@@ -80,7 +80,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
         Entries of masked choices and padding are the lowest finite number.
 
         Args:
-            obs, action_mask, first, hidden_state: As in `evaluate`.
+            obs, action_mask, first, hidden_state: As in `StochasticActor.evaluate`.
             last: Last actions by role [.., n, P], if the network reads them.
         """
         outputs, _ = self.net(obs, first, _network_state(hidden_state), self._extra(last))
@@ -108,7 +108,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
     def _acting_params(
         self, block: Block, output: Tensor, mask: Tensor | None, mode: Mode
     ) -> tuple[Tensor, Tensor | None]:
-        params, log_std = self._params(block, output)
+        params, log_std = self.actor.params(block, output)
         if mode == "explore":
             params = mix_with_uniform(block.action_spec, params, mask, self.epsilon)
         return params, log_std

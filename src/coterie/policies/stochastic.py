@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
@@ -14,9 +14,9 @@ from coterie.math.action_sampling import draw_noise, sample_action
 from coterie.math.behavior_cloning import actions_match
 from coterie.math.distributions import choice_log_probs, log_prob_and_entropy
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import action_size
 from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
+from coterie.nets.stochastic_actor import StochasticActor
+from coterie.nets.team import Block, join_blocks
 from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
 from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
 
@@ -44,21 +44,12 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         init_std: float = 1.0,
     ):
         self.team, self.device = team, device
-        self._state_dependent_std = state_dependent_std
-        self.blocks = team_blocks(team, config.share_params)
-        specs = {block.name: block.action_spec for block in self.blocks}
-        outputs = {name: s.mask_size + s.continuous * (2 if state_dependent_std else 1) for name, s in specs.items()}
-        extra_sizes = {name: action_size(spec) for name, spec in specs.items()} if config.obs_last_action else None
-        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01, extra_sizes=extra_sizes)
-        self._init_log_std = torch.tensor(init_std).log().item()
-        self.log_std = nn.ParameterDict()
-        for block in self.blocks:
-            if block.action_spec.continuous and not state_dependent_std:
-                shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)
-                self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
-        self.module = nn.ModuleDict({"net": self.net, "log_std": self.log_std}).to(device)
+        self.actor = StochasticActor(
+            team, config, generator, state_dependent_std=state_dependent_std, init_std=init_std
+        ).to(device)
+        self.blocks, self.net = self.actor.blocks, self.actor.net
         self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (self.module, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        self.networks = (self.actor, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
 
     # ------------------------------------------------------------------------------------------------------- acting
 
@@ -112,7 +103,7 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         self, block: Block, output: Tensor, mask: Tensor | None, mode: Mode
     ) -> tuple[Tensor, Tensor | None]:
         """Parameters of the distribution that actions are sampled from."""
-        return self._params(block, output)
+        return self.actor.params(block, output)
 
     # ----------------------------------------------------------------------------------------------------- learning
 
@@ -120,39 +111,12 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         """Returns observations as the networks read them."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
 
-    def evaluate(
-        self,
-        obs: dict[str, Tree],
-        action_mask: dict[str, Tensor],
-        action: dict[str, Action],
-        first: Tensor | None,
-        hidden_state: HiddenState,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns log-probabilities of actions and entropies, [.., N] each.
-
-        Args:
-            obs: Normalized observations by role [M, n, D], or sequences [L, M, n, D].
-            action_mask: By role [.., n, sum A].
-            action: By role [.., n, ..].
-            first: [L, M, N] bool, needed by recurrent policies.
-            hidden_state: Before the first timestep, by name [M, N, H]; {} for feed-forward policies.
-        """
-        outputs, _ = self.net(obs, first, hidden_state)
-        log_probs, entropies = {}, {}
-        for block in self.blocks:
-            params, log_std = self._params(block, outputs[block.name])
-            mask, block_action = block.join_masks(action_mask), block.join_actions(action)
-            log_probs[block.name], entropies[block.name] = log_prob_and_entropy(
-                block.action_spec, params, block_action, log_std=log_std, mask=mask
-            )
-        return join_blocks(log_probs, self.blocks, -1), join_blocks(entropies, self.blocks, -1)
-
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
         outputs = self._demonstration_outputs(batch)
         losses, matches = {}, {}
         for block in self.blocks:
             spec, mask = block.action_spec, block.join_masks(batch.action_mask)
-            params, log_std = self._params(block, outputs[block.name])
+            params, log_std = self.actor.params(block, outputs[block.name])
             if log_std is not None and not options.fit_std:
                 log_std = log_std.detach()
             demonstrated = block.join_actions(batch.action)
@@ -172,21 +136,11 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         """Returns the network's hidden state after sequences of normalized observations [L, M, n, D]."""
         return self.net(obs, first, hidden_state)[1]
 
-    def _params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
-        spec = block.action_spec
-        if not spec.continuous:
-            return output, None
-        if not self._state_dependent_std:
-            return output, self.log_std[block.name].clamp(-5, 2)
-        params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
-        return params, (log_std + self._init_log_std).clamp(-5, 2)
-
     def state_dict(self) -> dict[str, Any]:
         moments = {} if self.obs_normalizer is None else self.obs_normalizer.state_dict()
-        return {"module": self.module.state_dict(), "moments": moments}
+        return {"module": self.actor.state_dict(), "moments": moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.module.load_state_dict(state["module"])
+        self.actor.load_state_dict(state["module"])
         if self.obs_normalizer is not None:
             self.obs_normalizer.load_state_dict(state["moments"])

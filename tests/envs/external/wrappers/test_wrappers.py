@@ -376,7 +376,7 @@ def test_a_player_observes_wrapped_images_like_the_policy(tmp_path: Path, monkey
     observed = np.random.default_rng(0).integers(256, size=(40, 6, 5, 6), dtype=np.uint8)
     policy: Any = loaded.policies["agent"]
     generator = torch.Generator().manual_seed(0)
-    for parameter in policy.module.parameters():
+    for parameter in policy.actor.parameters():
         parameter.data.normal_(0, 0.3, generator=generator)
     ones = torch.ones(40, 1, dtype=torch.bool)
     timestep = Timestep({"agent": torch.from_numpy(observed)[:, None]}, {}, {}, ones, ones, ones[:, 0])

@@ -1,0 +1,91 @@
+"""Construction and state of learners with a clipped policy gradient: PPO, IPPO, MAPPO and MA-POCA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie.algos.algorithm import Algorithm, AlgorithmContext, ValueEstimator, require_equal_spaces
+from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
+from coterie.algos.optimizer import Optimizer
+from coterie.algos.reward_streams import RewardStream, RewardStreams
+from coterie.core.seeds import generator
+from coterie.core.types import HiddenState
+from coterie.math.policy_gradient import initial_ema_moments
+from coterie.policies.stochastic import StochasticPolicy
+
+
+class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
+    """A learner that owns a stochastic policy and a critic, and its state in checkpoints.
+
+    Attributes:
+        team: The team.
+        device: Device of the networks.
+        policy: The policy.
+        critic: The critic.
+        optimizer: Trains both.
+        reward_streams: Reward signals with values of their own; None if there is only the environment's reward.
+        value_moments: Moving moments of the returns of each signal.
+
+    Args:
+        config: Settings of the learner.
+        context: Team, environments and device.
+        streams: Reward signals.
+        weights: Draws the initial parameters of the policy.
+    """
+
+    policy: StochasticPolicy
+    critic: nn.Module
+    optimizer: Optimizer
+    _critic_state: HiddenState
+    """Hidden state of the critic before the next rollout."""
+
+    def __init__(
+        self,
+        config: ClippedConfig,
+        context: AlgorithmContext,
+        streams: tuple[RewardStream, ...],
+        weights: torch.Generator,
+    ) -> None:
+        self.team, self.device = context.team, context.device
+        self.rollout_length = context.rollout_length or config.rollout_length
+        self._recurrent = config.recurrent
+        self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
+        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.num_envs)
+        require_equal_spaces(self.team, config.share_params)
+        self.reward_streams = RewardStreams(streams, config.gamma, self.device) if streams else None
+        self.value_moments = initial_ema_moments(max(1, len(streams)), self.device)
+        self.policy = build_actor(config, self.team, weights, self.device)
+        self._shuffle = generator(context.seed, "minibatches")
+
+    def _create_optimizer(self, config: ClippedConfig) -> None:
+        """Creates the optimizer of policy and critic."""
+        modules = {"policy": self.policy.actor, "value": self.critic}
+        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+
+    def load_critic(self, state: dict[str, Any]) -> None:
+        self.critic.load_state_dict(state["critic"])
+        self.value_moments = {name: x.to(self.device) for name, x in state["value_moments"].items()}
+
+    def cloning_optimizer(self) -> CloningOptimizer:
+        return CloningOptimizer(self.optimizer.for_module("policy"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "value_moments": self.value_moments,
+            "hidden_state": self._critic_state,
+            "shuffle": self._shuffle.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.load_critic(state)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._critic_state = {name: x.to(self.device) for name, x in state["hidden_state"].items()}
+        self._shuffle.set_state(state["shuffle"].cpu())
