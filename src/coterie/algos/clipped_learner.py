@@ -1,11 +1,12 @@
-"""Construction and state of learners with a clipped policy gradient: PPO, IPPO, MAPPO and MA-POCA."""
+"""Training data, construction and state of learners with a clipped policy gradient: PPO, IPPO, MAPPO and MA-POCA."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, ValueEstimator, require_equal_spaces
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
@@ -13,9 +14,31 @@ from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatc
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.core.seeds import generator
-from coterie.core.types import HiddenState
+from coterie.core.tree import Tree, register_pytree
+from coterie.core.types import Action, HiddenState
 from coterie.math.policy_gradient import initial_ema_moments
 from coterie.policies.stochastic import StochasticPolicy
+
+
+@register_pytree
+@dataclass(frozen=True)
+class ClippedBatch:
+    """Training data: timesteps [M, ..], or sequences [L, M, ..]. Learners add their own fields."""
+
+    obs: dict[str, Tree]
+    action_mask: dict[str, Tensor]
+    action: dict[str, Action]
+    log_prob: Tensor
+    """Log-probabilities under the policy that collected the rollout [.., N]."""
+    advantage: Tensor
+    target: Tensor
+    """Lambda-returns on the normalized scale [.., N, K]."""
+    value: Tensor
+    """Values before the update on the normalized scale [.., N, K]."""
+    valid: Tensor | None
+    """[.., N] bool, entries that the policy learns from; None: all."""
+    first: Tensor | None
+    critic_first: Tensor | None
 
 
 class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):

@@ -372,5 +372,4 @@ class DDPG(OffPolicyLearner):
             "target_critic": self.target_critics,
             "policy_optimizer": self._policy_optimizer,
             "critic_optimizer": self._critic_optimizer,
-            "buffer": self.buffer,
         }

@@ -12,6 +12,7 @@ from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membershi
 from coterie.algos.base_config import LearnerConfig
 from coterie.algos.behavior_cloning import CloningLearner
 from coterie.algos.replay.buffer import ReplayBuffer
+from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
@@ -98,14 +99,16 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         states = () if state is None else (state,)
         hidden_state = self.policy.initial_hidden_state(context.num_envs)
         self.buffer = make_replay_buffer(config, context, n_step=n_step, states=states, hidden_state=hidden_state)
+        self._replay_checkpoint = ReplayCheckpoint(self.buffer)
         self.notes = (self.buffer.description, *ignored_settings(config, self.team, self.rollout_length))
 
     @abstractmethod
     def _parts(self) -> dict[str, Any]:
-        """Returns the parts with a state of their own, by their names in checkpoints."""
+        """Returns the parts with a state of their own besides the replay buffer, by their names in checkpoints."""
 
     def state_dict(self) -> dict[str, Any]:
         state = {name: part.state_dict() for name, part in self._parts().items()}
+        state["buffer"] = self._replay_checkpoint.state_dict()
         if self.reward_moments is not None:
             state["reward_moments"] = self.reward_moments
         if self.generator is not None:
@@ -115,6 +118,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
+        self._replay_checkpoint.load_state_dict(state["buffer"])
         if self.reward_moments is not None:
             self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
         if self.generator is not None:

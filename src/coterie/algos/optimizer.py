@@ -65,9 +65,7 @@ class Optimizer:
 
     def step(self, loss: Tensor, lr: dict[str, float]) -> Tensor:
         """Takes one gradient step with a learning rate per module; returns gradient norms before clipping [modules]."""
-        for flat in self._flat.values():
-            assert flat.grad is not None
-            flat.grad.zero_()
+        self._adam.zero_grad(set_to_none=False)
         loss.backward()
         norms = []
         for flat in self._flat.values():

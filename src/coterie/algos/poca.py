@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.clipped_learner import ClippedLearner
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
 from coterie.algos.minibatches import minibatches
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
@@ -28,7 +28,7 @@ from coterie.algos.reward_streams import weighted_streams
 from coterie.algos.sequences import actor_states, critic_first, split_into_sequences, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
-from coterie.core.types import Action, HiddenState, Rollout, Timestep
+from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
@@ -45,25 +45,11 @@ _REPORTED += ("policy/grad_norm", "value/grad_norm")
 
 @register_pytree
 @dataclass(frozen=True)
-class Batch:
-    """Training data: timesteps [M, ..], or sequences [L, M, ..]."""
+class Batch(ClippedBatch):
+    """Training data of MA-POCA: targets [.., 1, K] of the group, values [.., 1 + N, K] of the group and baselines."""
 
-    obs: dict[str, Tree]
-    action_mask: dict[str, Tensor]
-    action: dict[str, Action]
-    log_prob: Tensor
-    """Log-probabilities under the policy that collected the rollout [.., N]."""
-    advantage: Tensor
-    target: Tensor
-    """Lambda-returns of the group on the normalized scale [.., 1, K]."""
-    value: Tensor
-    """V and baselines before the update on the normalized scale [.., 1 + N, K]."""
     present: Tensor | None
     """[.., N] bool, members that the critic reads; None: all."""
-    valid: Tensor | None
-    """[.., N] bool, entries that the policy and the baselines learn from; None: all."""
-    first: Tensor | None
-    critic_first: Tensor | None
 
 
 class POCALoss(NamedTuple):

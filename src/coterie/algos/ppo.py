@@ -23,7 +23,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     group_membership,
 )
-from coterie.algos.clipped_learner import ClippedLearner
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
 from coterie.algos.minibatches import minibatches
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.ppo_config import PPOConfig, build_critic
@@ -36,7 +36,7 @@ from coterie.algos.sequences import (
 )
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
-from coterie.core.types import Action, HiddenState, Rollout, Timestep
+from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
@@ -53,26 +53,12 @@ _REPORTED += ("policy/grad_norm", "value/grad_norm")
 
 @register_pytree
 @dataclass(frozen=True)
-class Batch:
-    """Training data: timesteps [M, ..], or sequences [L, M, ..]."""
+class Batch(ClippedBatch):
+    """Training data of PPO."""
 
-    obs: dict[str, Tree]
-    action_mask: dict[str, Tensor]
     state: Tensor | None
-    action: dict[str, Action]
-    log_prob: Tensor
-    """Log-probabilities under the policy that collected the rollout [.., N]."""
-    advantage: Tensor
-    target: Tensor
-    """Lambda-returns on the normalized scale [.., N, K]."""
-    value: Tensor
-    """Values before the update on the normalized scale [.., N, K]."""
-    valid: Tensor | None
-    """[.., N] bool, entries that the policy learns from; None: all."""
     critic_valid: Tensor | None
     """[.., N] bool, entries that the critic learns from; None: all."""
-    first: Tensor | None
-    critic_first: Tensor | None
 
 
 class PPOLoss(NamedTuple):

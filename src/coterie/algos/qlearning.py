@@ -307,5 +307,4 @@ class QLearning(OffPolicyLearner):
             "module": self.module,
             "target": self.target,
             "optimizer": self._optimizer,
-            "buffer": self.buffer,
         }

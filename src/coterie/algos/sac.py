@@ -358,7 +358,6 @@ class SAC(OffPolicyLearner):
             "critic_optimizer": self._critic_optimizer,
             "policy_optimizer": self._policy_optimizer,
             "temperature_optimizer": self._temperature_optimizer,
-            "buffer": self.buffer,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie.algos.replay import checkpoint, memory
 from coterie.algos.replay import memory as memory_module
 from coterie.algos.replay.buffer import ReplayBuffer, ReplaySample
+from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import no_memory_check
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.algos.replay.storage import STEP_FIELDS, RingStorage, join_rollout
@@ -544,18 +545,18 @@ def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     settings = {"sequence_start": starts, "sequence_length": length, "priority_alpha": alpha, "priority_beta": 0.4}
     one = filled_buffer(0, **settings)
-    store = Checkpoints(tmp_path)
+    saved, store = ReplayCheckpoint(one), Checkpoints(tmp_path)
     for i in range(rollouts):
         one.add(rollout_at(i * T))
         if one.num_sequences:
             draw(one)
-        store.save(i + 1, {"replay": one.state_dict()}, {})
-    store.save(rollouts + 1, {"replay": one.state_dict()}, {})
+        store.save(i + 1, {"replay": saved.state_dict()}, {})
+    store.save(rollouts + 1, {"replay": saved.state_dict()}, {})
     assert (tmp_path / "segments").exists() == (segments == "many" and rollouts > 1)
     found = store.latest()
     assert found is not None
     other = filled_buffer(2, **{**settings, "seed": 99})
-    other.load_state_dict(found.state["replay"])
+    ReplayCheckpoint(other).load_state_dict(found.state["replay"])
     for i in range(rollouts, rollouts + 8):
         if one.num_sequences:
             assert all(a.equal(b) for a, b in zip(draw(one), draw(other), strict=True))
@@ -563,7 +564,7 @@ def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
         other.add(rollout_at(i * T))
         assert one.num_sequences == other.num_sequences
     again = filled_buffer(0, **settings)
-    again.load_state_dict(copy.deepcopy(other.state_dict()))
+    ReplayCheckpoint(again).load_state_dict(copy.deepcopy(ReplayCheckpoint(other).state_dict()))
     assert all(a.equal(b) for a, b in zip(draw(one), draw(again), strict=True))
 
 
@@ -590,12 +591,12 @@ def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
 def test_a_state_without_generator_or_priorities_is_detected(entry):
     one, other = filled_buffer(6, priority_alpha=0.6), filled_buffer(6, priority_alpha=0.6)
     draw(one)
-    state = copy.deepcopy(one.state_dict())
+    state = copy.deepcopy(ReplayCheckpoint(one).state_dict())
     if entry == "generator":
-        state["generator"] = other.state_dict()["generator"]
+        state["generator"] = ReplayCheckpoint(other).state_dict()["generator"]
     else:
-        state["sampler"]["priority"] = other.state_dict()["sampler"]["priority"]
-    other.load_state_dict(state)
+        state["sampler"]["priority"] = ReplayCheckpoint(other).state_dict()["sampler"]["priority"]
+    ReplayCheckpoint(other).load_state_dict(state)
     assert not all(a.equal(b) for a, b in zip(draw(one), draw(other), strict=True))
 
 
@@ -605,9 +606,10 @@ def test_segments_are_written_once_and_unused_ones_are_removed(tmp_path):
         return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (tmp_path / "segments").iterdir()}
 
     buffer, store, seen, most = make_buffer(), Checkpoints(tmp_path), {}, 0
+    saved = ReplayCheckpoint(buffer)
     for i in range(15):
         buffer.add(rollout_at(i * T))
-        store.save(i + 1, {"replay": buffer.state_dict()}, {}, best=i == 3, numbered=i == 6)
+        store.save(i + 1, {"replay": saved.state_dict()}, {}, best=i == 3, numbered=i == 6)
         if i:
             assert all(seen.get(name, now) == now for name, now in files().items())
             seen |= files()
@@ -622,20 +624,20 @@ def test_segments_are_written_once_and_unused_ones_are_removed(tmp_path):
 @pytest.mark.usefixtures("small_segments")
 def test_a_state_must_be_saved_before_the_next_rollout():
     buffer = filled_buffer(5)
-    state, kept = buffer.state_dict(), copy.deepcopy(buffer.state_dict())
+    state, kept = ReplayCheckpoint(buffer).state_dict(), copy.deepcopy(ReplayCheckpoint(buffer).state_dict())
     for i in range(5, 9):
         buffer.add(rollout_at(i * T))
     with pytest.raises(RuntimeError, match="before rollouts are added"):
-        make_buffer().load_state_dict(state)
+        ReplayCheckpoint(make_buffer()).load_state_dict(state)
     other = make_buffer()
-    other.load_state_dict(kept)
+    ReplayCheckpoint(other).load_state_dict(kept)
     assert other.sample(9).index.equal(filled_buffer(5).sample(9).index)
 
 
 def test_the_state_of_a_buffer_with_other_settings_is_refused():
-    state = filled_buffer(3).state_dict()
+    state = ReplayCheckpoint(filled_buffer(3)).state_dict()
     with pytest.raises(UserError, match=r"\[20, 2, 4, 3, 'timestep'\], this run's \[20, 2, 4, 2, 'timestep'\]"):
-        make_buffer(sequence_length=2).load_state_dict(state)
+        ReplayCheckpoint(make_buffer(sequence_length=2)).load_state_dict(state)
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -644,7 +646,7 @@ def test_environments_that_restart_truncate_all_episodes_where_the_run_stopped(r
     """The bootstrap timestep becomes a final one: no transition leads from the old episode into the new one."""
     one = filled_buffer(rollouts, sequence_length=2)
     other = make_buffer(sequence_length=2)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    ReplayCheckpoint(other).load_state_dict(copy.deepcopy(ReplayCheckpoint(one).state_dict()))
     head = rollouts * T
     foreign = rollout_at(10_000)
     other.add(foreign)
@@ -690,7 +692,7 @@ def test_after_a_truncation_exactly_the_sequences_of_the_stream_with_its_final_t
     """Timestep 24 is a final one, followed by rollouts 4, 5, ... again."""
     settings = {"sequence_start": starts, "sequence_length": length, "priority_alpha": alpha}
     buffer = make_buffer(**settings)
-    buffer.load_state_dict(filled_buffer(6, **settings).state_dict())
+    ReplayCheckpoint(buffer).load_state_dict(ReplayCheckpoint(filled_buffer(6, **settings)).state_dict())
     acted = torch.cat([acted_in(0, 24), torch.zeros(1, B, dtype=torch.bool), acted_in(16, 40)])
     number = torch.cat([numbers(0, 25), numbers(16, 40)])
     begins = {*range(0, 24, T), *range(25, 65, T)}
@@ -724,6 +726,6 @@ def test_after_a_truncation_exactly_the_sequences_of_the_stream_with_its_final_t
 
 def test_an_environment_that_continues_is_not_truncated():
     one, other = filled_buffer(4, sequence_length=2), make_buffer(sequence_length=2)
-    other.load_state_dict(one.state_dict())
+    ReplayCheckpoint(other).load_state_dict(ReplayCheckpoint(one).state_dict())
     other.add(rollout_at(4 * T))
     assert wrong_fields(other.sample(500), 2) == []

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from coterie.algos.replay import memory
-from coterie.algos.replay.checkpoint import SegmentedState, example_of
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.algos.replay.storage import RingStorage, SequenceSampler, join_rollout, split_rollout
 from coterie.core.seeds import generator
@@ -67,8 +65,8 @@ class ReplayBuffer:
         self._reservation: memory.MemoryReservation | None = memory.MemoryReservation(spec)
         self.nbytes = self._reservation.nbytes
         """Bytes of data and index: expected before the first rollout, exact after it."""
-        self._resumed = False  # no rollout was added since the state was loaded
-        self._segments: SegmentedState | None = None
+        self.resumed = False
+        """No rollout was added since a state was loaded from a checkpoint."""
 
     @property
     def description(self) -> str:
@@ -100,13 +98,13 @@ class ReplayBuffer:
         hidden_state = rollout.hidden_state if spec.sequence_start == "rollout" else {}
         timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
         if self.storage is None or self.sampler is None:
-            storage, sampler = self._allocate(timesteps, steps, hidden_state)
+            storage, sampler = self.allocate(timesteps, steps, hidden_state)
         else:
             storage, sampler = self.storage, self.sampler
         all_start = self.head > 0 and bool((rollout.first[0] | ~rollout.alive[0]).all())
-        if (self._resumed or all_start) and not self._continues(storage, timesteps):
+        if (self.resumed or all_start) and not self._continues(storage, timesteps):
             self._truncate(storage, sampler)
-        self._resumed = False
+        self.resumed = False
         number = self.rollouts[-1][1] + 1 if self.rollouts else 0
         self.rollouts.append((self.head, number))
         storage.write(self.head, timesteps, steps)
@@ -141,13 +139,12 @@ class ReplayBuffer:
         if self.sampler is not None:
             self.sampler.positions.update_priorities(index.to(self._device), error.detach().to(self._device))
 
-    def _allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> tuple[RingStorage, SequenceSampler]:
+    def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> tuple[RingStorage, SequenceSampler]:
         """Allocates memory for leaves like these: [any, B, ..], those of the hidden state [B, ..]."""
         spec = self.spec
         storage = memory.allocate_storage(spec, timesteps, steps, hidden_state)
         sampler = SequenceSampler(spec)
         self.nbytes = memory.allocated_nbytes(spec, storage)
-        self._segments = SegmentedState(storage, sampler, self.rollouts, spec)
         self._reservation, self.storage, self.sampler = None, storage, sampler
         return storage, sampler
 
@@ -167,31 +164,3 @@ class ReplayBuffer:
         for leaf in tree_leaves((steps, timesteps["acted"])):
             leaf[place] = 0
         self.head += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the complete state, to be saved or copied by `copy.deepcopy` before the next `add`."""
-        state = {
-            "generator": self.generator.get_state(),
-            "head": self.head,
-            "priority_beta": self.priority_beta,
-            "shape": self.spec.shape,
-        }
-        return state if self._segments is None else state | self._segments.state_dict(self.head)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state. If the next rollout does not continue the last one, all episodes are truncated there.
-
-        Raises:
-            UserError: If the state is one of a buffer with other settings.
-        """
-        self.spec.require_shape(list(state["shape"]))
-        self.generator.set_state(state["generator"].cpu())
-        self.priority_beta, self.head = state["priority_beta"], state["head"]
-        self.storage, self.sampler = None, None
-        self.rollouts.clear()
-        if self.head == 0:
-            return
-        self._allocate(*example_of(state))
-        assert self._segments is not None
-        self._segments.load_state_dict(state)
-        self._resumed = True

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.algos.replay.buffer import ReplayBuffer
+from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.algos.replay.storage import RingStorage, SequenceSampler
 from coterie.core.segments import Segment, Written
@@ -23,6 +25,52 @@ from coterie.core.types import Action
 
 SEGMENT_BYTES = 4 << 20
 """Minimum size of a segment."""
+
+
+class ReplayCheckpoint:
+    """Saves and restores a replay buffer.
+
+    Args:
+        buffer: The replay buffer.
+    """
+
+    def __init__(self, buffer: ReplayBuffer):
+        self._buffer = buffer
+        self._segments: SegmentedState | None = None  # None until the buffer's memory is allocated
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the complete state, to be saved or copied by `copy.deepcopy` before the next rollout is added."""
+        buffer = self._buffer
+        state = {
+            "generator": buffer.generator.get_state(),
+            "head": buffer.head,
+            "priority_beta": buffer.priority_beta,
+            "shape": buffer.spec.shape,
+        }
+        if buffer.storage is None or buffer.sampler is None:
+            return state
+        if self._segments is None:
+            self._segments = SegmentedState(buffer.storage, buffer.sampler, buffer.rollouts, buffer.spec)
+        return state | self._segments.state_dict(buffer.head)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state. If the next rollout does not continue the last one, all episodes are truncated there.
+
+        Raises:
+            UserError: If the state is one of a buffer with other settings.
+        """
+        buffer = self._buffer
+        buffer.spec.require_shape(list(state["shape"]))
+        buffer.generator.set_state(state["generator"].cpu())
+        buffer.priority_beta, buffer.head = state["priority_beta"], state["head"]
+        buffer.storage, buffer.sampler, self._segments = None, None, None
+        buffer.rollouts.clear()
+        if buffer.head == 0:
+            return
+        storage, sampler = buffer.allocate(*example_of(state))
+        self._segments = SegmentedState(storage, sampler, buffer.rollouts, buffer.spec)
+        self._segments.load_state_dict(state)
+        buffer.resumed = True
 
 
 class SegmentedState:
@@ -52,7 +100,7 @@ class SegmentedState:
         segments = {start: Segment(partial(self._leaves, start), written) for start, written in self._written.items()}
         ends = [(oldest, first), (last, head + 1)] if first <= head else [(oldest, head + 1)]
         return {
-            "sampler": self._sampler.state_dict(),
+            "sampler": _sampler_state(self._sampler),
             "rollouts": [list(rollout) for rollout in self._rollouts],
             "segment_length": length,
             "segments": segments,
@@ -95,7 +143,7 @@ class SegmentedState:
             self._written[start] = Written(segment.written.digest)
         for start, piece in state["pieces"]:
             self._restore(start, piece)
-        self._sampler.load_state_dict(state["sampler"])
+        _restore_sampler(self._sampler, state["sampler"])
 
     def _restore(self, start: int, piece: dict[str, Any]) -> None:
         """Writes what `_piece` copied."""
@@ -106,6 +154,25 @@ class SegmentedState:
         for i, (timestep, number) in enumerate(held):
             hidden_state = tree_map(lambda x, i=i: x[i], piece["hidden_state"])
             self._storage.write_hidden_state(timestep, number % self._spec.max_rollouts, hidden_state)
+
+
+def _sampler_state(sampler: SequenceSampler) -> dict[str, Any]:
+    """State without `is_start`, which is saved together with the timesteps."""
+    state = {"acted": sampler.acted.clone(), "oldest": sampler.oldest, "complete": sampler.complete}
+    if isinstance(sampler.positions, PrioritizedPositions):
+        state |= sampler.positions.state_dict(sampler.oldest, max(sampler.oldest, sampler.complete))
+    return state
+
+
+def _restore_sampler(sampler: SequenceSampler, state: dict[str, Any]) -> None:
+    """Restores what `_sampler_state` returned, after `is_start`."""
+    sampler.acted = state["acted"].to(sampler.acted.device, copy=True)
+    sampler.oldest = state["oldest"]
+    sampler.positions.remove(0, 0, 0, sampler.oldest)
+    sampler.insert(sampler.oldest, state["complete"])
+    sampler.complete = state["complete"]
+    if isinstance(sampler.positions, PrioritizedPositions):
+        sampler.positions.load_state_dict(sampler.oldest, state)
 
 
 def example_of(state: dict[str, Any]) -> tuple[Tree, Tree, Tree]:

@@ -124,13 +124,6 @@ class UniformPositions:
     def update_priorities(self, position: Tensor, error: Tensor) -> None:
         """Sets the priorities of sampled positions [S] by their errors [S] >= 0."""
 
-    def state_dict(self, start: int, stop: int) -> dict[str, Any]:
-        """Returns the state besides the positions themselves, which are those of the timesteps [start, stop)."""
-        return {}
-
-    def load_state_dict(self, start: int, state: dict[str, Any]) -> None:
-        """Restores the state after the positions were inserted."""
-
 
 class SequenceSampler:
     """Keeps track of where complete sequences start.
@@ -146,16 +139,19 @@ class SequenceSampler:
         """Positions that can be sampled."""
         self.is_start = torch.zeros(self._size, spec.num_envs, dtype=torch.bool, device=self._device)
         """Timesteps of the storage at which a sequence may start [size, B]."""
-        self._acted = torch.zeros(spec.num_envs, dtype=torch.bool, device=self._device)  # at the newest timestep
-        self._oldest = 0  # oldest timestep held
-        self._complete = 0  # timesteps whose sequences were complete at the last call of `advance`
+        self.acted = torch.zeros(spec.num_envs, dtype=torch.bool, device=self._device)
+        """Environments that acted at the newest timestep [B]."""
+        self.oldest = 0
+        """Oldest timestep held."""
+        self.complete = 0
+        """Timesteps whose sequences were complete at the last call of `advance`."""
         self._counts: deque[int] = deque()  # positions at each of the timesteps [oldest, complete)
         self.num_sequences = 0
         """Number of sequences that can be sampled."""
 
     def mark_starts(self, timestep: int, acted: Tensor) -> None:
         """Marks the sequence starts among new timesteps with `acted` [T, B]."""
-        before = torch.cat([self._acted.unsqueeze(0), acted[:-1]])
+        before = torch.cat([self.acted.unsqueeze(0), acted[:-1]])
         if self._kind == "timestep":
             is_start = acted
         elif self._kind == "episode":
@@ -163,12 +159,12 @@ class SequenceSampler:
         else:
             is_start = torch.zeros_like(acted)
             is_start[0] = True
-        self._acted = acted[-1].clone()
+        self.acted = acted[-1].clone()
         self.is_start[self._indices(timestep, timestep + len(acted))] = is_start
 
     def mark_final(self, timestep: int) -> Tensor:
         """Marks a timestep as the last of its episodes; returns the environments that acted just before it [B] bool."""
-        acted, self._acted = self._acted, torch.zeros_like(self._acted)
+        acted, self.acted = self.acted, torch.zeros_like(self.acted)
         self.is_start[timestep % self._size] = False
         return acted
 
@@ -179,15 +175,16 @@ class SequenceSampler:
             head: Number of timesteps of the stream; the observation of timestep `head` is stored as well.
         """
         oldest = max(0, head - self._size + 1)
-        start = self._complete - len(self._counts)
+        start = self.complete - len(self._counts)
         overwritten = min(len(self._counts), max(0, oldest - start))
         removed = sum(self._counts.popleft() for _ in range(overwritten))
         self.num_sequences -= removed
         self.positions.remove(start, overwritten, removed, oldest)
-        self._oldest = oldest
-        self._insert(max(self._complete, oldest), head - self._length + 1)
+        self.oldest = oldest
+        self.insert(max(self.complete, oldest), head - self._length + 1)
 
-    def _insert(self, start: int, stop: int) -> None:
+    def insert(self, start: int, stop: int) -> None:
+        """Adds the positions of the timesteps [start, stop), whose sequences are complete."""
         if stop <= start:
             return
         is_start = self.is_start[self._indices(start, stop)]
@@ -195,24 +192,10 @@ class SequenceSampler:
         self.positions.insert(start, is_start, self.num_sequences)
         self._counts.extend(counts)
         self.num_sequences += sum(counts)
-        self._complete = stop
+        self.complete = stop
 
     def _indices(self, start: int, stop: int) -> Tensor:
         return torch.arange(start, stop, device=self._device) % self._size
-
-    def state_dict(self) -> dict[str, Any]:
-        """State without `is_start`, which is saved together with the timesteps."""
-        state = {"acted": self._acted.clone(), "oldest": self._oldest, "complete": self._complete}
-        return state | self.positions.state_dict(self._oldest, max(self._oldest, self._complete))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state of `state_dict`, after `is_start`."""
-        self._acted = state["acted"].to(self._device, copy=True)
-        self._oldest = state["oldest"]
-        self.positions.remove(0, 0, 0, self._oldest)
-        self._insert(self._oldest, state["complete"])
-        self._complete = state["complete"]
-        self.positions.load_state_dict(self._oldest, state)
 
 
 def split_rollout(rollout: Rollout, states: tuple[str, ...], discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
