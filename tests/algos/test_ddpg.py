@@ -169,7 +169,7 @@ def test_an_actors_loss_has_no_gradient_in_other_actors(other_actions, share_cri
         assert found[0].abs().sum() > 0
         assert found[1].abs().sum() == 0
     _, actions = algorithm.sample_joint_action(batch)
-    features = algorithm.critic_features(algorithm.critics[0], batch, 0, 1)
+    features = algorithm.critic_features(algorithm.critics[0], batch, slice(0, 1))
     for found in torch.autograd.grad(algorithm.critics[0].q_values(features, actions)[..., 0, 0].sum(), weights):
         assert found[1].abs().sum() > 0
 
@@ -186,7 +186,7 @@ def test_action_gradients_are_those_of_each_agents_own_q(common_reward, share_cr
         draw = torch.Generator().manual_seed(0)
         done, now = torch.rand(2, 1, 16, 12, generator=draw)
         alive = torch.rand(1, 16, 3, generator=draw) > 0.3
-        features = algorithm.critic_features(algorithm.critics[0], batch, 0, 1)
+        features = algorithm.critic_features(algorithm.critics[0], batch, slice(0, 1))
         gradient = replayed_actions_gradient if others == "replay" else current_actions_gradient
         joint_action = JointAction(algorithm.team, CPU)
         found, total = gradient(algorithm.critics[0], features, now.clone(), done, alive, joint=joint_action)

@@ -8,10 +8,9 @@ from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
-from coterie.nets.config import NetworkConfig
+from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.counterfactual_critic import CounterfactualCritic
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.team import CentralInputs
 
 CPU = torch.device("cpu")
 

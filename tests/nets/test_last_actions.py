@@ -5,8 +5,8 @@ import torch
 from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.nets.joint_actions import pad_by_agent, unpad_by_role
-from coterie.nets.last_actions import last_actions
+from coterie.nets.joint_actions import pad_by_agent
+from coterie.nets.last_actions import last_actions, unpad_by_role
 
 
 def two_roles():

@@ -46,8 +46,8 @@ from coterie.math.returns import (
     valid_mask,
 )
 from coterie.math.statistics import masked_mean, standardize
-from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
-from coterie.nets.last_actions import last_actions
+from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.nets.last_actions import last_actions, unpad_by_role
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")

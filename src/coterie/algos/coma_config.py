@@ -15,9 +15,8 @@ from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, RNNKind
+from coterie.nets.config import Activation, CentralInputs, RNNKind
 from coterie.nets.counterfactual_critic import CounterfactualCritic
-from coterie.nets.team import CentralInputs
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 declare(

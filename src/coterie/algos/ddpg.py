@@ -135,7 +135,7 @@ class DDPG(OffPolicyLearner):
         self._create_buffer(config, context, config.n_step, self._state_name)
         self.generator: torch.Generator = generator(context.seed, "updates", device=device)
         self._joint = JointAction(team, device)
-        self._recurrent, self.first_learned = config.recurrent, config.burn_in if config.recurrent else 0
+        self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
         action_gradient = select_action_gradient(self._centralized, config.other_actions)
         self._action_gradient = partial(action_gradient, self.critics[0], joint=self._joint)
         self._set_exploration(0.0)
@@ -178,7 +178,7 @@ class DDPG(OffPolicyLearner):
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""
         rollout, config, team = sample.rollout, self.config, self.team
         # A feed-forward network learns from the first timestep of a sequence.
-        learned = slice(self.first_learned, len(rollout.reward) if self._recurrent else 1)
+        learned = slice(self._burn_in, len(rollout.reward) if self._recurrent else 1)
         valid = valid_mask(rollout)
         critic_valid = team_valid_mask(rollout) if self._centralized else valid
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
@@ -200,27 +200,25 @@ class DDPG(OffPolicyLearner):
             valid=valid[learned],
             critic_valid=critic_valid[learned],
             weight=sample.weight,
+            learned=learned,
         )
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Returns the n-step returns [R, S, N] that bootstrap from the target critics' value of the next actions."""
         config = self.config
-        start, stop = self.first_learned + 1, len(batch.reward) + 1
+        successors = slice(self._burn_in + 1, len(batch.reward) + 1)
         actor = self.target_policy.module if config.next_action_policy == "target" else self.policy.net
-        outputs = self._actor_outputs(actor, batch, start, stop)
+        outputs = self._actor_outputs(actor, batch, successors)
         smoothing = (config.target_noise, config.target_noise_clip) if config.target_noise else None
-        actions = self._actions(outputs, batch, start, stop, smoothing=smoothing)
+        actions = self._actions(outputs, batch, successors, smoothing=smoothing)
         q = None
         for critic in self.target_critics.module.children():
-            value = self.evaluate(critic, self.critic_features(critic, batch, start, stop), actions)
+            value = self.evaluate(critic, self.critic_features(critic, batch, successors), actions)
             q = value if q is None else torch.minimum(q, value)
         assert q is not None
-        learned = slice(self.first_learned, None)
-        terminated, boundary = batch.terminated[learned], batch.boundary[learned]
-        target = n_step_return(
-            batch.reward[learned], q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
-        )
+        reward, terminated, boundary = (x[self._burn_in :] for x in (batch.reward, batch.terminated, batch.boundary))
+        target = n_step_return(reward, q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step)
         return target[: len(batch.valid)]
 
     def _update_critics(self, batch: Batch, target: Tensor, lr: float, index: Tensor) -> Tensor:
@@ -239,12 +237,8 @@ class DDPG(OffPolicyLearner):
 
     def q_taken(self, batch: Batch) -> list[Tensor]:
         """Returns Q of the actions taken [R, S, N] by each critic."""
-        start, stop = self.first_learned, self.first_learned + len(batch.valid)
-        taken = {role: vector[start:stop] for role, vector in batch.taken.items()}
-        return [
-            self.evaluate(critic, self.critic_features(critic, batch, start, stop), taken)
-            for critic in self.critics.children()
-        ]
+        taken, critics = _at(batch.learned, batch.taken), self.critics.children()
+        return [self.evaluate(critic, self.critic_features(critic, batch, batch.learned), taken) for critic in critics]
 
     def _update_actor(self, batch: Batch, lr: float) -> Tensor:
         """Gradient step of the actors; returns the values of `ACTOR_METRICS` [2]."""
@@ -253,42 +247,39 @@ class DDPG(OffPolicyLearner):
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the actors' loss, and the mean of -Q that it descends."""
-        start, stop = self.first_learned, self.first_learned + len(batch.valid)
         outputs, action = self.sample_joint_action(batch)
         with torch.no_grad():
-            features = self.critic_features(self.critics[0], batch, start, stop)
-        taken = self._joint.join({role: vector[start:stop] for role, vector in batch.taken.items()})
+            features = self.critic_features(self.critics[0], batch, batch.learned)
+        taken = self._joint.join(_at(batch.learned, batch.taken))
         gradient, q = self._action_gradient(features, action.detach(), taken, batch.valid)
-        logits, available = self._logits(outputs, batch, start, stop)
+        logits, available = self._logits(outputs, batch)
         penalty = self.config.logit_penalty
         loss = actor_loss(gradient, action, batch.valid, logits=logits, available=available, logit_penalty=penalty)
         return loss, -q / batch.valid.sum().clamp(min=1)
 
     def sample_joint_action(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the actors' outputs by block and their joint action [R, S, J]."""
-        start, stop = self.first_learned, self.first_learned + len(batch.valid)
-        outputs = self._actor_outputs(self.policy.net, batch, start, stop)
-        return outputs, self._joint.join(self._actions(outputs, batch, start, stop, smoothing=None))
+        outputs = self._actor_outputs(self.policy.net, batch, batch.learned)
+        return outputs, self._joint.join(self._actions(outputs, batch, batch.learned, smoothing=None))
 
     def _metrics(self, critic_reports: list[Tensor], actor_reports: list[Tensor]) -> dict[str, float]:
         """Means of the gradient steps' metrics."""
-        if not critic_reports:
-            return {}
-        metrics = mean_metrics(torch.stack(critic_reports), CRITIC_METRICS, self.team.name)
-        return metrics | (
-            mean_metrics(torch.stack(actor_reports), ACTOR_METRICS, self.team.name) if actor_reports else {}
-        )
+        metrics = {}
+        for reports, names in ((critic_reports, CRITIC_METRICS), (actor_reports, ACTOR_METRICS)):
+            if reports:
+                metrics |= mean_metrics(torch.stack(reports), names, self.team.name)
+        return metrics
 
-    def _actor_outputs(self, actor: nn.Module, batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
-        """Outputs of actors at the timesteps [start, stop), by block [.., n, P]."""
+    def _actor_outputs(self, actor: nn.Module, batch: Batch, time: slice) -> dict[str, Tensor]:
+        """Outputs of actors at some timesteps, by block [.., n, P]."""
 
         def call(part: Batch, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
             return actor(part.timesteps.obs, part.timesteps.first, hidden_state)
 
-        return self._unroll(call, batch, start, stop, hidden_state=batch.hidden_state)
+        return self._unroll(call, batch, time, batch.hidden_state)
 
-    def critic_features(self, critic: Any, batch: Batch, start: int, stop: int) -> Tree:
-        """Returns a critic's features of the timesteps [start, stop), which do not depend on actions."""
+    def critic_features(self, critic: Any, batch: Batch, time: slice) -> Tree:
+        """Returns a critic's features of some timesteps, which do not depend on actions."""
         hidden_state = batch.hidden_state
         if self._centralized and not critic.per_agent_network:
             hidden_state = {name: value[:, :1] for name, value in hidden_state.items()}
@@ -300,33 +291,31 @@ class DDPG(OffPolicyLearner):
             state = None if self._state_name is None else timesteps.state[self._state_name]
             return critic.encode(timesteps.obs, state, part.critic_first, hidden_state)
 
-        return self._unroll(call, batch, start, stop, hidden_state=tree_map(torch.zeros_like, hidden_state))
+        return self._unroll(call, batch, time, tree_map(torch.zeros_like, hidden_state))
 
     def evaluate(self, critic: Any, features: Tree, action: dict[str, Tensor]) -> Tensor:
         """Returns a critic's Q [.., N] of actions, vectors by role [.., n, P]."""
         return critic.q_values(features, self._joint.join(action) if self._centralized else action)[..., 0]
 
-    def _unroll(self, call: Callable, batch: Batch, start: int, stop: int, hidden_state: HiddenState) -> Tree:
-        """Outputs of a network at the timesteps [start, stop); those before only warm up its hidden state."""
+    def _unroll(self, call: Callable, batch: Batch, time: slice, hidden_state: HiddenState) -> Tree:
+        """Outputs of a network at some timesteps; those before only warm up its hidden state."""
 
-        def part(start: int, stop: int) -> Batch:
-            timesteps, first = tree_map(lambda x: x[start:stop], (batch.timesteps, batch.critic_first))
-            return replace(batch, timesteps=timesteps, critic_first=first)
+        def part(time: slice) -> Batch:
+            return replace(batch, timesteps=_at(time, batch.timesteps), critic_first=_at(time, batch.critic_first))
 
-        if self._recurrent and start:
+        if self._recurrent and time.start:
             with torch.no_grad():
-                hidden_state = call(part(0, start), hidden_state)[1]
-        return call(part(start, stop), hidden_state)[0]
+                hidden_state = call(part(slice(0, time.start)), hidden_state)[1]
+        return call(part(time), hidden_state)[0]
 
     def _actions(
-        self, outputs: dict[str, Tensor], batch: Batch, start: int, stop: int, smoothing: tuple[float, float] | None
+        self, outputs: dict[str, Tensor], batch: Batch, time: slice, smoothing: tuple[float, float] | None
     ) -> dict[str, Tensor]:
-        """Actions at the timesteps [start, stop) as vectors by role, from an actor's outputs.
+        """Actions at some timesteps as vectors by role, from an actor's outputs.
 
         In a centralized critic, dead agents act with zeros. An independent agent that was truncated alone still acts.
         """
-        alive = batch.timesteps.alive[start:stop]
-        masks = {role: mask[start:stop] for role, mask in batch.timesteps.action_mask.items()}
+        alive, masks = batch.timesteps.alive[time], _at(time, batch.timesteps.action_mask)
         noise = draw_block_noise(self.policy.blocks, alive.shape[:-1], self.generator, self.device)
         vectors = relaxed_actions(
             self.policy.blocks, outputs, masks, noise, temperature=self.config.gumbel_temperature, smoothing=smoothing
@@ -341,12 +330,9 @@ class DDPG(OffPolicyLearner):
             for role, role_mask in zip(self.team.roles, masks, strict=True)
         }
 
-    def _logits(
-        self, outputs: dict[str, Tensor], batch: Batch, start: int, stop: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def _logits(self, outputs: dict[str, Tensor], batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Logits of discrete actions [R, S, n, A] by block, and where valid agents can choose them."""
-        logits, available = [], []
-        masks = {role: mask[start:stop] for role, mask in batch.timesteps.action_mask.items()}
+        logits, available, masks = [], [], _at(batch.learned, batch.timesteps.action_mask)
         for block in self.policy.blocks:
             if size := block.action_spec.mask_size:
                 logits.append(outputs[block.name][..., :size])
@@ -373,3 +359,8 @@ class DDPG(OffPolicyLearner):
             "policy_optimizer": self._policy_optimizer,
             "critic_optimizer": self._critic_optimizer,
         }
+
+
+def _at(time: slice, tree: Tree) -> Tree:
+    """Returns the part of tensors [T, ..] at some timesteps."""
+    return tree_map(lambda x: x[time], tree)

@@ -11,7 +11,7 @@ from coterie.core.types import HiddenState, Timestep
 
 @dataclass(frozen=True)
 class Batch:
-    """S sequences of L steps, of which R timesteps from `DDPG.first_learned` on are learned from.
+    """S sequences of L steps, of which R timesteps are learned from.
 
     Attributes:
         timesteps: [L + 1, S, ..], observations normalized.
@@ -24,6 +24,7 @@ class Batch:
         valid: [R, S, N] bool, entries that actors learn from.
         critic_valid: [R, S, N] bool, entries that critics learn from.
         weight: [S], importance weights.
+        learned: The R timesteps that are learned from; those before only warm up hidden states.
     """
 
     timesteps: Timestep
@@ -36,3 +37,4 @@ class Batch:
     valid: Tensor
     critic_valid: Tensor
     weight: Tensor
+    learned: slice

@@ -10,8 +10,8 @@ from torch import nn
 from coterie.algos.ddpg_config import DDPGConfig
 from coterie.core.specs import TeamSpec
 from coterie.nets.action_critics import CentralizedActionCritic
+from coterie.nets.config import CentralInputs
 from coterie.nets.decentralized_action_critic import DecentralizedActionCritic
-from coterie.nets.team import CentralInputs
 
 
 def build_critics(

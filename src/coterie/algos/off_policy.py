@@ -13,6 +13,7 @@ from coterie.algos.base_config import LearnerConfig
 from coterie.algos.behavior_cloning import CloningLearner
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
+from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
@@ -100,7 +101,8 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         hidden_state = self.policy.initial_hidden_state(context.num_envs)
         self.buffer = make_replay_buffer(config, context, n_step=n_step, states=states, hidden_state=hidden_state)
         self._replay_checkpoint = ReplayCheckpoint(self.buffer)
-        self.notes = (self.buffer.description, *ignored_settings(config, self.team, self.rollout_length))
+        size = describe(self.buffer.spec, self.buffer.nbytes)
+        self.notes = (size, *ignored_settings(config, self.team, self.rollout_length))
 
     @abstractmethod
     def _parts(self) -> dict[str, Any]:

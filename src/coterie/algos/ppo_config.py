@@ -9,7 +9,7 @@ from pydantic import Field
 
 from coterie.algos.on_policy import ClippedConfig
 from coterie.core.specs import TeamSpec
-from coterie.nets.team import CentralInputs
+from coterie.nets.config import CentralInputs
 from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
 
 

@@ -8,10 +8,11 @@ import torch
 
 from coterie.algos.qlearning_config import QLearningConfig
 from coterie.core.specs import TeamSpec
+from coterie.nets.config import CentralInputs
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixer_variants import UnrestrictedMixer, build_mixer
 from coterie.nets.mixers import TeamQNetwork
-from coterie.nets.team import CentralEncoder, CentralInputs
+from coterie.nets.team import CentralEncoder
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 

@@ -12,8 +12,8 @@ from coterie.algos.base_config import Units
 from coterie.algos.off_policy import OffPolicyConfig
 from coterie.config.schema import Count
 from coterie.core.specs import TeamSpec
+from coterie.nets.config import CentralInputs
 from coterie.nets.soft_critics import TwinCritic
-from coterie.nets.team import CentralInputs
 
 
 class SACConfig(OffPolicyConfig):

@@ -11,6 +11,7 @@ from coterie.cli.options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverri
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
+    from coterie.config.resolve import Resolved
     from coterie.playing.page import Address
     from coterie.playing.seating import GameRequest
 
@@ -27,39 +28,45 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the page. 0 s
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
 
+Video = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", show_default=False, help="Record to this .mp4 or .gif instead of opening a window."),
+]
+EpisodeCount = Annotated[int, typer.Option(min=1, max=1000, help="Number of episodes.")]
+Size = Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")]
+Replay = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", show_default=False, help="Write the game's own replay to this folder instead."),
+]
+Record = Annotated[
+    Path | None, typer.Option(metavar="FILE", show_default=False, help="Record to this .zip for `coterie view`.")
+]
+Human = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEAM.AGENT", show_default=False, help="Play this agent yourself in a browser. May be repeated."
+    ),
+]
+Fps = Annotated[
+    float, typer.Option(min=0.5, max=60, help="With --human: environment steps per second in real-time mode.")
+]
+
+
 def play(
     what: RunOrOverrides = None,
     algo: AlgoName = None,
     env: EnvName = None,
-    video: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="Record to this .mp4 or .gif instead of opening a window."
-        ),
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of episodes.")] = 1,
+    video: Video = None,
+    episodes: EpisodeCount = 1,
     mode: Mode = "auto",
     checkpoint: Checkpoint = "auto",
     trust: Trust = False,
     seed: Seed = None,
-    size: Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")] = 480,
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default=False, help="Write the game's own replay to this folder instead."),
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Record to this .zip for `coterie view`."),
-    ] = None,
-    human: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEAM.AGENT", show_default=False, help="Play this agent yourself in a browser. May be repeated."
-        ),
-    ] = None,
-    fps: Annotated[
-        float, typer.Option(min=0.5, max=60, help="With --human: environment steps per second in real-time mode.")
-    ] = _FPS,
+    size: Size = 480,
+    replay: Replay = None,
+    record: Record = None,
+    human: Human = None,
+    fps: Fps = _FPS,
     host: Host = _HOST,
     port: Port = 0,
     open_: Open = False,
@@ -83,14 +90,7 @@ def play(
     _check_options(video, replay, record, human, episodes=episodes)
     if not human:
         _check_no_page({"--fps": fps != _FPS, "--host": host != _HOST, "--port": port != 0, "--open": open_})
-    if human and algo is None and not any(word.startswith("algo=") for word in what or []):
-        algo = None if _is_run(what) else "random"
-    path, settings = run_or_settings("play", what, algo, env)
-    resolved = None
-    if path is None:
-        from coterie.config.resolve import resolve
-
-        resolved = resolve(settings)
+    path, resolved = _run_or_configuration(what, algo, env, human)
     if not human and record is None:
         from coterie.commands import play as command
 
@@ -107,6 +107,20 @@ def play(
     )
     _play_or_record(request, record, episodes, fps, address=Address(host, port, open_))
     return 0
+
+
+def _run_or_configuration(
+    what: list[str] | None, algo: str | None, env: str | None, human: list[str] | None
+) -> tuple[Path | None, Resolved | None]:
+    """Returns the run, or the configuration to play with. Without an algorithm, other agents than humans are random."""
+    if human and algo is None and not any(word.startswith("algo=") for word in what or []):
+        algo = None if _is_run(what) else "random"
+    path, settings = run_or_settings("play", what, algo, env)
+    if path is not None:
+        return path, None
+    from coterie.config.resolve import resolve
+
+    return None, resolve(settings)
 
 
 def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fps: float, address: Address) -> None:

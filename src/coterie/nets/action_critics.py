@@ -11,14 +11,10 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
-from coterie.nets.config import NetworkConfig
+from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import action_size
-from coterie.nets.team import (
-    AgentNetwork,
-    CentralEncoder,
-    CentralInputs,
-)
+from coterie.nets.team import AgentNetwork, CentralEncoder
 
 
 class ActionValueNetwork(nn.Module):

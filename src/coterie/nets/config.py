@@ -39,3 +39,15 @@ class NetworkConfig:
     obs_agent_id: bool = False
     obs_last_action: bool = False
     normalize_obs: bool = False
+
+    def parameter_sets(self, agents: int) -> int | None:
+        """Returns the number of parameter sets of a network: one per agent, or None for one that all share."""
+        return agents if self.share_params == "none" else None
+
+
+@dataclass(frozen=True)
+class CentralInputs:
+    """Input of a centralized network: the joint observation, and `state_size` features of the environment's state."""
+
+    joint_obs: bool
+    state_size: int = 0

@@ -7,18 +7,10 @@ from torch import Tensor, nn
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
-from coterie.nets.config import NetworkConfig
+from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.team import (
-    AgentNetwork,
-    Block,
-    CentralEncoder,
-    CentralInputs,
-    join_choices,
-    parameter_sets,
-    team_blocks,
-)
+from coterie.nets.team import AgentNetwork, Block, CentralEncoder, join_choices, team_blocks
 
 
 class CounterfactualCritic(nn.Module):
@@ -47,7 +39,7 @@ class CounterfactualCritic(nn.Module):
         central_size = self.encoder.features + self.joint.size * (2 if reads_last_action else 1)
         self.obs_encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
         for block in self.blocks:
-            sets = parameter_sets(block, config.share_params)
+            sets = config.parameter_sets(block.n)
             obs_encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             in_features = obs_encoder.features + central_size + (block.n if self.obs_agent_id else 0)
             self.obs_encoders[block.name] = obs_encoder

@@ -12,7 +12,7 @@ from coterie.nets.action_critics import ActionValueNetwork
 from coterie.nets.config import NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.layers import action_size
-from coterie.nets.team import Block, join_blocks, join_hidden_states, parameter_sets, slice_agents, team_blocks
+from coterie.nets.team import Block, join_blocks, join_hidden_states, slice_agents, team_blocks
 
 
 class DecentralizedActionCritic(nn.Module):
@@ -24,7 +24,7 @@ class DecentralizedActionCritic(nn.Module):
         self.obs_agent_id = config.obs_agent_id
         self.encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
         for block in self.blocks:
-            sets = parameter_sets(block, config.share_params)
+            sets = config.parameter_sets(block.n)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             obs_size = encoder.features + (block.n if self._reads_id(block) else 0)
             self.encoders[block.name] = encoder

@@ -68,11 +68,3 @@ def pad_by_agent(vectors: dict[str, Tensor]) -> Tensor:
     missing = [width - vector.shape[-1] for vector in vectors.values()]
     parts = [pad(v, (0, extra)) if extra else v for v, extra in zip(vectors.values(), missing, strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
-
-
-def unpad_by_role(team: TeamSpec, padded: Tensor) -> dict[str, Tensor]:
-    """Inverse of `pad_by_agent`: [.., N, longest P] to vectors by role [.., n, P]."""
-    if len(team.roles) == 1:
-        return {team.roles[0].name: padded}
-    parts = padded.split([role.n for role in team.roles], -2)
-    return {role.name: part[..., : action_size(role.action)] for role, part in zip(team.roles, parts, strict=True)}

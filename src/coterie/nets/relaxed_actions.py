@@ -101,6 +101,5 @@ def relaxed_actions(
                 numbers = (numbers + added).clamp(-1, 1)
             parts.append(numbers)
         vector = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        by_role = vector.split([role.n for role in block.roles], -2)
-        vectors.update({role.name: part for role, part in zip(block.roles, by_role, strict=True)})
+        vectors |= block.split_by_role(vector)
     return vectors

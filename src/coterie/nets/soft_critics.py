@@ -10,21 +10,12 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
-from coterie.nets.config import NetworkConfig
+from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import encode_actions
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
-from coterie.nets.team import (
-    AgentNetwork,
-    Block,
-    CentralEncoder,
-    CentralInputs,
-    join_choices,
-    parameter_sets,
-    slice_agents,
-    team_blocks,
-)
+from coterie.nets.team import AgentNetwork, Block, CentralEncoder, join_choices, slice_agents, team_blocks
 
 
 class SoftCritic(nn.Module):
@@ -54,7 +45,7 @@ class SoftCritic(nn.Module):
         self.obs_encoders, self.histories, self.heads = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         feed_forward = replace(config, rnn="none")
         for block in self.blocks:
-            sets = parameter_sets(block, config.share_params)
+            sets = config.parameter_sets(block.n)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             features = encoder.features + self.central_encoder.features + (block.n if self.obs_agent_id else 0)
             self.obs_encoders[block.name] = encoder

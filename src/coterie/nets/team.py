@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coterie.core.specs import ActionSpec, RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState
-from coterie.nets.config import NetworkConfig, ShareParams
+from coterie.nets.config import CentralInputs, NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
 from coterie.nets.layers import MLP, Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
@@ -81,14 +81,6 @@ class Block:
         }
 
 
-@dataclass(frozen=True)
-class CentralInputs:
-    """Input of a centralized network: the joint observation, and `state_size` features of the environment's state."""
-
-    joint_obs: bool
-    state_size: int = 0
-
-
 def team_blocks(team: TeamSpec, share_params: ShareParams) -> tuple[Block, ...]:
     """Returns one block per role, or a single block if all roles share parameters.
 
@@ -106,21 +98,10 @@ def team_blocks(team: TeamSpec, share_params: ShareParams) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def parameter_sets(block: Block, share_params: ShareParams) -> int | None:
-    """Returns the number of parameter sets of a block's network: one per agent, or None for one that all share."""
-    return block.n if share_params == "none" else None
-
-
 class AgentNetwork(nn.Module):
-    """MLP, optional recurrent layer and linear head over [.., n, in].
+    """MLP, recurrent layer if `config.rnn` asks for one, and linear head over [.., n, in].
 
-    Args:
-        in_features: Number of inputs.
-        out_features: Number of outputs.
-        config: Architecture, recurrent with `config.rnn`.
-        generator: Source of the initial weights.
-        sets: Number of parameter sets, one for each of the n agents; None for one that all share.
-        head_gain: Gain of the orthogonal initialization of the head.
+    There is one set of parameters, or `sets`, one for each of the n agents.
     """
 
     def __init__(
@@ -173,7 +154,7 @@ class BlockNetwork(nn.Module):
         extra_size: int = 0,
     ):
         super().__init__()
-        sets = parameter_sets(block, config.share_params)
+        sets = config.parameter_sets(block.n)
         ids = torch.eye(block.n) if config.obs_agent_id and block.n > 1 else None
         self.register_buffer("ids", ids, persistent=False)
         self.encoder = build_encoder(block.roles[0].observation_space, sets, generator)

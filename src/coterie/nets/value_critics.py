@@ -8,15 +8,8 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
-from coterie.nets.config import NetworkConfig
-from coterie.nets.team import (
-    AgentNetwork,
-    CentralEncoder,
-    CentralInputs,
-    TeamNetwork,
-    join_blocks,
-    team_blocks,
-)
+from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.team import AgentNetwork, CentralEncoder, TeamNetwork, join_blocks, team_blocks
 
 
 class DecentralizedCritic(nn.Module):

@@ -14,8 +14,8 @@ from coterie.math.behavior_cloning import actions_match, large_margin_loss
 from coterie.math.choices import mask_logits
 from coterie.math.exploration import epsilon_greedy
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
-from coterie.nets.last_actions import last_actions
+from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.nets.last_actions import last_actions, unpad_by_role
 from coterie.nets.layers import action_size
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.team import Block, TeamNetwork, join_blocks

@@ -11,8 +11,8 @@ from coterie.core.types import Action, HiddenState, Timestep
 from coterie.math.choices import mask_logits
 from coterie.math.distributions import choice_log_probs, component_log_probs
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
-from coterie.nets.last_actions import last_actions
+from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.nets.last_actions import last_actions, unpad_by_role
 from coterie.nets.layers import action_size
 from coterie.nets.team import Block, join_choices
 from coterie.policies.base import Mode

@@ -90,6 +90,10 @@ def make_buffer(**changes: Any) -> ReplayBuffer:
     return ReplayBuffer(ReplaySpec(**spec))
 
 
+def described(buffer: ReplayBuffer) -> str:
+    return memory.describe(buffer.spec, buffer.nbytes)
+
+
 def filled_buffer(rollouts: int, **changes: Any) -> ReplayBuffer:
     buffer = make_buffer(**changes)
     for i in range(rollouts):
@@ -245,7 +249,7 @@ def test_nothing_can_be_sampled_before_a_sequence_is_complete():
 
 
 def test_capacity_is_in_steps_and_rounded_up_to_whole_rollouts():
-    assert filled_buffer(9, capacity=17, sequence_length=1).description.startswith("replay buffer of 24 steps: ")
+    assert described(filled_buffer(9, capacity=17, sequence_length=1)).startswith("replay buffer of 24 steps: ")
     assert expected_starts(9, 12, 1, "timestep") == set(
         filled_buffer(9, capacity=17, sequence_length=1).sample(800).index.tolist()
     )
@@ -414,10 +418,10 @@ def test_the_size_is_known_before_the_first_rollout():
     """
     buffer = make_buffer()
     assert buffer.nbytes == 42 * (24 + 10 + 8 + 5 + 2 + 12 + 6 + 1) + 40 * 8
-    assert buffer.description == "replay buffer of 40 steps: 3.2 kB in memory"
+    assert described(buffer) == "replay buffer of 40 steps: 3.2 kB in memory"
     buffer.add(rollout_at(0))
     assert buffer.nbytes == 42 * 68 + 40 * 8
-    assert make_buffer(storage="disk").description == "replay buffer of 40 steps: 3.2 kB on disk"
+    assert described(make_buffer(storage="disk")) == "replay buffer of 40 steps: 3.2 kB on disk"
     hidden_state = {"h": torch.zeros(B, 2, 4)}
     stored = 42 * 68 + 12 * 8 + 6 * B * 2 * 4 * 4
     assert (

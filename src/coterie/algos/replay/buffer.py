@@ -69,11 +69,6 @@ class ReplayBuffer:
         """No rollout was added since a state was loaded from a checkpoint."""
 
     @property
-    def description(self) -> str:
-        """One line for the user: the buffer's steps, bytes and location."""
-        return memory.describe(self.spec, self.nbytes)
-
-    @property
     def num_sequences(self) -> int:
         """Number of sequences that can be sampled."""
         return 0 if self.sampler is None else self.sampler.num_sequences

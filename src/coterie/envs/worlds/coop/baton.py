@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.coop.render import Scene, Sprite
-from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, first_of, scaled
+from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, Layout, first_of, scaled
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 
@@ -61,11 +61,7 @@ class Baton(CoopWorld):
             "baton",
             config,
             with_state,
-            size=(config.size, config.size),
-            agents=config.agents,
-            items=3,
-            marks=1,
-            shared=2,
+            layout=Layout(size=(config.size, config.size), agents=config.agents, items=3, marks=1, shared=2),
             metrics=("taken", "passed", "done"),
             agents_can_die=True,
         )

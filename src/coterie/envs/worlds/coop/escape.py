@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.coop.render import Scene, Sprite
-from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, first_of, scaled
+from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, Layout, first_of, scaled
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 
@@ -52,11 +52,7 @@ class Escape(CoopWorld):
             "escape",
             config,
             with_state,
-            size=(config.size, config.size),
-            agents=config.agents,
-            items=4,
-            marks=1,
-            shared=1,
+            layout=Layout(size=(config.size, config.size), agents=config.agents, items=4, marks=1, shared=1),
             metrics=("escaped", "slain", "fallen"),
             agents_can_die=True,
         )

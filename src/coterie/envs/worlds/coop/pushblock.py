@@ -15,7 +15,7 @@ from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.coop.grid import MOVES
 from coterie.envs.worlds.coop.render import Scene, Sprite
-from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, scaled
+from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, Layout, scaled
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 Weight = Annotated[int, Field(ge=1, le=16)]
@@ -76,11 +76,7 @@ class PushBlock(CoopWorld):
             "pushblock",
             config,
             with_state,
-            size=(config.size, config.size),
-            agents=config.agents,
-            items=len(config.weights),
-            marks=0,
-            shared=0,
+            layout=Layout(size=(config.size, config.size), agents=config.agents, items=len(config.weights)),
             metrics=("delivered", "value", "done"),
             agents_can_die=False,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,17 +31,41 @@ class CoopConfig(BaseModel):
     """Treat the step limit as termination instead of truncation."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What observations of a room hold.
+
+    Attributes:
+        size: Width and height of the room in squares.
+        agents: Number of agents.
+        items: Number of visible items besides the agents.
+        marks: Numbers attached to each agent and visible to all.
+        shared: Numbers visible to all agents.
+    """
+
+    size: tuple[int, int]
+    agents: int
+    items: int
+    marks: int = 0
+    shared: int = 0
+
+    @property
+    def observation_size(self) -> int:
+        """Numbers that an agent observes."""
+        return 2 + self.marks + self.shared + 3 * self.items + (self.agents - 1) * (3 + self.marks)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state."""
+        return self.agents * (3 + self.marks) + self.shared + 3 * self.items
+
+
 class CoopWorld(World):
     """A grid room with one role of `agents` members; subclasses define the transition and the items that are visible.
 
     An observation is the agent's own position (2), its own marks, the shared numbers, for every item its offset (2) and
     whether it is present, and for every teammate its offset (2), whether it is alive, and its marks. Absent entries are
     zero. Positions are in -1 .. 1, offsets are half their difference.
-
-    Attributes:
-        items: Number of visible items besides the agents.
-        marks: Numbers attached to each agent and visible to all.
-        shared: Numbers visible to all agents.
     """
 
     def __init__(
@@ -49,31 +74,27 @@ class CoopWorld(World):
         config: CoopConfig,
         with_state: bool,
         *,
-        size: tuple[int, int],
-        agents: int,
-        items: int,
-        marks: int,
-        shared: int,
+        layout: Layout,
         metrics: tuple[str, ...],
         agents_can_die: bool,
     ):
-        self._size, self._n, self._with_state = size, agents, with_state
+        agents = layout.agents
+        self._size, self._n, self._with_state = layout.size, agents, with_state
         self.terminate_at_limit = config.terminate_at_limit
         teammates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
         self._teammates = torch.tensor(teammates, dtype=torch.int64)  # even if there are none
-        width = 2 + marks + shared + 3 * items + (agents - 1) * (3 + marks)
         role = RoleSpec(
             ROLE,
             "team",
             tuple(f"agent_{i}" for i in range(agents)),
-            spaces.Box(-1, 1, (width,), np.float32),
+            spaces.Box(-1, 1, (layout.observation_size,), np.float32),
             action_space=spaces.Discrete(len(MOVES)),
             choice_names=(NAMES,),
         )
         self.spec = EnvSpec(
             name,
             (role,),
-            {"global": agents * (3 + marks) + shared + 3 * items} if with_state else {},
+            {"global": layout.state_size} if with_state else {},
             agents_can_die=agents_can_die,
             has_group_reward=True,
             metrics=metrics,
