@@ -1,0 +1,114 @@
+"""Configurations of the kill campaign: every algorithm and every mode of training, each as a run of about a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SMALL = (
+    *("num_envs=4", "steps=240", "rollout_length=10", "threads=1", "device=cpu", "progress=off"),
+    *("eval.every=80", "eval.episodes=4", "eval.num_envs=4", "checkpoint.every=40", "log.tensorboard=false"),
+)
+"""Settings of every run. Later settings replace earlier ones."""
+
+SPREAD = ("env=particle/simple_spread", "env.episode_limit=10")
+CONTINUOUS = (*SPREAD, "env.actions=continuous")
+TAG = ("env=particle/simple_tag", "env.episode_limit=10")
+SCISSORS = ("env=matrix/rock_paper_scissors", "env.episode_limit=5", "algo=ippo")
+CARTPOLE = ("env=gym/CartPole-v1", "env.episode_limit=25")
+PLATES = ("env=sparse/plates", "env.episode_limit=12")
+NET = ("algo.hidden_sizes=[8]",)
+EPOCHS = ("algo.epochs=2", "algo.num_minibatches=2")
+REPLAY = ("algo.learning_starts=40", "algo.batch_size=4", "algo.buffer_size=200", "algo.gradient_steps=2")
+PLAIN = ("algo.rnn=none",)
+PLAIN_Q = (*PLAIN, "algo.obs_last_action=false")  # last actions require a recurrent network
+GRU = ("algo.rnn=gru", "algo.rnn_size=4")
+MAPPO, IPPO = ("algo=mappo", *NET, *EPOCHS), ("algo=ippo", *NET, *EPOCHS)
+QMIX = ("algo=qmix", *NET, *REPLAY)
+SNAPSHOTS = ("selfplay.snapshot_interval=60", "selfplay.rating_episodes=4")
+LESSONS = (
+    "curriculum.lessons=[{name: slow, parameters: {prey_speed: 0.25}, advance: {metric: progress, above: 0.25}},"
+    "{name: fast, parameters: {prey_speed: {uniform: [0.5, 1]}},"
+    " advance: {metric: rollout/agent/return_mean, above: -1e9, smoothing: 0.5, patience: 2, episodes: 10}},"
+    "{name: full, parameters: {prey_speed: 1}}]"
+)
+
+
+def configurations(demos: Path) -> dict[str, list[str]]:
+    """Returns the settings of every configuration by name.
+
+    Args:
+        demos: File of demonstrations in sparse/plates.
+    """
+    found = _algorithms() | _modes() | _demonstrations(demos)
+    return {name: merged((*SMALL, *settings)) for name, settings in found.items()}
+
+
+def merged(settings: tuple[str, ...]) -> list[str]:
+    """Returns the settings without those that a later one replaces."""
+    return list({setting.partition("=")[0]: setting for setting in settings}.values())
+
+
+def _algorithms() -> dict[str, tuple[str, ...]]:
+    """Every algorithm: feed-forward, with a GRU and, where it applies, with continuous actions."""
+    found: dict[str, tuple[str, ...]] = {}
+    on_policy = {"ppo": EPOCHS, "ippo": EPOCHS, "mappo": EPOCHS, "poca": EPOCHS, "coma": ()}
+    off_policy = ("ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
+    q_learning = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
+    for algo, own in (on_policy | dict.fromkeys(off_policy, REPLAY)).items():
+        settings = (f"algo={algo}", *NET, *own)
+        found[algo] = (*SPREAD, *settings, *(PLAIN_Q if algo in q_learning else PLAIN))
+        found[f"{algo}, GRU"] = (*SPREAD, *settings, *GRU)
+        if algo not in {"coma", *q_learning}:
+            found[f"{algo}, continuous"] = (*CONTINUOUS, *settings, *PLAIN)
+    return found
+
+
+def _modes() -> dict[str, tuple[str, ...]]:
+    """Everything else that a run may contain."""
+    return {
+        "mappo/original": (
+            *(*SPREAD, "algo=mappo/original", *NET, "algo.critic_hidden_sizes=[8]", "algo.num_minibatches=2"),
+            *("algo.critic_time_chunks=1", "algo.sequence_length=5", "algo.batch_size=8"),
+        ),
+        "no learner": (*SPREAD, "algo=random"),
+        "LSTM in sequences": (*SPREAD, *IPPO, "algo.rnn=lstm", "algo.rnn_size=4", "algo.sequence_length=5"),
+        "normalized observations, unshared": (
+            *(*SPREAD, *IPPO, "algo.share_params=none", "algo.normalize_obs=true", "algo.lr_schedule=linear"),
+        ),
+        "replay buffer on disk, priorities": (
+            *(*SPREAD, *QMIX, *PLAIN_Q, "algo.buffer_storage=disk", "algo.priority_alpha=0.6"),
+        ),
+        "TensorBoard, metrics pending": (*SPREAD, *MAPPO, "log.tensorboard=true", "log.every=3"),
+        "every checkpoint kept": (*SPREAD, *MAPPO, "checkpoint.keep=true"),
+        "one checkpoint at the end": (*SPREAD, *MAPPO, "checkpoint.every=0"),
+        "several teams": (
+            *(*TAG, *MAPPO, "teams.agent.algo=ippo", "teams.agent.algo.hidden_sizes=[5]"),
+            *("teams.agent.algo.rollout_length=20", "teams.adversary.algo.rollout_length=40"),
+        ),
+        "several teams, one scripted": (*TAG, *MAPPO, "teams.agent.algo=scripted"),
+        "teams in turns": (*TAG, *MAPPO, "alternate.every=100"),
+        "self-play, both sides": (*SCISSORS, *NET, *EPOCHS, *SNAPSHOTS, "selfplay.opponents=uniform"),
+        "self-play, prioritized, GRU": (
+            *(*SCISSORS, *NET, *EPOCHS, *SNAPSHOTS, *GRU, "selfplay.sides=first", "selfplay.opponents=pfsp"),
+            *("selfplay.latest_ratio=0.2", "selfplay.window=2"),
+        ),
+        "self-play, alternating": (*TAG, *MAPPO, *SNAPSHOTS, "alternate.every=100", "selfplay.opponents=recency"),
+        "curriculum": (*TAG, *MAPPO, "env.episode_limit=5", LESSONS),
+        "random parameters": (*SPREAD, *MAPPO, "randomize={speed: {uniform: [0.5, 1.5]}}"),
+        "curiosity and novelty, streams": (*SPREAD, *MAPPO, "rewards.icm={}", "rewards.rnd={}"),
+        "curiosity and novelty, mixed": (*SPREAD, *QMIX, *PLAIN_Q, "rewards.icm={}", "rewards.rnd={}"),
+        "Gymnasium": (*CARTPOLE, "algo=ppo", *NET, *EPOCHS),
+        "worker processes": (*CARTPOLE, "algo=ppo", *NET, *EPOCHS, "workers.count=2"),
+        "worker processes, double-buffered": (
+            *(*CARTPOLE, "algo=ddqn", *NET, *REPLAY, "workers.count=1", "workers.overlap=true"),
+        ),
+    }
+
+
+def _demonstrations(demos: Path) -> dict[str, tuple[str, ...]]:
+    cloned = (f"imitation.demos={demos}", "imitation.steps=20", "imitation.batch_size=16", "imitation.weight=0.5")
+    return {
+        "GAIL": (*PLATES, *MAPPO, f"rewards.gail.demos={demos}", "rewards.gail.hidden_sizes=[8]"),
+        "behavior cloning": (*PLATES, *MAPPO, *cloned),
+        "behavior cloning, Q-learning": (*PLATES, *QMIX, *PLAIN_Q, *cloned),
+    }
