@@ -1,0 +1,179 @@
+"""The kill campaign of benchmarks/: a few kills, its comparison, and the phases of kills."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from coterie.core.errors import UserError
+from places import ROOT
+from tinyruns import checkpoint_state, train
+
+BENCHMARKS = ROOT / "benchmarks"
+FAULT = """
+import sys
+import kills
+from coterie.training.trainer import Trainer
+load = Trainer.load
+def load_and_count(trainer, found):
+    load(trainer, found)
+    trainer.updates += 1
+Trainer.load = load_and_count
+sys.exit(kills.main(sys.argv[1:]))
+"""
+"""The campaign with a trainer that restores one number wrongly."""
+
+
+@pytest.fixture
+def kill_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("kill_runs")
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two runs with the same seed."""
+    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+    runs = tmp_path / "one", tmp_path / "other"
+    for out in runs:
+        train(out, "algo=mappo", "env=particle/simple_spread")
+    return runs
+
+
+def campaign(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs Python in benchmarks/, without threads and open files of this process, which its forks would share."""
+    command = [sys.executable, *map(str, words)]
+    source = os.pathsep.join([str(ROOT / "src"), str(BENCHMARKS)])
+    env = os.environ | {"PYTHONPATH": source}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_with_the_same_bits_and_a_campaign_can_be_extended(tmp_path: Path):
+    out = tmp_path / "kills.json"
+    for kills, each in ((2, 1), (6, 3)):
+        ended = campaign(BENCHMARKS / "kills.py", "--kills", f"{kills}", "--only", "mappo", "vdn, GRU", "--out", out)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        found = json.loads(out.read_text())["found"]
+        assert list(found) == ["mappo", "vdn, GRU"]
+        for result in found.values():
+            assert (result["kills"], result["failed"], result["differ"]) == (each, [], [])
+            assert sum(result["phases"].values()) == sum(result["kinds"].values()) == each
+    assert "| **all** | 6 |" in out.with_suffix(".md").read_text()
+    ended = campaign(BENCHMARKS / "kills.py", "--seed", "1", "--out", out)
+    assert ended.returncode == 2
+    assert "contains kills with seed 0" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_campaign_finds_a_run_that_is_not_restored_exactly(tmp_path: Path):
+    """With seed 16, the first kill is before the 39th file operation, after the first checkpoint."""
+    out = tmp_path / "kills.json"
+    ended = campaign("-c", FAULT, "--kills", "1", "--only", "mappo", "--seed", "16", "--out", out)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    (result,) = json.loads(out.read_text())["found"].values()
+    assert (result["failed"], result["kills"], result["runs"]) == ([], 1, 1)
+    assert "run0: last checkpoint: state.json/state/dict/updates" in result["differ"]
+
+
+# -------------------------------------------------------------------------------------------------------- comparison
+
+
+@pytest.mark.slow
+def test_equal_runs_have_no_differences_although_their_times_differ(kill_runs: ModuleType, pair: tuple[Path, Path]):
+    assert checkpoint_state(pair[0])["wall_s"] != checkpoint_state(pair[1])["wall_s"]
+    assert kill_runs.differences(*pair) == []
+
+
+@pytest.mark.slow
+def test_one_changed_bit_of_a_tensor_is_a_difference(kill_runs: ModuleType, pair: tuple[Path, Path]):
+    folder = pair[1] / "checkpoints" / (pair[1] / "checkpoints" / "last").read_text().strip()
+    file = folder / "state.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"state\.safetensors does not match its hash"):
+        kill_runs.differences(*pair)
+    names = ("state.safetensors", "state.json")
+    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+    found = kill_runs.differences(*pair)
+    assert len(found) >= 1
+    assert all("state.safetensors/" in place for place in found)
+    assert any(place.startswith("last checkpoint: ") for place in found)
+
+
+def edit_log(run: Path) -> None:
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"eval/length_mean": 25.000001})
+    file.write_text("\n".join(lines) + "\n")
+
+
+def drop_entry(run: Path) -> None:
+    file = run / "metrics.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+
+
+def edit_best(run: Path) -> None:
+    (run / "checkpoints" / "best").write_text("000000000001\n")
+
+
+def edit_levels(run: Path) -> None:
+    file = run / "manifest.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps(manifest | {"levels": {"random": {"agent": 0.0}}}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (edit_log, "metrics.jsonl: /"),
+        (drop_entry, "metrics.jsonl: "),
+        (edit_best, "best checkpoint: 0"),
+        (edit_levels, "manifest.json: levels/random/agent"),
+    ],
+)
+def test_each_other_change_is_a_difference(
+    edit: Callable[[Path], None], place: str, kill_runs: ModuleType, pair: tuple[Path, Path]
+):
+    edit(pair[1])
+    found = kill_runs.differences(*pair)
+    assert found
+    assert all(other.startswith(place) for other in found)
+
+
+# ------------------------------------------------------------------------------------------------------------ phases
+
+
+def test_the_phase_of_a_kill_follows_from_the_files_that_it_leaves(kill_runs: ModuleType, tmp_path: Path):
+    def phase() -> str:
+        return kill_runs.phase_of(tmp_path, before, 80)
+
+    before = kill_runs.unfinished(tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    assert phase() == "before the manifest"
+    (tmp_path / "manifest.json").touch()
+    assert phase() == "before the first checkpoint"
+    (checkpoints / ".writing-000000000040").mkdir()
+    assert phase() == "while writing a checkpoint"
+    before = kill_runs.unfinished(tmp_path)  # the next process is killed without writing
+    assert phase() == "before the first checkpoint"
+    (checkpoints / ".writing-000000000040").rename(checkpoints / "000000000040")
+    assert phase() == "while writing a checkpoint"  # not marked as the last one yet
+    (checkpoints / "last").write_text("000000000040\n")
+    assert phase() == "between checkpoints"
+    (checkpoints / "000000000080").mkdir()
+    (checkpoints / "last").write_text("000000000080\n")
+    assert phase() == "after the last checkpoint"
