@@ -33,13 +33,31 @@ LESSONS = (
 )
 
 
-def configurations(demos: Path) -> dict[str, list[str]]:
+def preparations(folder: Path) -> list[list[str]]:
+    """Returns the commands that write what some configurations read: demonstrations, and a run with a policy."""
+    policy = merged((*SMALL, *TAG, *MAPPO, "steps=40"))
+    return [
+        [
+            "record",
+            "--algo",
+            "scripted",
+            "--env",
+            "sparse/plates",
+            PLATES[1],
+            "--out",
+            str(folder / "demos.safetensors"),
+        ],
+        ["train", *policy, f"out={folder / 'policy'}"],
+    ]
+
+
+def configurations(folder: Path) -> dict[str, list[str]]:
     """Returns the settings of every configuration by name.
 
     Args:
-        demos: File of demonstrations in sparse/plates.
+        folder: Folder of the files that `preparations` writes.
     """
-    found = _algorithms() | _modes() | _demonstrations(demos)
+    found = _algorithms() | _modes() | _prepared(folder)
     return {name: merged((*SMALL, *settings)) for name, settings in found.items()}
 
 
@@ -105,9 +123,14 @@ def _modes() -> dict[str, tuple[str, ...]]:
     }
 
 
-def _demonstrations(demos: Path) -> dict[str, tuple[str, ...]]:
+def _prepared(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Demonstrations and policies of other runs."""
+    demos = folder / "demos.safetensors"
     cloned = (f"imitation.demos={demos}", "imitation.steps=20", "imitation.batch_size=16", "imitation.weight=0.5")
     return {
+        "several teams, one frozen": (
+            *(*TAG, *MAPPO, f"teams.agent.run={folder / 'policy'}", "teams.agent.algo.checkpoint=last"),
+        ),
         "GAIL": (*PLATES, *MAPPO, f"rewards.gail.demos={demos}", "rewards.gail.hidden_sizes=[8]"),
         "behavior cloning": (*PLATES, *MAPPO, *cloned),
         "behavior cloning, Q-learning": (*PLATES, *QMIX, *PLAIN_Q, *cloned),

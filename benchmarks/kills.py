@@ -38,7 +38,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch starts its threads, also i
 
 import reporting
 import torch
-from kill_cases import configurations
+from kill_cases import configurations, preparations
 from kill_runs import KINDS, NEVER, NEW, PHASES, Moment, differences, draw, forked, new_process, phase_of, unfinished
 
 from coterie.config import registry
@@ -150,7 +150,7 @@ def page(content: dict[str, Any]) -> str:
     """Returns the Markdown page of the results."""
     facts, found = content["machine"], content["found"]
     revisions = ", ".join(sorted({revision for result in found.values() for revision in result["revisions"]}))
-    total = {key: sum(result[key] for result in found.values()) for key in ("kills", "runs")}
+    kills, runs = _total(found, "kills"), _total(found, "runs")
     columns = ["configuration", "kills", "runs", "resumes that failed", "runs that differ", *PHASES]
     rows = [
         [name, *(f"{n:,}" for n in (result["kills"], result["runs"], *_bad(result), *result["phases"].values()))]
@@ -158,12 +158,12 @@ def page(content: dict[str, Any]) -> str:
     ]
     bad = [sum(_bad(result)[i] for result in found.values()) for i in (0, 1)]
     phases = [sum(result["phases"][name] for result in found.values()) for name in PHASES]
-    rows.append(["**all**", *(f"{n:,}" for n in (total["kills"], total["runs"], *bad, *phases))])
+    rows.append(["**all**", *(f"{n:,}" for n in (kills, runs, *bad, *phases))])
     kinds = [f"{sum(result['kinds'][name] for result in found.values()):,} {name}" for name in KINDS]
     lines = [
         "# Killed runs",
         "",
-        f"{total['kills']:,} kills by SIGKILL in {total['runs']:,} runs of {len(found)} configurations: "
+        f"{kills:,} kills by SIGKILL in {runs:,} runs of {len(found)} configurations: "
         f"{'; '.join(kinds)}. Every run was resumed until it ended and compared bit for bit with an uninterrupted one.",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, Python {facts['python']}, PyTorch {facts['torch']}, Coterie "
@@ -172,6 +172,10 @@ def page(content: dict[str, Any]) -> str:
         *reporting.table(columns, rows),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _total(found: dict[str, dict[str, Any]], key: str) -> int:
+    return sum(result[key] for result in found.values())
 
 
 def _bad(result: dict[str, Any]) -> tuple[int, int]:
@@ -191,12 +195,12 @@ def row(name: str, result: dict[str, Any]) -> str:
 
 @contextmanager
 def work_folder(kept: Path | None) -> Iterator[Path]:
-    """Yields the folder of the runs: `kept`, or a temporary one."""
+    """Yields the folder of the runs: `kept`, which must not exist, or a temporary one."""
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="coterie-kills-") as folder:
             yield Path(folder)
     else:
-        kept.mkdir(parents=True, exist_ok=True)
+        kept.mkdir(parents=True)
         yield kept.resolve()
 
 
@@ -207,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="*", help="names of configurations")
     parser.add_argument("--jobs", type=int, default=1, help="configurations at the same time")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "kills.json", help="results as JSON")
-    parser.add_argument("--runs", type=Path, help="keeps the runs that failed or differ in this folder")
+    parser.add_argument("--runs", type=Path, help="new folder, which keeps the runs that failed or differ")
     return parser
 
 
@@ -218,18 +222,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if content["seed"] != given.seed:
         parser.error(f"--seed: {given.out} contains kills with seed {content['seed']}. Choose another --out.")
     with work_folder(given.runs) as folder:
-        cases = configurations(folder / "demos.safetensors")
+        cases = configurations(folder)
         unknown = set(given.only or ()) - cases.keys()
         if unknown:
             parser.error(f"--only: unknown {', '.join(sorted(unknown))}. Known: {', '.join(cases)}")
         chosen = {name: words for name, words in cases.items() if not given.only or name in given.only}
         startup = preload(list(chosen.values()))
-        demos = ["record", "--algo", "scripted", "--env", "sparse/plates", "env.episode_limit=12"]
-        recorded = forked([*demos, "--out", str(folder / "demos.safetensors")], folder)
-        if recorded.code != 0:
-            raise RuntimeError(recorded.output)
+        for words in preparations(folder):
+            prepared = forked(words, folder)
+            if prepared.code != 0:
+                raise RuntimeError(prepared.output)
         print(f"imports take {startup:.1f} s", flush=True)
-        _run_all(chosen, given, content, folder=folder / "runs", startup=startup)
+        _run_all(chosen, given, content, folder=folder, startup=startup)
     return int(any(sum(_bad(result)) for result in content["found"].values()))
 
 
@@ -246,16 +250,16 @@ def _run_all(
         Campaign([*cases[name], f"seed={given.seed}"], folder / str(i), f"{given.seed}/{name}/{known[name]}", startup)
         for i, name in enumerate(missing)
     ]
-    shutil.rmtree(folder, ignore_errors=True)
     facts = reporting.machine()
-    command = f"python benchmarks/kills.py --kills {given.kills} --seed {given.seed}"
-    content |= {"machine": facts, "date": "", "command": command}
+    content |= {"machine": facts, "date": "", "command": ""}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         for name, result in zip(missing, pool.map(Campaign.run, campaigns, missing.values()), strict=True):
             content["date"] = datetime.now().astimezone().date().isoformat()
             result["revisions"] = [facts["revision"]]
+            result["settings"] = [word.replace(f"{folder}/", "") for word in result["settings"]]
             found[name] = merged(found[name], result) if name in found else result
+            content["command"] = f"python benchmarks/kills.py --kills {_total(found, 'kills')} --seed {given.seed}"
             write_text(given.out, json.dumps(content, indent=1) + "\n")
             write_text(given.out.with_suffix(".md"), page(content))
             print(row(name, result), flush=True)

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from coterie.config import registry
 from coterie.core.errors import UserError
 from places import ROOT
 from tinyruns import checkpoint_state, train
@@ -37,6 +38,12 @@ sys.exit(kills.main(sys.argv[1:]))
 def kill_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("kill_runs")
+
+
+@pytest.fixture
+def kill_cases(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("kill_cases")
 
 
 @pytest.fixture
@@ -83,6 +90,14 @@ def test_a_campaign_finds_a_run_that_is_not_restored_exactly(tmp_path: Path):
     (result,) = json.loads(out.read_text())["found"].values()
     assert (result["failed"], result["kills"], result["runs"]) == ([], 1, 1)
     assert "run0: last checkpoint: state.json/state/dict/updates" in result["differ"]
+
+
+def test_every_algorithm_and_reward_signal_has_a_configuration(kill_cases: ModuleType, tmp_path: Path):
+    words = {word for settings in kill_cases.configurations(tmp_path).values() for word in settings}
+    missing = {name for name in registry.ALGOS if not {f"algo={name}", f"teams.agent.algo={name}"} & words}
+    assert missing == {"frozen"}  # which a setting `run` selects
+    assert any(word.startswith("teams.agent.run=") for word in words)
+    assert all(any(word.startswith(f"rewards.{name}") for word in words) for name in registry.SIGNALS)
 
 
 # -------------------------------------------------------------------------------------------------------- comparison
