@@ -99,7 +99,7 @@ def set_values(name, algorithm, values):
             ..., 0 if name == "vdn" else slice(None), 0
         ]
     elif name in {"ddpg", "maddpg"}:
-        algorithm.critic_features = lambda critic, batch, start, stop: of(batch.timesteps.obs)[start:stop, ..., 0]
+        algorithm.critic_features = lambda critic, batch, time: of(batch.timesteps.obs)[time, ..., 0]
         algorithm.evaluate = lambda critic, features, action: features
     else:
         algorithm.evaluate = lambda critics, rollout, timesteps, action, own_action: of(rollout.obs)[timesteps].expand(

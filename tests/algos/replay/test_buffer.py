@@ -578,7 +578,7 @@ def test_segments_are_whole_rollouts_of_a_minimum_size(monkeypatch, minimum, rol
     storage = filled_buffer(1).storage
     assert storage is not None
     monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", minimum * T * storage.nbytes / storage.size)
-    assert filled_buffer(1).state_dict()["segment_length"] == rollouts * T
+    assert ReplayCheckpoint(filled_buffer(1)).state_dict()["segment_length"] == rollouts * T
 
 
 def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
@@ -587,7 +587,7 @@ def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
     buffer = filled_buffer(1, capacity=519 * T * B)
     assert buffer.storage is not None
     assert 512 * T < buffer.storage.size <= 768 * T
-    assert buffer.state_dict()["segment_length"] == 3 * T
+    assert ReplayCheckpoint(buffer).state_dict()["segment_length"] == 3 * T
 
 
 @pytest.mark.usefixtures("small_segments")
