@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import torch
@@ -212,11 +212,9 @@ class DDPG(OffPolicyLearner):
         outputs = self._actor_outputs(actor, batch, successors)
         smoothing = (config.target_noise, config.target_noise_clip) if config.target_noise else None
         actions = self._actions(outputs, batch, successors, smoothing=smoothing)
-        q = None
-        for critic in self.target_critics.module.children():
-            value = self.evaluate(critic, self.critic_features(critic, batch, successors), actions)
-            q = value if q is None else torch.minimum(q, value)
-        assert q is not None
+        critics = self.target_critics.module.children()
+        values = [self.evaluate(critic, self.critic_features(critic, batch, successors), actions) for critic in critics]
+        q = reduce(torch.minimum, values)
         reward, terminated, boundary = (x[self._burn_in :] for x in (batch.reward, batch.terminated, batch.boundary))
         target = n_step_return(reward, q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step)
         return target[: len(batch.valid)]
