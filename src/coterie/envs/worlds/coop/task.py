@@ -33,7 +33,7 @@ class CoopConfig(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What observations of a room hold.
+    """Room of a cooperative world, and the entries of its observations.
 
     Attributes:
         size: Width and height of the room in squares.
