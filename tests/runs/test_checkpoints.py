@@ -364,6 +364,25 @@ def test_an_invalid_last_file_falls_back_to_the_newest_checkpoint_with_a_warning
     assert found.warning == "no checkpoint is marked as last. Using the checkpoint of 20 steps."
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_first_checkpoint_is_never_left_without_being_marked_as_best(tmp_path, monkeypatch, number):
+    """A process is killed before it writes one of the pointers to its first checkpoint, which a run resumes from."""
+    store, writes = Checkpoints(tmp_path), []
+
+    def killed(path, text):
+        writes.append(path.name)
+        if len(writes) == number:
+            raise KeyboardInterrupt
+        files.write_text(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(0, {"w": torch.zeros(2)}, {}, best=True)
+    assert len(writes) == number
+    assert store.latest() is None or (store.has_best() and store.load_best().warning is None)
+
+
 def test_a_corrupt_best_checkpoint_falls_back_to_the_last_one_with_a_warning(tmp_path):
     store = Checkpoints(tmp_path)
     for steps in (10, 20, 30):

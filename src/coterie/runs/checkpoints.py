@@ -267,8 +267,13 @@ class Checkpoints:
             write_text(
                 self.folder / "numbered", "".join(f"{name}\n" for name in sorted({*self._numbered(), path.name}))
             )
+        # Without a best checkpoint, it is marked before it is written. Otherwise a process that is killed in between
+        # would leave a checkpoint to resume from whose state, but no file, contains the best result.
+        marks_first = best and not self.has_best()
+        if marks_first:
+            write_text(self.folder / "best", path.name + "\n")
         save(path, state, metadata)
-        if best:
+        if best and not marks_first:
             write_text(self.folder / "best", path.name + "\n")
         write_text(self.folder / "last", path.name + "\n")
         try:
