@@ -275,7 +275,7 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
         patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-        patch.setattr(sys, "argv", [name(page)])  # the examples read the number of steps from it
+        patch.setattr(sys, "argv", [name(page), block.settings.get("steps", "600")])  # examples read the steps from it
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
