@@ -160,6 +160,8 @@ PRELOADED_MODULES = [
     "coterie.cli.app",
     "coterie.commands.train",
     "coterie.algos.ppo",
+    "coterie.envs.worlds.particle.spread",
+    "coterie.envs.worlds.particle.tag",
     "torch._dynamo",
     "torch.utils.tensorboard",
 ]

@@ -44,8 +44,9 @@ def validate(leaves: Leaves, user: Iterable[Setting]) -> RunConfig:
         UserError: For an unknown key or an invalid value.
     """
     schema = _schema_of(leaves)
+    known = _known_keys(schema)
     for setting in [*user, *leaves.values()]:
-        _check_key(setting, schema, leaves)
+        _check_key(setting, schema, leaves, known)
     models = schema.models
     tree = sources.nest({k: s.value for k, s in leaves.items() if k.partition(".")[0] not in {"algo", "env", "teams"}})
     tree |= {
@@ -124,9 +125,9 @@ def _known_keys(schema: _Schema) -> dict[str, Any]:
     return known
 
 
-def _check_key(setting: Setting, schema: _Schema, leaves: Mapping[str, Setting]) -> None:
-    """UserError for an unknown key, with an explanation or similar keys."""
-    key, known, models = setting.key, _known_keys(schema), schema.models
+def _check_key(setting: Setting, schema: _Schema, leaves: Mapping[str, Setting], known: Mapping[str, Any]) -> None:
+    """UserError for a key that is not `known`, with an explanation or similar keys."""
+    key, models = setting.key, schema.models
     if key in known or any(f and key.startswith(f"{k}.") and messages.holds_mapping(f) for k, f in known.items()):
         return
     inside = [candidate.removeprefix(f"{key}.") for candidate in known if candidate.startswith(f"{key}.")]
