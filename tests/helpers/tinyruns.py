@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import multiprocessing
@@ -169,6 +170,7 @@ PRELOADED_MODULES += ["coterie.envs.external.workers.worker_loop"]
 
 
 def _child(words: list[str], folder: str, output: str, die_at: int | None, max_bytes: int | None) -> None:
+    gc.freeze()  # a collection would copy all that the fork server has imported
     os.chdir(folder)
     handle = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(handle, 1)
