@@ -76,6 +76,7 @@ def test_hostile_files_of_a_run_are_refused(name: str, run: Path, capsys: pytest
         assert name in assert_refused(words, capsys)
 
 
+@pytest.mark.slow
 def test_hostile_checkpoints_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trees = [*TEXTS.values(), "[]", "{}", '{"format": 1, "state": {"dict": {}}, "metadata": {"dict": {}}}']
     for folder in (run / "checkpoints").glob("0*"):
@@ -130,6 +131,7 @@ def test_names_in_demonstrations_are_shown_with_escapes(demos: Path, capsys: pyt
     assert_one_line(str(refusal.value))
 
 
+@pytest.mark.slow
 def test_names_of_folders_are_shown_with_escapes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = tmp_path / f"run{ESCAPE}"
     run.rename(hostile)
@@ -147,6 +149,7 @@ def test_names_of_folders_are_shown_with_escapes(run: Path, tmp_path: Path, caps
     assert r"\x1b" in assert_refused(["evaluate", str(tmp_path / f"none{ESCAPE}")], capsys)
 
 
+@pytest.mark.slow
 def test_names_of_teams_in_metrics_are_shown_with_escapes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run / "metrics.jsonl"
     row = {"steps": 1, f"eval/{ESCAPE}[/red]$x/return_mean": 1.0}

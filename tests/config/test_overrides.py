@@ -121,6 +121,7 @@ def test_a_hostile_setting_is_refused_in_one_line(text: str, message: str) -> No
     assert len(str(refusal.value)) < 400
 
 
+@pytest.mark.slow
 @FUZZ
 @given(content=mutated(SETTING))
 def test_mutated_settings_are_parsed_or_refused_in_one_line(content: bytes) -> None:

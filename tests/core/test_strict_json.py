@@ -54,6 +54,7 @@ def test_a_file_that_is_no_object_is_refused_with_its_name_and_the_fix(content, 
         read_object(file, "Write it again.")
 
 
+@pytest.mark.slow
 @FUZZ
 @given(text=mutated(json.dumps(VALUE).encode()))
 def test_mutated_json_is_parsed_or_refused_in_one_line(text):

@@ -33,6 +33,7 @@ def test_characters_that_are_not_printable_become_escapes(text, shown):
     assert printable(text) == printable(shown) == shown
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.text(st.characters(exclude_categories=())))
 def test_every_text_becomes_printable(text):

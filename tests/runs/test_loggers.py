@@ -176,6 +176,7 @@ ENTRIES = b"".join(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(content=mutated(ENTRIES))
 def test_mutated_metrics_are_read_and_summarized_or_refused_in_one_line(content, tmp_path):

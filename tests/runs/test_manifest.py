@@ -44,6 +44,7 @@ def test_entries_of_another_type_are_refused(change, reason, tmp_path: Path):
         read_manifest(file)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(content=mutated(json.dumps(MANIFEST).encode()))
 def test_mutated_manifests_are_read_or_refused_in_one_line(content, tmp_path: Path):

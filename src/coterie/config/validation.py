@@ -65,6 +65,8 @@ def _schema_of(leaves: Leaves) -> _Schema:
     env_model = FactoryParams if registry.is_batch_factory(env) else registry.environment(env).Config
     models: dict[str, type[BaseModel]] = {"env.": env_model, "algo.": registry.algorithm(algo).Config}
     for team in teams:
+        if f"teams.{team}.algo.name" not in leaves:  # of a saved configuration that was edited
+            raise UserError(f"teams.{team}.algo: a value is required. Set teams.{team}.algo=NAME.")
         name = named(f"teams.{team}.algo.name", [list(leaves.values())], algo)
         models[f"teams.{team}.algo."] = registry.algorithm(name).Config
     return _Schema(algo, env, teams, models)
