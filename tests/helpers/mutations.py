@@ -43,7 +43,7 @@ HOSTILE = (
         b"\n",
     ),
 )
-"""What parsers of YAML, JSON and settings stumble over."""
+"""Text that breaks careless parsers of YAML, JSON and settings."""
 
 FUZZ = settings(
     max_examples=2000,

@@ -49,7 +49,7 @@ FORMAT = 2
 METADATA_KEY = "demonstrations"
 """Entry of a safetensors file's metadata that identifies demonstrations."""
 _BLANK = b"0" * 64
-"""What is in the place of the checksum while it is computed."""
+"""Placeholder of the checksum while it is computed."""
 _KEYS = {"sha256", "format", "environment", "roles", "made", "seed"}
 """Keys of the metadata."""
 
