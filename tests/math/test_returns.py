@@ -5,7 +5,7 @@ import torch
 
 from coterie.core.types import Rollout
 from coterie.math.policy_gradient import gae
-from coterie.math.returns import bootstrap_masks, lambda_return, n_step_return, present_agents, team_valid_mask
+from coterie.math.returns import bootstrap_masks, lambda_return, n_step_return, present_agents, valid_mask
 
 NO, YES = False, True
 
@@ -278,7 +278,8 @@ def test_ends_of_a_team_s_return(case):
     found = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
     assert [mask.tolist() for mask in found] == [[[[mask] * 2]] for mask in masks]
     assert present_agents(rollout).equal(torch.cat([flags(alive), flags(present)]))
-    assert team_valid_mask(rollout).equal(torch.full((1, 1, 2), bool(alive)))
+    assert valid_mask(rollout, of_team=True).equal(torch.full((1, 1, 2), bool(alive)))
+    assert valid_mask(rollout).equal(flags(alive))
     ended, boundary = bootstrap_masks(rollout, centralized=False, agents_can_die=True)  # each agent has its own return
     assert ended.equal(flags(terminated))
     assert boundary.equal(flags(terminated) | flags(truncated))

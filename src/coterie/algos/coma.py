@@ -37,14 +37,7 @@ from coterie.algos.sequences import as_sequences
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
-from coterie.math.returns import (
-    agent_rewards,
-    bootstrap_masks,
-    lambda_return,
-    present_agents,
-    team_valid_mask,
-    valid_mask,
-)
+from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, present_agents, valid_mask
 from coterie.math.statistics import masked_mean, standardize
 from coterie.nets.joint_actions import JointAction, pad_by_agent
 from coterie.nets.last_actions import last_actions, unpad_by_role
@@ -299,7 +292,7 @@ class COMA(Algorithm, CloningLearner):
             last_joint_action=None if last_joint_action is None else last_joint_action[:-1],
             taken=taken,
             target=target,
-            valid=team_valid_mask(rollout),
+            valid=valid_mask(rollout, of_team=True),
         )
         return batch, log_pi[:-1]
 

@@ -42,14 +42,7 @@ from coterie.algos.sequences import critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout
-from coterie.math.returns import (
-    agent_rewards,
-    bootstrap_masks,
-    n_step_return,
-    present_agents,
-    team_valid_mask,
-    valid_mask,
-)
+from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
 from coterie.nets.action_gradients import select_action_gradient
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.relaxed_actions import draw_block_noise, relaxed_actions
@@ -180,7 +173,7 @@ class DDPG(OffPolicyLearner):
         # A feed-forward network learns from the first timestep of a sequence.
         learned = slice(self._burn_in, len(rollout.reward) if self._recurrent else 1)
         valid = valid_mask(rollout)
-        critic_valid = team_valid_mask(rollout) if self._centralized else valid
+        critic_valid = valid_mask(rollout, of_team=self._centralized)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs

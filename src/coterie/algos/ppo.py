@@ -44,7 +44,7 @@ from coterie.math.policy_gradient import (
     gae,
     update_value_moments,
 )
-from coterie.math.returns import agent_rewards, bootstrap_masks, team_valid_mask, valid_mask
+from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
 from coterie.math.statistics import explained_variance, masked_mean, standardize
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")
@@ -183,7 +183,7 @@ class PPO(ClippedLearner):
         mean, std = self.value_scale()
         value = old_value * std + mean
         valid = valid_mask(rollout)
-        critic_valid = team_valid_mask(rollout) if self._centralized else valid
+        critic_valid = valid_mask(rollout, of_team=self._centralized)
         advantage, target, policy_advantage = self._advantages(rollout, value, valid, progress)
         explained = explained_variance(target[..., 0], advantage[..., 0], critic_valid)
         if config.normalize_value:

@@ -37,14 +37,7 @@ from coterie.algos.sac_config import SACConfig, build_critics
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
-from coterie.math.returns import (
-    agent_rewards,
-    bootstrap_masks,
-    n_step_return,
-    present_agents,
-    team_valid_mask,
-    valid_mask,
-)
+from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
 from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, Temperature, draw_block_noise, sample_actions
@@ -221,10 +214,13 @@ class SAC(OffPolicyLearner):
         """
         num_timesteps, num_sequences = rollout.acted.shape
         noise = draw_block_noise(self.policy.blocks, (num_timesteps, num_sequences), self.generator, self.device)
-        first, hidden_state = None, {}
         if self._recurrent:
-            first, hidden_state = rollout.first, rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
-        outputs = unroll_with_burn_in(self.policy.net, rollout.obs, first, hidden_state, burn_in=self._burn_in)
+            hidden_state = rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
+            outputs = unroll_with_burn_in(
+                self.policy.net, rollout.obs, rollout.first, hidden_state, burn_in=self._burn_in
+            )
+        else:
+            outputs, _ = self.policy.net(rollout.obs, None, {})
         draw = sample_actions(self.policy.blocks, outputs, rollout.action_mask, noise)
         policy_entropy = entropy(draw.prob, draw.log_prob, draw.log_density)
         if self.team.agents_can_die and self._centralized:
@@ -340,7 +336,7 @@ class SAC(OffPolicyLearner):
 
         A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
         """
-        valid = team_valid_mask(rollout) if of_critic and self._centralized else valid_mask(rollout)
+        valid = valid_mask(rollout, of_team=of_critic and self._centralized)
         after_burn_in = torch.arange(len(valid), device=self.device) >= self._burn_in
         return valid & after_burn_in[:, None, None]
 

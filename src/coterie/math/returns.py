@@ -8,19 +8,13 @@ from torch import Tensor
 from coterie.core.types import Rollout
 
 
-def valid_mask(rollout: Rollout) -> Tensor:
-    """Returns [T, B, N] bool, True where the agent was alive and acted."""
-    return rollout.alive[:-1] & rollout.acted[:-1, :, None]
+def valid_mask(rollout: Rollout, of_team: bool = False) -> Tensor:
+    """Returns [T, B, N] bool, True where the agent was alive and acted; `of_team`: where any agent of the team did.
 
-
-def team_valid_mask(rollout: Rollout) -> Tensor:
-    """Returns [T, B, N] bool, True where the team has an agent that acted: timesteps that centralized critics learn.
-
-    Dead agents are included, because rewards of the team after their death belong to their return. A timestep without
-    any agent of the team is not: nothing bootstraps from it.
+    Centralized critics learn from the latter: rewards of the team after an agent's death belong to its return.
     """
-    valid = valid_mask(rollout)
-    return valid.any(-1, keepdim=True).expand_as(valid)
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    return valid.any(-1, keepdim=True).expand_as(valid) if of_team else valid
 
 
 def present_agents(rollout: Rollout) -> Tensor:
