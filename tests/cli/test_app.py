@@ -169,7 +169,7 @@ def test_an_error_has_a_traceback_only_if_requested():
             3,
             "coterie: environment 3, agent 'a', step 5",
         ),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "coterie: interrupted\n"),
         (UserError("two\nlines"), 2, "coterie: two lines"),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_list_of_environments_reports_why_one_of_a_package_fails(
     errors = {name: row["missing"] for name, row in rows.items() if "missing" in row}
     assert errors["lab/sinks"] == "environment 'lab/sinks' of lab 1.2: failed with OSError: the pond is dry"
     assert "environment 'lab/gone' of lab 1.2: there is no module 'nolab'" in errors["lab/gone"]
-    assert "environment 'typo/wrong' of typo 1.2: 'labtypo:make' could not be imported (SyntaxE" in errors["typo/wrong"]
+    assert "environment 'typo/wrong' of typo 1.2: 'labtypo' could not be imported: SyntaxE" in errors["typo/wrong"]
     assert "'gym/' is reserved for Coterie's environments" in errors["gym/stolen"]
     assert set(errors) == {"lab/sinks", "lab/gone", "typo/wrong", "gym/stolen"}
     assert not any("\n" in line for line in errors.values())

@@ -227,6 +227,10 @@ def raising() -> Any:
     raise TypeError("something within")
 
 
+def leaving() -> Any:
+    raise SystemExit(4)
+
+
 def needy(size: int) -> Isle:
     return Isle(size)
 

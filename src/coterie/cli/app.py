@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from coterie.cli.demos import demos, record
 from coterie.cli.league import exploit, league
@@ -34,8 +34,24 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
 from coterie.core.terminal import print_line
 
+
+class _Interrupted(Exception):
+    """Ctrl-C in a command. Typer would end with the exit code of an interrupted training run, without a line."""
+
+
+class _Commands(TyperGroup):
+    """The group of all commands, which tells Ctrl-C from the exit codes of commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _Interrupted from error
+
+
 app = typer.Typer(
     name="coterie",
+    cls=_Commands,
     help="Multi-agent reinforcement learning on PyTorch.",
     epilog="To get started, run [bold]coterie train[/bold].",
     no_args_is_help=True,
@@ -283,7 +299,7 @@ def run(argv: list[str]) -> int:
             if "--trust" in argv:
                 stack.enter_context(trusted_runs())
             result = command.main(args=argv, prog_name="coterie", standalone_mode=False)
-    except typer.Abort as error:
+    except (typer.Abort, _Interrupted) as error:
         raise KeyboardInterrupt from error
     except usage_error_class as error:
         if not error.format_message():  # `coterie` without a command has printed the help

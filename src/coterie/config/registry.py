@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.config.plugins import Plugin, find_plugin, installed_plugins
 from coterie.config.trust import run_folder_of
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import ReportedError, UserError, nearest, one_line
 
 ALGOS: dict[str, str] = {
     "ppo": "coterie.algos.ppo:PPO",
@@ -216,21 +216,11 @@ def factory(name: str) -> Callable[..., Any]:
         UserError: If it cannot be imported or is not callable.
     """
     plugin = None if ":" in name else plugin_of(name)
-    found = load(name, f"environment '{name}'") if plugin is None else _load_plugin(name, plugin)
+    what = f"environment '{name}'"
+    found = load(name, what) if plugin is None else load(plugin.target, f"{what} of {plugin.origin}")
     if not callable(found):
         raise UserError(f"environment '{name}': expected a function that returns it, not a {type(found).__name__}.")
     return found
-
-
-def _load_plugin(name: str, plugin: Plugin) -> Any:
-    what = f"environment '{name}' of {plugin.origin}"
-    try:
-        return load(plugin.target, what)
-    except UserError:
-        raise
-    except Exception as error:  # The user may not be the author of the package, so a traceback would not help.
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"{what}: '{plugin.target}' could not be imported ({reason})") from error
 
 
 def factory_parameters(name: str) -> list[str] | None:
@@ -277,6 +267,10 @@ def load(target: str, what: str) -> Any:
             raise UserError(f"{what}: there is no module '{error.name}'. {fix}") from error
         fix = f"Install it: pip install {error.name}."
         raise UserError(f"{what}: '{path}' requires '{error.name}', which is not installed. {fix}") from error
+    except ReportedError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: '{path}' could not be imported: {one_line(error)}") from error
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{what}: module '{path}' has no '{name}'. {nearest(name, public)}")

@@ -31,14 +31,15 @@ class WorkersFailedError(ReportedError):
 
 
 class EnvironmentFailedError(ReportedError):
-    """An external environment raised in `step` or `reset`: the run stops and keeps the last checkpoint. Exit code 3.
+    """An external environment raised while it was made or in `step` or `reset`: the run stops and keeps the last
+    checkpoint. Exit code 3.
 
     Its cause is the original exception.
     """
 
     @classmethod
     def of(cls, name: str, when: str, error: BaseException) -> EnvironmentFailedError:
-        """Returns the error for an exception in `when`, `a step` or `reset`."""
+        """Returns the error for an exception in `when`: `a step`, `reset` or `its factory`."""
         return cls(
             f"{name} failed in {when}: {one_line(error)}. Fix the environment "
             "(see coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)."
@@ -48,15 +49,15 @@ class EnvironmentFailedError(ReportedError):
 def one_line(error: BaseException) -> str:
     """Formats an exception as `ZeroDivisionError: there is no ball (stocks.py:21)`.
 
-    The location is the last line of the user's own code in the traceback, or the last line of any code. A UserError is
-    formatted as its message alone.
+    The location is the last line of the user's own code in the traceback, or the last line of any code. The message of
+    a SyntaxError contains its own. A UserError is formatted as its message alone.
     """
     words = " ".join(str(error).split())
     if isinstance(error, UserError):
         return words
     frames = traceback.extract_tb(error.__traceback__)
     at = next((frame for frame in reversed(frames) if _is_users(frame.filename)), frames[-1] if frames else None)
-    where = f" ({os.path.basename(at.filename)}:{at.lineno})" if at else ""
+    where = f" ({os.path.basename(at.filename)}:{at.lineno})" if at and not isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {words}{where}" if words else f"{type(error).__name__}{where}"
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from coterie.config import messages, registry
 from coterie.config.schema import WorkersConfig
-from coterie.core.errors import UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.base_adapter import Adapter
@@ -154,13 +154,14 @@ def _call_factory(
             raise UserError(f"environment '{name}' has no setting '{key}'. {messages.nearest_keys(key, known)}")
     try:
         env = registry.factory(name)(num_envs=num_envs, seed=seed, device=device, **settings)
-    except TypeError as error:
-        # Wrong arguments are a one-line mistake; an error within the factory keeps its traceback.
-        if error.__traceback__ and error.__traceback__.tb_next is None:
+    except ReportedError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
             raise UserError(
                 f"environment '{name}': {error}; it is called with num_envs, seed, device and the settings env.*"
             ) from error
-        raise
+        raise EnvironmentFailedError.of(f"environment '{name}'", "its factory", error) from error
     if not isinstance(env, VectorEnv):
         raise UserError(
             f"environment '{name}' returned a {type(env).__name__}: expected a coterie.envs.contract.vector.VectorEnv"

@@ -28,7 +28,7 @@ from coterie.config import registry
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import load_resolved, resolve
 from coterie.config.schema import WorkersConfig
-from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.check import check
@@ -723,9 +723,11 @@ def test_late_masks_and_undeclared_deaths_are_reported():
         play_isle(agents_can_die=False)
 
 
-def test_errors_inside_a_factory_keep_their_traceback():
-    with pytest.raises(TypeError, match="something within"):
-        make("zooworlds:raising")
+@pytest.mark.parametrize("name", ["raising", "leaving"])
+def test_an_error_inside_a_factory_is_one_line_with_its_place(name: str):
+    with pytest.raises(EnvironmentFailedError, match=r"failed in its factory: .*\(zooworlds.py:\d+\)") as error:
+        make(f"zooworlds:{name}")
+    assert isinstance(error.value.__cause__, TypeError if name == "raising" else SystemExit)
 
 
 class MissingPackage:

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 from pydantic import BaseModel
 
 from coterie.config import registry
-from coterie.core.errors import UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
@@ -116,11 +116,12 @@ class UserFactory(Adapter):
             params["seed"] = seed
         try:
             env = as_gym(self._factory(**params))
-        except TypeError as error:
-            # Only errors of the call itself become one line; errors from inside the factory keep their traceback.
-            if error.__traceback__ and error.__traceback__.tb_next is None:
-                raise UserError(f"environment '{self.name}': {error}. It is called with the env.* settings.") from error
+        except ReportedError:
             raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
+                raise UserError(f"environment '{self.name}': {error}. It is called with the env.* settings.") from error
+            raise EnvironmentFailedError.of(f"environment '{self.name}'", "its factory", error) from error
         if is_multiagent(env):
             return env
         if isinstance(env, gymnasium.Env):
