@@ -131,6 +131,13 @@ def test_the_band_of_more_seeds_is_the_bootstrap_interval_of_their_mean():
     half = 1.96 * values.std(axis=0) / math.sqrt(20)
     np.testing.assert_allclose(low, mean - half, atol=0.1)
     np.testing.assert_allclose(high, mean + half, atol=0.1)
+    np.testing.assert_allclose(high - low, 2 * half, rtol=0.1)  # an interval of 90% would be 16% narrower
+
+
+def test_five_seeds_have_a_bootstrap_interval_within_their_minimum_and_maximum():
+    x, values = np.array([0.0]), np.array([[0.0], [1], [2], [3], [4]])
+    _, _, low, high = mean_and_band([(x, row) for row in values])  # type: ignore[misc]
+    assert 0 < low[0] < 2 < high[0] < 4
 
 
 def test_curves_that_do_not_overlap_have_no_mean():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -125,3 +127,11 @@ def test_selected_episodes_keep_their_order() -> None:
     assert selected.env_index.tolist() == [1]
     assert selected.metrics["win"].tolist() == [1.0]
     assert FinishedEpisodes.concatenate([selected, FINISHED]).length.tolist() == [7, 5, 7]
+
+
+def test_concatenated_episodes_keep_the_labels_that_all_parts_have() -> None:
+    both = replace(FINISHED, labels={"red": torch.tensor([0, 1]), "blue": torch.tensor([2, 3])})
+    one = replace(FINISHED, labels={"blue": torch.tensor([4, 5])})
+    joined = FinishedEpisodes.concatenate([both, one])
+    assert {team: label.tolist() for team, label in joined.labels.items()} == {"blue": [2, 3, 4, 5]}
+    assert FinishedEpisodes.concatenate([both, FINISHED]).labels == {}
