@@ -226,6 +226,19 @@ def test_rewards_are_divided_by_the_standard_deviation_of_their_returns():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_rewards_are_scaled_by_returns_with_the_discount_of_the_signal(name: str):
+    rewards = []
+    for gamma in (0.0, 0.99, None):
+        one, collector = made(name, walk(), gamma=gamma, normalize=True)
+        rollout = rollout_of(collector)
+        one.reward(rollout)
+        one.update(rollout)
+        rewards.append(one.reward(rollout))
+    assert rewards[0].sum() > 1.1 * rewards[1].sum()  # smaller returns are divided by a smaller number
+    assert torch.equal(rewards[1], rewards[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_networks_are_shared_as_configured(name: str):
     one, _ = made(name, Everything())
     sets = [net for net in vars(one).values() if isinstance(net, torch.nn.Module)]

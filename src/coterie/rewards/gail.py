@@ -97,7 +97,7 @@ class GAIL(RewardSignal):
             enabled=config.normalize,
             num_envs=context.num_envs,
             num_agents=team.n,
-            gamma=config.gamma or 0.99,
+            gamma=config.gamma,
             device=device,
         )
         self._updates = 0

@@ -24,12 +24,12 @@ class RewardScale:
         enabled: False to leave rewards unchanged.
         num_envs: Number of environments.
         num_agents: Number of agents.
-        gamma: Discount factor of the returns.
+        gamma: Discount factor of the returns. None: 0.99.
         device: Device of the rewards.
     """
 
-    def __init__(self, *, enabled: bool, num_envs: int, num_agents: int, gamma: float, device: torch.device):
-        self._enabled, self._gamma = enabled, gamma
+    def __init__(self, *, enabled: bool, num_envs: int, num_agents: int, gamma: float | None, device: torch.device):
+        self._enabled, self._gamma = enabled, 0.99 if gamma is None else gamma
         self._returns = torch.zeros(num_envs, num_agents, device=device)
         self._moments = initial_moments(1, device)
 
