@@ -53,7 +53,7 @@ PRIVATE = {
 
 BRITISH = re.compile(
     r"\b(\w*(?:normal|initial|optim|random|general|regular|serial|synchron|summar|recogn|organ|parameter|priorit|minim|"
-    r"maxim|visual)is(?:e|es|ed|er|ers|ing|ation|ations)|behaviours?|colour(?:s|ed|ing)?|neighbor(?:s|ing)?|centres?|"
+    r"maxim|visual)is(?:e|es|ed|er|ers|ing|ation|ations)|behaviours?|colour(?:s|ed|ing)?|neighbour(?:s|ing)?|centres?|"
     r"favour(?:s|ed)?|modell(?:ed|ing)|labell(?:ed|ing)|cancell(?:ed|ing)|grey|licence|analyse[ds]?|catalogue|whilst)\b",
     re.IGNORECASE,
 )
