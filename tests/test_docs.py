@@ -45,7 +45,7 @@ PAGES = [
 ]
 ALWAYS = dict.fromkeys(("eval.every", "checkpoint.every"), "1000")
 ALWAYS |= {"eval.episodes": "8", "eval.num_envs": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
-"""Settings of every run on a page, so that it takes a fraction of a second."""
+"""Settings of every run on a page that its mark does not set, so that it takes a fraction of a second."""
 OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--episodes": lambda words: words[0] in {"evaluate", "play", "league", "exploit"},
     "--steps": lambda words: words[0] == "exploit",
@@ -247,7 +247,7 @@ def test_commands_are_marked_to_run(page: Path):
 def small(line: str, settings: dict[str, str]) -> list[str]:
     """Returns the arguments of a command. Settings of the mark that the command accepts replace its own."""
     words = shlex.split(line, comments=True)[1:]
-    given = {key: value for key, value in settings.items() if not key.startswith("-")} | ALWAYS
+    given = ALWAYS | {key: value for key, value in settings.items() if not key.startswith("-")}
     options = {key: value for key, value in settings.items() if key.startswith("-") and OPTIONS[key](words)}
     if words[0] == "resume":
         given["steps"] = str(2 * int(given["steps"]))
@@ -267,7 +267,7 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
     train = coterie.train
 
     def small_train(**settings: Any) -> Any:
-        given = {key: parse_primitive(value) for key, value in (block.settings | ALWAYS).items()}
+        given = {key: parse_primitive(value) for key, value in (ALWAYS | block.settings).items()}
         return train(**dict(flatten(settings)) | given)
 
     if "file" in block.marks:

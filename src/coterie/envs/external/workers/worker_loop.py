@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -69,6 +70,7 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
         commands: Receives commands and sends replies, each DONE or FAILED and the result.
         lifeline: A pipe whose other end only the trainer has. When it closes, this process exits.
     """
+    gc.freeze()  # a collection would copy all that the fork server has imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
     ignore_sigterm()
     _exit_with_trainer(lifeline)
