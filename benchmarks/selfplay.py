@@ -44,7 +44,7 @@ class Measurement:
     def trained(self, name: str, *settings: str) -> Path:
         """Folder of a run, which is trained if it does not exist."""
         folder = self.runs / name
-        small = ("num_envs=8", "eval.episodes=8", "algo.rollout_length=25") if self.quick else ()
+        small = ("num_envs=8", "eval.num_envs=8", "eval.episodes=8", "algo.rollout_length=25") if self.quick else ()
         if not (folder / "curves.png").exists():
             training.train(resolve([*settings, *small, f"out={folder}", "progress=lines"]))
         return folder
@@ -78,6 +78,7 @@ def ladder(job: Measurement) -> str:
     folder = job.trained(
         "ball", *BALL, "selfplay.opponents=uniform", f"selfplay.snapshot_interval={interval}", "seed=0",
         f"steps={10 * interval}", f"checkpoint.every={interval}", "checkpoint.keep=true",
+        f"selfplay.rating_episodes={job.episodes(128)}",
     )  # fmt: skip
     lines = ["| snapshot at | Elo | standard error |", "|---|---|---|"]
     last = None
