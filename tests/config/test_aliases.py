@@ -114,3 +114,11 @@ def test_a_name_with_another_meaning_is_explained(given: list[str], words: str):
 def test_settings_with_the_name_of_an_alias_are_not_translated():
     params = resolve(["algo=qmix", "algo.buffer_size=20k"]).config.algo.params.model_dump()
     assert params["buffer_size"] == 20_000
+
+
+@pytest.mark.parametrize("key", ["batch_size", "algo.batch_size"])
+def test_a_name_with_another_meaning_is_explained_though_another_section_has_it(key: str):
+    """`imitation.batch_size` exists. The control has the setting itself."""
+    with pytest.raises(UserError, match=rf"^{key}: no such setting\. .* Set algo\.num_minibatches\."):
+        resolve(["algo=mappo", f"{key}=64"])
+    assert resolve(["algo=qmix", "algo.batch_size=64"]).config.algo.params.batch_size == 64

@@ -178,10 +178,9 @@ def translate(layers: Iterable[list[Setting]]) -> list[list[Setting]]:
 
 def difference(key: str, known: Iterable[str]) -> str | None:
     """Explanation for an unknown key whose name has another meaning or unit elsewhere, None for other keys."""
-    word = key.rpartition(".")[2]
-    if word in DIFFERENT and not any(word == candidate.rpartition(".")[2] for candidate in known):
-        return DIFFERENT[word]
-    return None
+    section, _, word = key.rpartition(".")
+    own = {word, f"algo.{word}", f"{section}.{word}"}  # the same word in another section is no better suggestion
+    return DIFFERENT[word] if word in DIFFERENT and own.isdisjoint(known) else None
 
 
 def targets(key: str) -> list[str]:

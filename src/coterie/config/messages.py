@@ -11,6 +11,7 @@ from typing import Any
 import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from coterie.core.text import shorten
 
@@ -113,7 +114,7 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
         return f"{place}: {_plain_message(first)}"
     expected = list(dict.fromkeys(_expected(detail, field) for detail in details))
     line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
-    default = None if field is None or field.is_required() else field.get_default(call_default_factory=False)
+    default = None if field is None or field.default is PydanticUndefined else field.default
     return line if default is None else f"{line}, e.g. {show(default)}"
 
 

@@ -51,10 +51,10 @@ def cell(value: Any) -> str:
 
 
 def print_report(report: Mapping[str, Any]) -> None:
-    """Prints a report: plain values as lines, dicts as tables."""
+    """Prints a report: plain values as lines, dicts as tables. Empty lists and dicts are left out."""
     width = max([12, *map(len, report)])
     for key, value in report.items():
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) and value != []:
             print_line(f"{key:<{width}} {cell(value)}")
     for key, value in report.items():
         if not isinstance(value, Mapping) or not value:
