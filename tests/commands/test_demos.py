@@ -188,8 +188,8 @@ def test_demonstrations_of_a_run_are_recorded_in_its_folder(tmp_path, capsys):
     output = json.loads(capsys.readouterr().out)
     demos = Demos.read(tmp_path / "run" / "demos.safetensors")
     assert output["episodes"] == demos.episodes == 5
-    assert output["made"]["checkpoint"] == "last"
-    assert output["made"]["steps"] == 80
+    assert output["origin"]["checkpoint"] == "last"
+    assert output["origin"]["steps"] == 80
     assert output["returns"]["agent"]["mean"] == pytest.approx(float(demos.tensors["episode/return"].mean()))
     assert demos.env == "probe/roles"
 

@@ -196,7 +196,7 @@ def test_another_checkpoint_than_a_corrupt_one_is_used_with_a_warning(
     output, errors = capsys.readouterr()
     assert "corrupt, state.safetensors does not match its hash" in errors
     report = json.loads(output)
-    (warning,) = report.get("warnings") or report["made"]["warnings"]
+    (warning,) = report.get("warnings") or report["origin"]["warnings"]
     assert re.search(
         r"corrupt, state\.safetensors does not match its hash.*Using the checkpoint of \d+ steps\.", warning
     )
@@ -284,8 +284,7 @@ def test_code_of_an_untrusted_run_is_not_imported(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["evaluate", str(foreign)]) == 2
     assert not (tmp_path / "imported").exists()
-    with pytest.raises(ValueError, match="made"):
-        main(["evaluate", str(foreign), "--trust"])
+    assert main(["evaluate", str(foreign), "--trust"]) == 3  # the factory raises
     assert (tmp_path / "imported").exists()
 
 

@@ -121,8 +121,8 @@ def assert_printable(capsys: pytest.CaptureFixture[str]) -> str:
 def test_names_in_demonstrations_are_shown_with_escapes(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = Demos.read(demos)
     teams = {f"row{ESCAPE}": {"algorithm": f"ippo{ESCAPE}", "mode": "sample"}}
-    made = {"teams": teams, "run": f"run{ESCAPE}", "steps": 3}
-    Demos(f"env{ESCAPE}", {}, found.roles, found.tensors, made, 0).write(demos)
+    origin = {"teams": teams, "run": f"run{ESCAPE}", "steps": 3}
+    Demos(f"env{ESCAPE}", {}, found.roles, found.tensors, origin, 0).write(demos)
     capsys.readouterr()
     assert main(["demos", str(demos)]) == 0
     assert r"\x1b]0;title\x07\u202e" in assert_printable(capsys)

@@ -107,7 +107,7 @@ def _print_report(report: dict[str, Any], json: bool) -> int:
 def _print_content(report: dict[str, Any]) -> None:
     from coterie.runs.tables import print_table
 
-    length, source = report["length"], report["made"]
+    length, source = report["length"], report["origin"]
     steps = f"{length['min']} to {length['max']}" if length["min"] < length["max"] else f"{length['min']}"
     print_line(
         f"{report['episodes']:,} episodes of {report['env']}, {report['timesteps']:,} steps ({steps} per episode)"

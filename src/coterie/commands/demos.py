@@ -61,11 +61,11 @@ def record_run(run: Path, options: RecordOptions) -> tuple[Path, Demos]:
     device = torch.device("cpu")  # as fast as a GPU for few environments, and available everywhere
     trained = load_run(run, options.checkpoint, device)
     assert trained.checkpoint is not None
-    made = {"run": str(folder.path), "checkpoint": options.checkpoint, "steps": trained.checkpoint.steps}
+    origin = {"run": str(folder.path), "checkpoint": options.checkpoint, "steps": trained.checkpoint.steps}
     if trained.warnings:
-        made["warnings"] = trained.warnings
+        origin["warnings"] = trained.warnings
     out = options.out or folder.path / "demos.safetensors"
-    return out, _record(trained.config, trained.algorithms, out, options, made=made, device=device)
+    return out, _record(trained.config, trained.algorithms, out, options, origin=origin, device=device)
 
 
 def record_baseline(resolved: Resolved, options: RecordOptions) -> tuple[Path, Demos]:
@@ -74,7 +74,7 @@ def record_baseline(resolved: Resolved, options: RecordOptions) -> tuple[Path, D
     device = select_device(config.device)
     algorithms = make_algorithms(config, load_teams(config, device), device)
     out = options.out or Path("demos.safetensors")
-    return out, _record(config, algorithms, out, options, made={}, device=device)
+    return out, _record(config, algorithms, out, options, origin={}, device=device)
 
 
 def _record(
@@ -83,7 +83,7 @@ def _record(
     out: Path,
     options: RecordOptions,
     *,
-    made: dict[str, Any],
+    origin: dict[str, Any],
     device: torch.device,
 ) -> Demos:
     configure_process(config.threads)
@@ -92,7 +92,7 @@ def _record(
     source = DemoSource(
         env=config.env.name,
         params=config.env.params.model_dump(mode="json"),
-        made={"by": f"coterie {metadata.version('coterie')}", "teams": teams, **made},
+        origin={"by": f"coterie {metadata.version('coterie')}", "teams": teams, **origin},
     )
     is_hosted = isinstance(config.env.params, ExternalEnvConfig)  # one environment may be a whole game
     num_envs = min(options.episodes, config.eval.num_envs if is_hosted else MAX_NUM_ENVS)
@@ -151,7 +151,7 @@ def describe(demos: Demos) -> dict[str, Any]:
     return {
         "env": demos.env,
         "params": demos.params,
-        "made": demos.made,
+        "origin": demos.origin,
         "seed": demos.seed,
         "episodes": demos.episodes,
         "timesteps": demos.timesteps,

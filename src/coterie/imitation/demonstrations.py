@@ -50,7 +50,7 @@ METADATA_KEY = "demonstrations"
 """Entry of a safetensors file's metadata that identifies demonstrations."""
 _BLANK = b"0" * 64
 """Placeholder of the checksum while it is computed."""
-_KEYS = {"sha256", "format", "environment", "roles", "made", "seed"}
+_KEYS = {"sha256", "format", "environment", "roles", "origin", "seed"}
 """Keys of the metadata."""
 
 
@@ -63,7 +63,7 @@ class Demos:
         params: All settings of the environment.
         roles: Roles in the environment's order.
         tensors: Tensors by name, as listed in the module.
-        made: Who played, as plain strings and numbers.
+        origin: Who played, as plain strings and numbers.
         seed: Seed of the episodes.
         digest: Checksum of the file that they were read from; "" for others.
     """
@@ -72,7 +72,7 @@ class Demos:
     params: dict[str, Any]
     roles: tuple[DemoRole, ...]
     tensors: dict[str, Tensor]
-    made: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     digest: str = ""
 
@@ -127,7 +127,7 @@ class Demos:
             "format": FORMAT,
             "environment": {"name": self.env, "parameters": self.params},
             "roles": [vars(role) for role in self.roles],
-            "made": self.made,
+            "origin": self.origin,
             "seed": self.seed,
         }
 
@@ -236,16 +236,16 @@ def _parse_entry(entry: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("expected roles, and an environment with a name and parameters")
     if unknown := sorted(entry.keys() - _KEYS):
         raise ValueError(f"unknown key '{unknown[0]}'")
-    made, seed = entry.get("made", {}), entry.get("seed")
-    if not _is_made(made) or not (seed is None or type(seed) is int):
-        raise ValueError("expected `made` as `coterie record` writes it, and an integer or null as seed")
-    return {"env": env, "params": params, "roles": roles, "made": made, "seed": seed}
+    origin, seed = entry.get("origin", {}), entry.get("seed")
+    if not _is_origin(origin) or not (seed is None or type(seed) is int):
+        raise ValueError("expected `origin` as `coterie record` writes it, and an integer or null as seed")
+    return {"env": env, "params": params, "roles": roles, "origin": origin, "seed": seed}
 
 
-def _is_made(made: Any) -> bool:
+def _is_origin(origin: Any) -> bool:
     """Returns True if the description of who played has the form that `coterie record` writes, as far as it goes."""
-    if not isinstance(made, dict) or not isinstance(made.get("teams", {}), dict):
+    if not isinstance(origin, dict) or not isinstance(origin.get("teams", {}), dict):
         return False
-    teams = made.get("teams", {}).values()
-    has_steps = "run" not in made or type(made.get("steps")) is int
+    teams = origin.get("teams", {}).values()
+    has_steps = "run" not in origin or type(origin.get("steps")) is int
     return has_steps and all(isinstance(team, dict) and {"algorithm", "mode"} <= team.keys() for team in teams)

@@ -34,12 +34,12 @@ class DemoSource:
     Attributes:
         env: Name of the environment.
         params: All settings of the environment.
-        made: Who plays, as plain strings and numbers.
+        origin: Who plays, as plain strings and numbers.
     """
 
     env: str
     params: dict[str, Any]
-    made: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 def record(
@@ -91,7 +91,7 @@ def record(
             )
     tensors = recording.tensors()
     roles = tuple(DemoRole.from_spec(role) for role in env.spec.roles)
-    demos = Demos(source.env, source.params, roles, tensors, made=source.made, seed=seed)
+    demos = Demos(source.env, source.params, roles, tensors, origin=source.origin, seed=seed)
     tensors["episode/return"] = episode_returns(demos)
     return demos
 
