@@ -109,9 +109,14 @@ def settings_of(resolved: Resolved) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
 
 
+def resolved_job(overrides: Sequence[str]) -> Resolved:
+    """Returns the configuration of settings, of which later ones win."""
+    return resolve([f"{key}={value}" for key, value in dict(word.split("=", 1) for word in overrides).items()])
+
+
 def present(overrides: Sequence[str]) -> dict[str, Any]:
     """Returns settings and code of a job by the present source."""
-    resolved = resolve(list(overrides))
+    resolved = resolved_job(overrides)
     return {"settings": settings_of(resolved), "code": code_path(PACKAGE, modules_of(resolved))}
 
 
@@ -125,7 +130,7 @@ def measured(overrides: Sequence[str], git: Sequence[dict[str, Any]]) -> dict[st
     revisions = {entry["revision"] for entry in git}
     if None in revisions or any(entry["modified"] for entry in git):
         return None
-    resolved, found = resolve(list(overrides)), []
+    resolved, found = resolved_job(overrides), []
     for revision in sorted(revisions):
         with source_at(revision) as package:
             found.append(code_path(package, modules_of(resolved)))

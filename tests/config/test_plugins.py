@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -106,7 +107,8 @@ def test_the_list_of_environments_reports_why_one_of_a_package_fails(
     assert rows["lab/coin"]["roles"][0]["actions"] == "2 choices"
     assert rows["lab/pond"]["roles"][0]["agents"] == 1
     errors = {name: row["missing"] for name, row in rows.items() if "missing" in row}
-    assert errors["lab/sinks"] == "environment 'lab/sinks' of lab 1.2: failed with OSError: the pond is dry"
+    sinks = r"environment 'lab/sinks' of lab 1\.2: failed with OSError: the pond is dry \(labcoins\.py:\d+\)"
+    assert re.fullmatch(sinks, errors["lab/sinks"])
     assert "environment 'lab/gone' of lab 1.2: there is no module 'nolab'" in errors["lab/gone"]
     assert "environment 'typo/wrong' of typo 1.2: 'labtypo' could not be imported: SyntaxE" in errors["typo/wrong"]
     assert "'gym/' is reserved for Coterie's environments" in errors["gym/stolen"]

@@ -9,7 +9,7 @@ import torch
 
 from coterie.config import registry
 from coterie.config.resolve import resolve
-from coterie.core.errors import UserError
+from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
 
@@ -103,8 +103,8 @@ def test_an_environment_that_cannot_be_made_is_a_one_line_error(name: str, param
     assert "\n" not in str(error.value)
 
 
-def test_an_error_within_a_user_factory_keeps_its_traceback():
-    with pytest.raises(TypeError, match="something within"):
+def test_an_error_within_a_user_factory_is_one_line_with_its_place():
+    with pytest.raises(EnvironmentFailedError, match=r"TypeError: something within \(test_make.py:\d+\)"):
         make(f"{HERE}:broken")
 
 

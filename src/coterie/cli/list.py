@@ -215,7 +215,7 @@ def _spec_of_entry(entry: Any) -> Any:
     listed.
     """
     from coterie.config import registry
-    from coterie.core.errors import UserError
+    from coterie.core.errors import EnvironmentFailedError, UserError, one_line
     from coterie.envs.make import make
 
     place = f"environment '{entry.name}' of {entry.origin}"
@@ -228,7 +228,8 @@ def _spec_of_entry(entry: Any) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{place}: failed with {type(error).__name__}: {' '.join(str(error).split())}") from error
+        original = error.__cause__ if isinstance(error, EnvironmentFailedError) and error.__cause__ else error
+        raise UserError(f"{place}: failed with {one_line(original)}") from error
     return env.spec
 
 
