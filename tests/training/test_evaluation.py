@@ -183,6 +183,15 @@ def test_only_batched_environments_are_evaluated_in_more_instances_than_the_run_
     assert found["episodes"] >= episodes
 
 
+@pytest.mark.parametrize("algo", ["ippo", "random"])
+def test_an_untrained_learner_is_evaluated_with_a_warning(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The control needs no training."""
+    settings = [f"algo={algo}", "env=matrix/climbing", "threads=1", "device=cpu", "progress=off"]
+    warnings = evaluation.evaluate_baseline(resolve(settings), 2)["warnings"]
+    assert len(warnings) == (algo == "ippo")
+    assert ("algo=ippo learns, and its networks are not trained" in capsys.readouterr().err) == (algo == "ippo")
+
+
 def test_an_evaluation_reports_its_progress() -> None:
     env, reports = world(num_envs=4, limit=40), []
     policies = random_policies(env)

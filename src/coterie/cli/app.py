@@ -129,14 +129,7 @@ def train(
     if multirun:
         if cfg:
             raise UserError("--cfg job: prints a single configuration. Remove -m and set each key to one value.")
-        from coterie.commands import sweep
-
-        planned = sweep.plan(overrides, config)
-        if print_:
-            for line in sweep.shell_commands(planned, config):
-                print_line(line)
-            return 0
-        return sweep.run_all(planned, config, jobs, json)
+        return _train_all(overrides, config, jobs, print_commands=print_, json=json)
     from coterie.config.resolve import resolve
 
     resolved = resolve(overrides, config)
@@ -152,6 +145,18 @@ def train(
     from coterie.commands import train as command
 
     return _finish(command.train(resolved), json)
+
+
+def _train_all(overrides: list[str], config: Path | None, jobs: int, *, print_commands: bool, json: bool) -> int:
+    """Runs every combination of comma-separated values, or prints the commands. Returns the exit code."""
+    from coterie.commands import sweep
+
+    planned = sweep.plan(overrides, config)
+    if not print_commands:
+        return sweep.run_all(planned, config, jobs, json)
+    for line in sweep.shell_commands(planned, config):
+        print_line(line)
+    return 0
 
 
 @app.command()

@@ -55,12 +55,20 @@ def evaluate_run(
 
 
 def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> dict[str, Any]:
-    """Evaluates algorithms that need no training. Returns the same as `evaluate_run`."""
+    """Evaluates algorithms that need no training. Returns the same as `evaluate_run`, and warns of others."""
     config = resolved.config
     configure_process(config.threads)
     device = select_device(config.device)
     learners = make_algorithms(config, load_teams(config, device), device)
-    return _evaluate(config, learners, episodes=episodes, mode=mode)
+    warnings = [
+        f"team '{name}': algo={config.algo_of(name).name} learns, and its networks are not trained here. To evaluate a "
+        "trained team: coterie evaluate RUN"
+        for name, learner in learners.items()
+        if learner.capabilities.learns
+    ]
+    for warning in warnings:
+        print_message(warning)
+    return _evaluate(config, learners, episodes=episodes, mode=mode) | {"warnings": warnings}
 
 
 def _evaluate(
