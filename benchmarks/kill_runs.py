@@ -35,7 +35,8 @@ import coterie.runs.plots
 from coterie.envs.external.workers import processes
 from coterie.runs import checkpoints
 
-TIME, BEFORE, AFTER, NEW = "at a time", "before a file operation", "after a file operation", "at a time, new process"
+TIME, BEFORE, AFTER = "at a random time", "right before a file operation", "shortly after a file operation"
+NEW = "at a random time, in a new process"
 KINDS = (TIME, BEFORE, AFTER, NEW)
 
 TIMEOUT = 180.0
