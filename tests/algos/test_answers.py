@@ -354,7 +354,7 @@ def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
             values = [targets(algorithm, variant)[t, b]]
             if name in {"sac", "masac"}:  # the entropy at its next observation
                 algorithm.generator.manual_seed(0)
-                values.append(algorithm.sample_actions(variant)[1][t + 1, b])
+                values.append(algorithm.sample_actions(variant).entropy[t + 1, b])
         found.append(torch.cat(values))
     assert torch.equal(*found) == (name in PER_AGENT)
 

@@ -32,7 +32,7 @@ def update(algorithm, collector):
 
 def batch_of(algorithm, collector):
     """Returns a batch from the replay buffer."""
-    if not algorithm.buffer.can_sample(1):
+    if algorithm.buffer.num_sequences == 0:
         (rollout,) = collector.advance(algorithm.rollout_length)[0].values()
         algorithm.buffer.add(rollout)
     return algorithm.make_batch(algorithm.buffer.sample(algorithm.config.batch_size))

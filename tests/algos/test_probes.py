@@ -92,8 +92,8 @@ def estimated_values(name, algorithm, rollout):
             (q,) = algorithm.reader.unroll(algorithm.value, rollout, {}).values()
             return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
         if name == "sac":
-            q = algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), rollout.action, None).amin(0)
-            return (q * algorithm.critics.taken(rollout.action)).sum(-1)
+            q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, None).amin(0)
+            return (q * algorithm.nets.critics.taken(rollout.action)).sum(-1)
         timesteps = as_sequences(rollout, 1, {})  # DDPG reads only the first timestep of each sequence
         batch = algorithm.make_batch(
             ReplaySample(timesteps, torch.arange(timesteps.num_envs), torch.ones(timesteps.num_envs))

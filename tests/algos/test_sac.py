@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from algo_worlds import Everything, Probe
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.sac import SAC, actor_loss, critic_loss, temperature_loss
+from coterie.algos.sac import SAC, actor_loss, critic_loss, expected_q, temperature_loss
 from coterie.commands import train as training
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
@@ -56,24 +56,24 @@ STEADY = {"lr": 3e-3, "critic_lr": 1e-2, "rounds": 16, "hidden_sizes": (32, 32),
 
 
 def sample_actions(algorithm, rollout):
-    """Returns the policy at all timesteps and its entropy, without gradient."""
+    """Returns the policy at all timesteps, without gradient."""
     with torch.no_grad():
         return algorithm.sample_actions(rollout)
 
 
 def mean_entropy(algorithm, rollout):
     """Returns the mean over many samples, because the entropy of continuous actions is an estimate."""
-    return sum(sample_actions(algorithm, rollout)[1].mean().item() for _ in range(30)) / 30
+    return sum(sample_actions(algorithm, rollout).entropy.mean().item() for _ in range(30)) / 30
 
 
 def q_of(algorithm, rollout):
     """Returns the smaller Q of each choice [T, B, N, A]."""
     with torch.no_grad():
-        return algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), rollout.action, None).amin(0)
+        return algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, None).amin(0)
 
 
 def q_taken(algorithm, rollout):
-    return (q_of(algorithm, rollout) * algorithm.critics.taken(rollout.action)).sum(-1)
+    return (q_of(algorithm, rollout) * algorithm.nets.critics.taken(rollout.action)).sum(-1)
 
 
 def greedy(algorithm, collector):
@@ -153,7 +153,7 @@ def test_all_kinds_of_parameter_sharing_learn(share, rnn, start):
         metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert metrics["policy/grad_norm"] > 0
     assert metrics["value/grad_norm"] > 0
-    assert algorithm.temperature().shape == (3,)
+    assert algorithm.log_temperature().shape == (3,)
 
 
 @pytest.mark.slow
@@ -201,23 +201,24 @@ def test_an_actors_loss_has_no_gradient_in_other_actors(critic, shared):
     world = Probe(show_x, lambda x, age, d, c: c.sum(-1), n=2, actions=BOX)
     algorithm, collector = learner(world, share_params="role" if shared else "none", critic=critic)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = algorithm.sample_actions(rollout)
+    draw = algorithm.sample_actions(rollout)
     fresh = tree_map(lambda x: x[:-1], draw.action)
-    q = algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), rollout.action, fresh).amin(0)[..., 0]
+    q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, fresh).amin(0)[..., 0]
     algorithm.policy.net.zero_grad()
-    (entropy[:-1] - q)[..., 0].sum().backward()
+    (draw.entropy[:-1] - q)[..., 0].sum().backward()
     reached = [p.grad[1].abs().sum() for p in algorithm.policy.net.parameters() if not shared]
     assert all(float(x) == 0 for x in reached)
     drawn = draw.action["agent"].continuous
     by_action = torch.autograd.grad(
-        algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), rollout.action, fresh)[0, :, :, 0].sum(), drawn
+        algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, fresh)[0, :, :, 0].sum(),
+        drawn,
     )[0]
     assert by_action[:-1, :, 0].abs().sum() > 0
     assert by_action[:, :, 1].abs().sum() == 0
     if critic == "joint":  # negative control: with a gradient in all actions
-        wrong = tree_map(lambda x: x[:-1], algorithm.sample_actions(rollout)[0].action)
+        wrong = tree_map(lambda x: x[:-1], algorithm.sample_actions(rollout).action)
         numbers = wrong["agent"].continuous
-        q = algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), wrong, None)[0, :, :, 0].sum()
+        q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), wrong, None)[0, :, :, 0].sum()
         assert torch.autograd.grad(q, numbers)[0][:, :, 1].abs().sum() > 0
 
 
@@ -229,27 +230,29 @@ def test_other_agents_actions_in_an_actors_loss_are_replayed_or_current(other_ac
         world, critic="joint", other_actions=other_actions, share_params="none", temperature=1e-6
     )
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = algorithm.sample_actions(rollout)
+    draw = algorithm.sample_actions(rollout)
     alpha = torch.full((2,), 1e-6)
-    before = algorithm.actor_losses(rollout, draw, entropy, alpha)[0]
+    before = algorithm.actor_losses(rollout, draw, alpha)[0]
     changed = tree_map(lambda x: torch.zeros_like(x), rollout.action)
-    after = algorithm.actor_losses(replace(rollout, action=changed), draw, entropy, alpha)[0]
+    after = algorithm.actor_losses(replace(rollout, action=changed), draw, alpha)[0]
     assert (before == after) == (other_actions == "current")
     evaluated = []
-    algorithm.critics.register_forward_pre_hook(lambda module, args: evaluated.append(args[2]))
-    algorithm.actor_losses(rollout, draw, entropy, alpha)
+    algorithm.nets.critics.register_forward_pre_hook(lambda module, args: evaluated.append(args[2]))
+    algorithm.actor_losses(rollout, draw, alpha)
     assert not evaluated[0]["agent"].continuous.requires_grad
 
 
 def test_the_actors_loss_does_not_change_the_critics():
     algorithm, collector = learner(Probe(show_x, pay_one, actions=BOX), lr=1e-2, critic_lr=1e-12)
     rollout = collect_rollout(algorithm, collector)
-    before = [tree_map(torch.clone, x) for x in (algorithm.critics.state_dict(), algorithm.policy.net.state_dict())]
+    before = [
+        tree_map(torch.clone, x) for x in (algorithm.nets.critics.state_dict(), algorithm.policy.net.state_dict())
+    ]
     algorithm.update(rollout, 0.0)
-    after = [algorithm.critics.state_dict(), algorithm.policy.net.state_dict()]
+    after = [algorithm.nets.critics.state_dict(), algorithm.policy.net.state_dict()]
     assert max((a - b).abs().max() for a, b in zip(before[0].values(), after[0].values(), strict=True)) < 1e-9
     assert max((a - b).abs().max() for a, b in zip(before[1].values(), after[1].values(), strict=True)) > 1e-3
-    assert all(p.requires_grad for p in algorithm.critics.parameters())
+    assert all(p.requires_grad for p in algorithm.nets.critics.parameters())
 
 
 def constant_critic(critic, value):
@@ -264,12 +267,12 @@ def constant_critic(critic, value):
 def test_targets_take_the_minimum_of_both_critics(one, other, smaller):
     """Compared with r + gamma (min Q - alpha log pi) computed by hand. The last case is the negative control."""
     algorithm, collector = learner(Probe(show_x, pay_one, length=5, limit=True), temperature=0.5, gamma=0.9)
-    constant_critic(algorithm.target.module.first_critic, one)
-    constant_critic(algorithm.target.module.second_critic, other)
+    constant_critic(algorithm.nets.target.module.first_critic, one)
+    constant_critic(algorithm.nets.target.module.second_critic, other)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = sample_actions(algorithm, rollout)
-    target = algorithm.targets(rollout, draw, entropy, torch.tensor(0.5))
-    wanted = 1 + 0.9 * (smaller + 0.5 * entropy[1:])
+    draw = sample_actions(algorithm, rollout)
+    target = algorithm.targets(rollout, draw, torch.tensor(0.5))
+    wanted = 1 + 0.9 * (smaller + 0.5 * draw.entropy[1:])
     torch.testing.assert_close(target[rollout.acted[:-1]], wanted[rollout.acted[:-1]])
 
 
@@ -278,12 +281,12 @@ def test_n_step_targets_include_the_entropies_of_later_steps(limit):
     """Summed by hand, with reward 1 and Q 2. Truncation bootstraps, termination does not."""
     world = Probe(show_x, pay_one, length=4, limit=limit)
     algorithm, collector = learner(world, n_step=3, gamma=0.9, rollout_length=10)
-    constant_critic(algorithm.target.module.first_critic, 2.0)
-    constant_critic(algorithm.target.module.second_critic, 2.0)
+    constant_critic(algorithm.nets.target.module.first_critic, 2.0)
+    constant_critic(algorithm.nets.target.module.second_critic, 2.0)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = sample_actions(algorithm, rollout)
-    target = algorithm.targets(rollout, draw, entropy, torch.tensor(0.5))[:, 0, 0]
-    bonus = 0.5 * entropy[:, 0, 0]
+    draw = sample_actions(algorithm, rollout)
+    target = algorithm.targets(rollout, draw, torch.tensor(0.5))[:, 0, 0]
+    bonus = 0.5 * draw.entropy[:, 0, 0]
     for t in (0, 1, 2, 3, 5, 6, 7):  # timestep 4 is a final one
         last = min(t + 2, 3 if t < 4 else 8)  # last step of the sum
         ended = last in (3, 8) and not limit
@@ -301,8 +304,8 @@ def test_rewards_are_scaled_by_statistics_that_count_each_reward_once(scale):
     for _ in range(2):
         rollout = collect_rollout(algorithm, collector)
         algorithm.update(rollout, 0.0)
-    draw, entropy = sample_actions(algorithm, rollout)
-    target = algorithm.targets(rollout, draw, entropy, torch.ones(()))[rollout.acted[:-1]]
+    draw = sample_actions(algorithm, rollout)
+    target = algorithm.targets(rollout, draw, torch.ones(()))[rollout.acted[:-1]]
     low, high = {"none": (10, 30), "std": (1, 3), "standardize": (-1, 1)}[scale]
     assert target.min().item() == pytest.approx(low, abs=0.05 * abs(high))
     assert target.max().item() == pytest.approx(high, abs=0.05 * abs(high))
@@ -314,11 +317,11 @@ def test_rewards_are_scaled_by_statistics_that_count_each_reward_once(scale):
 def test_targets_end_with_the_agent_or_the_team_and_dead_agents_have_no_entropy(critic):
     """An independent critic ends with its agent, a centralized one with the last agent of the team."""
     algorithm, collector = learner(Everything(equal_roles=True), critic=critic, gamma=0.9, rollout_length=40)
-    constant_critic(algorithm.target.module.first_critic, 2.0)
-    constant_critic(algorithm.target.module.second_critic, 2.0)
+    constant_critic(algorithm.nets.target.module.first_critic, 2.0)
+    constant_critic(algorithm.nets.target.module.second_critic, 2.0)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = sample_actions(algorithm, rollout)
-    target = algorithm.targets(rollout, draw, entropy, torch.tensor(0.5))
+    draw = sample_actions(algorithm, rollout)
+    target = algorithm.targets(rollout, draw, torch.tensor(0.5))
     paid = rollout.reward + rollout.group_reward
     died = rollout.terminated & rollout.alive[1:].any(-1, keepdim=True) & ~rollout.episode_terminated[..., None]
     last = rollout.terminated & ~rollout.alive[1:].any(-1, keepdim=True)
@@ -327,8 +330,8 @@ def test_targets_end_with_the_agent_or_the_team_and_dead_agents_have_no_entropy(
     assert last.any()
     torch.testing.assert_close(target[died], paid[died] + (1.8 if critic == "joint" else 0.0))
     torch.testing.assert_close(target[last], paid[last])
-    torch.testing.assert_close(target[stays], (paid + 0.9 * (2 + 0.5 * entropy[1:]))[stays])
-    assert (entropy[1:][stays] > 0).all()
+    torch.testing.assert_close(target[stays], (paid + 0.9 * (2 + 0.5 * draw.entropy[1:]))[stays])
+    assert (draw.entropy[1:][stays] > 0).all()
 
 
 def test_only_a_centralized_critic_learns_after_an_agents_death():
@@ -365,7 +368,8 @@ def test_no_gradient_flows_through_the_burn_in(burn_in, critic):
 
     def outputs(obs):
         seen = replace(rollout, obs={"agent": obs})
-        return algorithm.q_taken(seen), algorithm.sample_actions(seen)[1][:-1]
+        q = algorithm.evaluate(algorithm.nets.critics, seen, slice(0, -1), seen.action, None)
+        return expected_q(algorithm.nets.critics.taken(seen.action), q), algorithm.sample_actions(seen).entropy[:-1]
 
     for output in outputs(obs):
         (gradient,) = torch.autograd.grad(output[..., 4:, :, :].sum(), obs, retain_graph=True)
@@ -386,10 +390,10 @@ def test_no_gradient_flows_through_the_burn_in(burn_in, critic):
 @pytest.mark.parametrize(("tau", "interval"), [(0.25, None), (0.01, 2)])
 def test_target_critics_have_soft_and_hard_updates(tau, interval):
     algorithm, collector = learner(Everything(), tau=tau, target_update_interval=interval, gradient_steps=1)
-    last = [p.clone() for p in algorithm.target.module.parameters()]
+    last = [p.clone() for p in algorithm.nets.target.module.parameters()]
     for k in range(1, 4):
         algorithm.update(collect_rollout(algorithm, collector), 0.0)
-        online, target = list(algorithm.critics.parameters()), list(algorithm.target.module.parameters())
+        online, target = list(algorithm.nets.critics.parameters()), list(algorithm.nets.target.module.parameters())
         share = tau if interval is None else float(k % interval == 0)
         for p, t, was in zip(online, target, last, strict=True):
             torch.testing.assert_close(t, was + share * (p - was))
@@ -405,7 +409,7 @@ def test_the_hidden_state_of_a_critic_does_not_depend_on_actions():
     action = copy.deepcopy(rollout.action)
     action["guard"].continuous[2] += 0.5
     with torch.no_grad():
-        other = algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), action, None).amin(0)
+        other = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), action, None).amin(0)
     assert torch.equal(q[:2], other[:2])
     assert (q[2] != other[2]).any()
     assert torch.equal(q[3:], other[3:])
@@ -422,7 +426,7 @@ def test_a_centralized_critic_reads_the_actions_of_others_and_not_the_agents_own
     action = copy.deepcopy(rollout.action)
     action["guard"].discrete[..., 0, 0] = (action["guard"].discrete[..., 0, 0] + 1) % 3
     with torch.no_grad():
-        other = algorithm.evaluate(algorithm.critics, rollout, slice(0, -1), action, None).amin(0)
+        other = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), action, None).amin(0)
     assert torch.equal(q[..., 0, :], other[..., 0, :])
     moved = (q[..., 1:, :] != other[..., 1:, :]).any(-1)
     lives = rollout.alive[:-1, :, :1]
@@ -435,8 +439,8 @@ def test_prioritized_sequences_are_weighted_and_sampled_by_their_error():
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     sample = algorithm.buffer.sample(64)
     rollout = sample.rollout
-    draw, entropy = sample_actions(algorithm, rollout)
-    target = algorithm.targets(rollout, draw, entropy, torch.ones(()))
+    draw = sample_actions(algorithm, rollout)
+    target = algorithm.targets(rollout, draw, torch.ones(()))
     q, valid = algorithm.q_taken(rollout), algorithm.valid_mask(rollout, of_critic=True)
     assert sequence_error((q - target).abs().mean(0), valid).shape == (64,)
     loss = critic_loss(q, target, valid, torch.ones(64)).item()
@@ -502,12 +506,12 @@ def test_probe_the_policy_of_one_state_converges_to_the_softmax_of_q(alpha):
     world = Probe(show_nothing, lambda x, age, d, c: pay[d], actions=spaces.Discrete(3))
     algorithm, collector, _ = train(world, 240, temperature=alpha, learn_temperature=False)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = sample_actions(algorithm, rollout)
+    draw = sample_actions(algorithm, rollout)
     q = q_of(algorithm, rollout)
     assert q[0, 0, 0].tolist() == pytest.approx(pay.tolist(), abs=0.1)
     wanted = (pay / alpha).softmax(-1)
     assert draw.prob[0, 0, 0].tolist() == pytest.approx(wanted.tolist(), abs=0.05)
-    value = (draw.prob[0, 0, 0] * q[0, 0, 0]).sum() + alpha * entropy[0, 0, 0]
+    value = (draw.prob[0, 0, 0] * q[0, 0, 0]).sum() + alpha * draw.entropy[0, 0, 0]
     assert value.item() == pytest.approx(alpha * (pay / alpha).logsumexp(-1).item(), abs=0.1)
     control = (pay / (4 * alpha)).softmax(-1)
     assert (draw.prob[0, 0, 0] - control).abs().max() > 0.1
@@ -550,7 +554,7 @@ def test_probe_the_entropy_increases_to_its_target_under_zero_rewards(kind, lear
     )
     head = next(iter(algorithm.policy.net.networks.values())).network.head
     head.bias.data.copy_(torch.tensor([6.0, 0, 0, 0]) if kind == "discrete" else torch.tensor([0.0, 0, -0.9, -0.9]))
-    for p in algorithm.critics.parameters():
+    for p in algorithm.nets.critics.parameters():
         p.data.zero_()
     start = mean_entropy(algorithm, collect_rollout(algorithm, collector))
     for _ in range(4):
@@ -568,11 +572,11 @@ def test_the_target_entropy_depends_on_available_choices(masked):
     world = Probe(show_nothing, pay_one, actions=spaces.Discrete(4), mask=mask)
     algorithm, collector = learner(world, target_entropy_scale=0.5, temperature=1.0)
     rollout = collect_rollout(algorithm, collector)
-    draw, entropy = sample_actions(algorithm, rollout)
+    draw = sample_actions(algorithm, rollout)
     assert draw.max_entropy.unique().item() == pytest.approx(math.log(2 if masked else 4))
     assert draw.prob[..., 2:].sum() > 0 if not masked else draw.prob[..., 2:].sum() == 0
-    algorithm.temperature.log.data.fill_(1.0)
-    _, loss, mean_entropy = algorithm.actor_losses(rollout, draw, entropy, torch.ones(1))
+    algorithm.nets.temperature.log.data.fill_(1.0)
+    _, loss, mean_entropy = algorithm.actor_losses(rollout, draw, torch.ones(1))
     wanted = 0.5 * math.log(2 if masked else 4)
     assert loss.item() == pytest.approx(mean_entropy.item() - wanted, abs=1e-5)
 

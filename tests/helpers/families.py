@@ -42,8 +42,8 @@ def ddpg_targets(algorithm, rollout):
 
 def sac_targets(algorithm, rollout):
     algorithm.generator.manual_seed(0)
-    draw, policy_entropy = algorithm.sample_actions(rollout)
-    return algorithm.targets(rollout, draw, policy_entropy, torch.zeros(()))  # temperature 0: only rewards and Q
+    draw = algorithm.sample_actions(rollout)
+    return algorithm.targets(rollout, draw, torch.zeros(()))  # temperature 0: only rewards and Q
 
 
 def q_learner_of_world(world, num_envs, **settings):

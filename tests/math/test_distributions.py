@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from coterie.core.specs import ActionSpec
-from coterie.math.action_sampling import draw_noise, sample_action
+from coterie.math.action_noise import draw_noise
+from coterie.math.action_sampling import sample_action
 from coterie.math.distributions import log_prob_and_entropy
 
 SPECS = {

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from coterie.nets.squashed_actions import Temperature, draw_block_noise, sample_actions
+from coterie.algos.sac_networks import Temperature
+from coterie.nets.squashed_actions import draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep
 
@@ -61,12 +62,26 @@ def test_log_density_with_zero_weights_has_its_literal_value():
     outputs, _ = actor.net(make_timestep(actor.team, 2).obs, None, {})
     sample = sample_actions(actor.blocks, outputs, {}, noise)
     per_number = -0.125 - 0.5 * math.log(2 * math.pi) - math.log(1 - math.tanh(0.5) ** 2)
-    torch.testing.assert_close(sample.log_density, torch.full((2, 3), 2 * per_number))
+    torch.testing.assert_close(sample.entropy, torch.full((2, 3), -2 * per_number))
     torch.testing.assert_close(sample.action["guard"].continuous, torch.full((2, 2, 2), math.tanh(0.5)))
+
+
+def test_the_entropy_of_choices_is_exact():
+    """Zero weights are uniform choices: log 3 for the two agents with a mask, log 4 for the third."""
+    actor = policy("discrete")
+    with torch.no_grad():
+        for parameter in actor.net.parameters():
+            parameter.zero_()
+    timestep = make_timestep(actor.team, 6, MASK)
+    outputs, _ = actor.net(timestep.obs, None, {})
+    sample = sample_actions(
+        actor.blocks, outputs, timestep.action_mask, draw_block_noise(actor.blocks, (6,), draw(), actor.device)
+    )
+    assert sample.entropy[0].tolist() == pytest.approx([math.log(3), math.log(3), math.log(4)])
 
 
 def test_temperature_is_one_number_per_block_given_to_its_agents():
     temperature = Temperature(policy().blocks, 0.2, CPU)
     with torch.no_grad():
         temperature.log[1] = 1.0
-    assert temperature().tolist() == pytest.approx([math.log(0.2), math.log(0.2), 1.0])
+    assert temperature.log[temperature.block_of].tolist() == pytest.approx([math.log(0.2), math.log(0.2), 1.0])

@@ -24,7 +24,7 @@ class CloningOptimizer:
 
     def step(self, loss: Tensor, lr: float) -> Tensor:
         """Takes one gradient step and returns the gradient norm before clipping []."""
-        return self.optimizer.step(loss, dict.fromkeys(self.optimizer.names, lr))[0]
+        return self.optimizer.step(loss, dict.fromkeys(self.optimizer.flat, lr))[0]
 
     def update_targets(self) -> None:
         """Sets target networks equal to the networks that they follow."""

@@ -35,9 +35,8 @@ from coterie.algos.ddpg_config import DDPGConfig
 from coterie.algos.ddpg_networks import build_critics
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
-from coterie.algos.replay.buffer import ReplaySample
+from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.replay.storage import timesteps_of
 from coterie.algos.sequences import critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_map
@@ -138,7 +137,7 @@ class DDPG(OffPolicyLearner):
         self._add(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         critic_reports, actor_reports = [], []
-        if self._steps >= config.learning_starts and self.buffer.can_sample(config.batch_size):
+        if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
             self.buffer.priority_beta = config.priority_beta + (1 - config.priority_beta) * progress
             for _ in range(self._gradient_steps):
                 sample = self.buffer.sample(config.batch_size)

@@ -29,13 +29,13 @@ def scheduled(schedule: Schedule, start: float, end: float, progress: float) -> 
 class Optimizer:
     """Adam over named modules, each with its own learning rate and gradient clipping.
 
-    The parameters of a module become views of one flat tensor, so that norm, clipping and step are one operation each.
+    The parameters of a module become views of one tensor in `flat`, so that norm, clipping and step are one operation.
     Gradients are clipped to the norm `max_grad_norm` per module; None disables clipping.
     """
 
     def __init__(self, modules: dict[str, nn.Module], eps: float, weight_decay: float, max_grad_norm: float | None):
         self._max_grad_norm = max_grad_norm
-        self._flat: dict[str, Tensor] = {}
+        self.flat: dict[str, Tensor] = {}
         for name, module in modules.items():
             parameters = list(module.parameters())
             flat = torch.cat([p.detach().reshape(-1) for p in parameters])
@@ -45,20 +45,15 @@ class Optimizer:
                 p.data = flat[start : start + p.numel()].view_as(p)
                 p.grad = flat.grad[start : start + p.numel()].view_as(p)
                 start += p.numel()
-            self._flat[name] = flat
-        groups = [{"params": [flat], "name": name} for name, flat in self._flat.items()]
+            self.flat[name] = flat
+        groups = [{"params": [flat], "name": name} for name, flat in self.flat.items()]
         self._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the modules."""
-        return tuple(self._flat)
 
     def for_module(self, name: str, *, weight_decay: float = 0.0) -> Optimizer:
         """Returns another optimizer for one of the modules, with moments of its own."""
         other = copy.copy(self)
-        other._flat = {name: self._flat[name]}
-        groups = [{"params": [self._flat[name]], "name": name}]
+        other.flat = {name: self.flat[name]}
+        groups = [{"params": [self.flat[name]], "name": name}]
         eps = self._adam.defaults["eps"]
         other._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
         return other
@@ -68,7 +63,7 @@ class Optimizer:
         self._adam.zero_grad(set_to_none=False)
         loss.backward()
         norms = []
-        for flat in self._flat.values():
+        for flat in self.flat.values():
             assert flat.grad is not None
             norm = flat.grad.norm()
             if self._max_grad_norm is not None:
@@ -80,10 +75,10 @@ class Optimizer:
         return torch.stack(norms).detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: dict(self._adam.state.get(flat, {})) for name, flat in self._flat.items()}
+        return {name: dict(self._adam.state.get(flat, {})) for name, flat in self.flat.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, flat in self._flat.items():
+        for name, flat in self.flat.items():
             if state[name]:
                 self._adam.state[flat] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
 

@@ -25,9 +25,8 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, sche
 from coterie.algos.qlearning_config import QLearningConfig, mixer_state, require_consistent
 from coterie.algos.qlearning_networks import build_central, build_policy, build_value
 from coterie.algos.recurrent_q import RecurrentReader
-from coterie.algos.replay.buffer import ReplaySample
+from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.replay.storage import timesteps_of
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
@@ -172,7 +171,7 @@ class QLearning(OffPolicyLearner):
         config = self.config
         self._add(rollout)
         metrics = {"policy/epsilon": self.policy.epsilon, "replay/sequences": float(self.buffer.num_sequences)}
-        if self._steps < config.learning_starts or not self.buffer.can_sample(config.batch_size):
+        if self._steps < config.learning_starts or self.buffer.num_sequences < config.batch_size:
             return metrics
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.algos.replay.storage import STEP_FIELDS, TIMESTEP_FIELDS
+from coterie.algos.replay.buffer import STEP_FIELDS, TIMESTEP_FIELDS
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.nets.mixers import TeamQNetwork

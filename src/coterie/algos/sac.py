@@ -6,7 +6,7 @@ are not sampled: the critic has an output per choice, so that their expectation 
 
 Sources: Haarnoja et al. 2018 (SAC, and its second paper for the learned temperature), Christodoulou 2019 (discrete
 actions), Lowe et al. 2017 (centralized critics).
-Differences: one formula covers discrete, continuous and hybrid actions (`math/action_sampling.py`); Q of several
+Differences: one formula covers discrete, continuous and hybrid actions (`nets/squashed_actions.py`); Q of several
 discrete components is the sum over components; the standard deviation is bounded smoothly; the target entropy depends
 on the number of available choices; the other agents' next actions in targets are sampled from their current policies,
 their actions in the actor's loss are those of the replay buffer.
@@ -29,23 +29,23 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.behavior_cloning import CloningOptimizer
 from coterie.algos.off_policy import OffPolicyLearner
-from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
-from coterie.algos.replay.buffer import ReplaySample
+from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.replay.storage import timesteps_of
-from coterie.algos.sac_config import SACConfig, build_critics
+from coterie.algos.sac_config import SACConfig
+from coterie.algos.sac_networks import SACNetworks
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
 from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
 from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
 from coterie.nets.recurrent import unroll_with_burn_in
-from coterie.nets.squashed_actions import PolicySample, Temperature, draw_block_noise, sample_actions
+from coterie.nets.squashed_actions import PolicySample, draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
 
 METRICS = (
-    *("loss/critic", "loss/policy", "loss/temperature", "policy/entropy", "policy/temperature"),
-    *("value/q_taken_mean", "value/td_error_abs", "value/grad_norm", "policy/grad_norm"),
+    *("loss/critic", "value/q_taken_mean", "value/td_error_abs", "value/grad_norm"),
+    *("loss/policy", "loss/temperature", "policy/entropy", "policy/temperature", "policy/grad_norm"),
 )
 """Metrics of a gradient step."""
 
@@ -86,7 +86,7 @@ def actor_loss(q: Tensor, prob: Tensor, policy_entropy: Tensor, temperature: Ten
     Returns:
         The loss [].
     """
-    return -masked_mean(soft_value(q, prob, policy_entropy, temperature), valid)
+    return -masked_mean(expected_q(prob, q) + temperature * policy_entropy, valid)
 
 
 def temperature_loss(log_temperature: Tensor, policy_entropy: Tensor, target_entropy: Tensor, valid: Tensor) -> Tensor:
@@ -113,31 +113,6 @@ def expected_q(prob: Tensor, q: Tensor) -> Tensor:
     return (prob * q).sum(-1)
 
 
-def entropy(prob: Tensor, log_prob: Tensor, log_density: Tensor) -> Tensor:
-    """Entropy of a policy in nats [..]: exact for choices [.., A], a one-sample estimate for numbers.
-
-    Args:
-        prob: [.., A].
-        log_prob: [.., A].
-        log_density: [..], log-density of the sampled numbers.
-    """
-    return -(prob * log_prob).sum(-1) - log_density
-
-
-def soft_value(q: Tensor, prob: Tensor, entropy: Tensor, temperature: Tensor) -> Tensor:
-    """Soft state value V = E_pi[Q] + alpha H(pi): [..].
-
-    Args:
-        q: [.., A].
-        prob: [.., A].
-        entropy: H [..].
-        temperature: alpha, broadcast to [..].
-
-    Source: Haarnoja et al. 2018, eq. 3; Christodoulou 2019, eq. 10 for choices.
-    """
-    return expected_q(prob, q) + temperature * entropy
-
-
 class SAC(OffPolicyLearner):
     """SAC and MASAC, see the module."""
 
@@ -150,15 +125,8 @@ class SAC(OffPolicyLearner):
         self._centralized = config.critic != "own"
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
         require_equal_spaces(team, config.share_params)
-        draw = generator(context.seed, "weights")
-        self.policy: SquashedPolicy = SquashedPolicy(team, config.network(team), draw, device)
-        self.critics = build_critics(config, team, self._state_name, draw, device=device)
-        self.temperature = Temperature(self.policy.blocks, config.temperature, device)
-        settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
-        self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
-        self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
-        self._temperature_optimizer = Optimizer({"temperature": self.temperature}, config.adam_eps, 0.0, None)
-        self.target = TargetNetwork(self.critics, config.tau, config.target_update_interval)
+        self.nets = SACNetworks(config, team, self._state_name, generator(context.seed, "weights"), device=device)
+        self.policy: SquashedPolicy = self.nets.policy
         self._create_buffer(config, context, config.n_step, self._state_name)
         self.generator: torch.Generator = generator(context.seed, "update", device=device)
         num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
@@ -167,27 +135,25 @@ class SAC(OffPolicyLearner):
         self.reward_moments: Moments = initial_moments(1, device)
         self.policy.uniform = config.random_steps > 0
 
-    # --------------------------------------------------------------------------------------------------- the update
-
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         self._add(rollout)
         metrics: dict[str, float] = {}
-        if self._steps >= config.learning_starts and self.buffer.can_sample(config.batch_size):
+        if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
             self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
             lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
             reports = []
             for _ in range(self._gradient_steps):
                 sample = self.buffer.sample(config.batch_size)
                 batch = self._normalized(sample.rollout)
-                temperature = self.temperature().detach().exp()
-                draw, policy_entropy = self.sample_actions(batch)
-                target = self.targets(batch, draw, policy_entropy, temperature)
+                temperature = self.log_temperature().detach().exp()
+                draw = self.sample_actions(batch)
+                target = self.targets(batch, draw, temperature)
                 critic_report = self._update_critics(batch, target, sample, lr_fraction)
-                actor_report = self._update_actor(batch, draw, policy_entropy, temperature, lr_fraction=lr_fraction)
-                self.target.update()
+                actor_report = self._update_actor(batch, draw, temperature, lr_fraction)
+                self.nets.target.update()
                 self._updates += 1
-                reports.append(_report(critic_report, actor_report))
+                reports.append(torch.cat([critic_report, actor_report]))
             metrics = mean_metrics(torch.stack(reports), METRICS, self.team.name)
             metrics["policy/lr"] = config.lr * lr_fraction
         if self.policy.obs_normalizer is not None:
@@ -207,28 +173,29 @@ class SAC(OffPolicyLearner):
     def _normalized(self, rollout: Rollout) -> Rollout:
         return replace(rollout, obs=self.policy.normalize(rollout.obs)) if self.config.normalize_obs else rollout
 
-    def sample_actions(self, rollout: Rollout) -> tuple[PolicySample, Tensor]:
-        """Returns the policy at all timesteps with one sampled action each, and its entropy [L + 1, S, N].
+    def log_temperature(self) -> Tensor:
+        """Returns the logarithm of every agent's temperature [N]."""
+        return self.nets.temperature.log[self.nets.temperature.block_of]
+
+    def sample_actions(self, rollout: Rollout) -> PolicySample:
+        """Returns the policy at all timesteps [L + 1, S, ..] with one sampled action each.
 
         In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
         """
         num_timesteps, num_sequences = rollout.acted.shape
         noise = draw_block_noise(self.policy.blocks, (num_timesteps, num_sequences), self.generator, self.device)
         if self._recurrent:
-            hidden_state = rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
-            outputs = unroll_with_burn_in(
-                self.policy.net, rollout.obs, rollout.first, hidden_state, burn_in=self._burn_in
-            )
+            start = rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
+            outputs = unroll_with_burn_in(self.policy.net, rollout.obs, rollout.first, start, burn_in=self._burn_in)
         else:
             outputs, _ = self.policy.net(rollout.obs, None, {})
         draw = sample_actions(self.policy.blocks, outputs, rollout.action_mask, noise)
-        policy_entropy = entropy(draw.prob, draw.log_prob, draw.log_density)
         if self.team.agents_can_die and self._centralized:
-            policy_entropy = torch.where(present_agents(rollout), policy_entropy, 0.0)
-        return draw, policy_entropy
+            draw = replace(draw, entropy=torch.where(present_agents(rollout), draw.entropy, 0.0))
+        return draw
 
     @torch.no_grad()
-    def targets(self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor) -> Tensor:
+    def targets(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> Tensor:
         """Returns the soft n-step returns [L, S, N].
 
             y_t = r_t + gamma (alpha H(pi_{t+1}) + ...),    the last term being min_k E_pi[Q_k]
@@ -236,20 +203,19 @@ class SAC(OffPolicyLearner):
         Args:
             rollout: Sequences, observations normalized.
             draw: The policy at all timesteps.
-            policy_entropy: Its entropy [L + 1, S, N].
             temperature: alpha [N].
         """
         config, length = self.config, len(rollout.reward)
         timesteps = slice(0 if self._recurrent else 1, None)  # a recurrent network reads all timesteps before
         next_action = tree_map(lambda x: x[timesteps], draw.action)
-        q = self.evaluate(self.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
+        q = self.evaluate(self.nets.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
         next_value = expected_q(draw.prob[1:], q[-length:])
         reward = self._rewards(rollout)
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
         terminated, boundary = bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
-        reward = reward + config.gamma * (temperature * policy_entropy[1:]).masked_fill(terminated, 0)
+        reward = reward + config.gamma * (temperature * draw.entropy[1:]).masked_fill(terminated, 0)
         return n_step_return(
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
         )
@@ -261,51 +227,42 @@ class SAC(OffPolicyLearner):
     def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
         """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
         config = self.config
-        q = self.q_taken(rollout)
+        q = self.evaluate(self.nets.critics, rollout, slice(0, -1), rollout.action, own_action=None)
+        q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
         loss = critic_loss(q, target, valid, sample.weight)
         lr = lr_fraction * (config.critic_lr or config.lr)
-        grad_norm = self._critic_optimizer.step(loss, {"critic": lr})[0]
+        grad_norm = self.nets.critic_optimizer.step(loss, {"critic": lr})[0]
         with torch.no_grad():
             error = torch.where(valid, (q - target).abs().mean(0), 0.0)
             if config.priority_alpha:
                 self.buffer.update_priorities(sample.index, sequence_error(error, valid))
             return torch.stack([loss, masked_mean(q.mean(0), valid), masked_mean(error, valid), grad_norm])
 
-    def q_taken(self, rollout: Rollout) -> Tensor:
-        """Returns Q of the actions taken by both critics [2, L, S, N]."""
-        q = self.evaluate(self.critics, rollout, slice(0, -1), rollout.action, own_action=None)
-        return expected_q(self.critics.taken(rollout.action), q)
-
-    def _update_actor(
-        self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor, lr_fraction: float
-    ) -> Tensor:
+    def _update_actor(self, rollout: Rollout, draw: PolicySample, temperature: Tensor, lr_fraction: float) -> Tensor:
         """Gradient steps of policy and temperature; returns both losses, entropy, temperature and gradient norm [5]."""
         config = self.config
-        self.critics.requires_grad_(False)
-        loss, loss_t, mean_entropy = self.actor_losses(rollout, draw, policy_entropy, temperature)
-        grad_norm = self._policy_optimizer.step(loss, {"policy": lr_fraction * config.lr})[0]
-        self.critics.requires_grad_(True)
+        self.nets.critics.requires_grad_(False)
+        loss, loss_t, mean_entropy = self.actor_losses(rollout, draw, temperature)
+        grad_norm = self.nets.policy_optimizer.step(loss, {"policy": lr_fraction * config.lr})[0]
+        self.nets.critics.requires_grad_(True)
         if config.learn_temperature:
             lr = lr_fraction * (config.temperature_lr or config.lr)
-            self._temperature_optimizer.step(loss_t, {"temperature": lr})
+            self.nets.temperature_optimizer.step(loss_t, {"temperature": lr})
         return torch.stack([loss, loss_t, mean_entropy, temperature.mean(), grad_norm]).detach()
 
-    def actor_losses(
-        self, rollout: Rollout, draw: PolicySample, policy_entropy: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def actor_losses(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the losses of policy and temperature, and the mean entropy; arguments as for `targets`."""
         config = self.config
-        valid, policy_entropy = self.valid_mask(rollout, of_critic=False), policy_entropy[:-1]
+        valid, policy_entropy = self.valid_mask(rollout, of_critic=False), draw.entropy[:-1]
         own_action = tree_map(lambda x: x[:-1], draw.action)
         action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
-        q = self.evaluate(self.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
+        q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
         loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid)
         policy_entropy = policy_entropy.detach()
-        target_entropy = (
-            config.target_entropy * self._num_continuous + config.target_entropy_scale * draw.max_entropy[:-1]
-        )
-        loss_t = temperature_loss(self.temperature(), policy_entropy, target_entropy, valid)
+        target_entropy = config.target_entropy * self._num_continuous
+        target_entropy = target_entropy + config.target_entropy_scale * draw.max_entropy[:-1]
+        loss_t = temperature_loss(self.log_temperature(), policy_entropy, target_entropy, valid)
         return loss, loss_t, masked_mean(policy_entropy, valid)
 
     def evaluate(
@@ -340,27 +297,12 @@ class SAC(OffPolicyLearner):
         after_burn_in = torch.arange(len(valid), device=self.device) >= self._burn_in
         return valid & after_burn_in[:, None, None]
 
-    # ------------------------------------------------------------------------------------------------------- its state
-
     def cloning_optimizer(self) -> CloningOptimizer:
-        return CloningOptimizer(self._policy_optimizer.for_module("policy"))
+        return CloningOptimizer(self.nets.policy_optimizer.for_module("policy"))
 
     def _parts(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy,
-            "critic": self.critics,
-            "target": self.target,
-            "temperature": self.temperature,
-            "critic_optimizer": self._critic_optimizer,
-            "policy_optimizer": self._policy_optimizer,
-            "temperature_optimizer": self._temperature_optimizer,
-        }
+        return self.nets.parts()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.policy.uniform = self._steps < self.config.random_steps
-
-
-def _report(critic: Tensor, actor: Tensor) -> Tensor:
-    """The values of `METRICS` [9], from those of the critics [4] and of the actor [5]."""
-    return torch.cat([critic[:1], actor[:4], critic[1:], actor[4:]])

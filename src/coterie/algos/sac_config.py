@@ -1,19 +1,14 @@
-"""Settings of SAC, and the construction of its critics."""
+"""Settings of SAC and MASAC."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
-import torch
 from pydantic import Field
 
 from coterie.algos.base_config import Units
 from coterie.algos.off_policy import OffPolicyConfig
 from coterie.config.schema import Count
-from coterie.core.specs import TeamSpec
-from coterie.nets.config import CentralInputs
-from coterie.nets.soft_critics import TwinCritic
 
 
 class SACConfig(OffPolicyConfig):
@@ -58,16 +53,3 @@ class SACConfig(OffPolicyConfig):
     def needs_state(self) -> bool:
         """True if the critics read an environment state."""
         return "state" in self.critic
-
-
-def build_critics(
-    config: SACConfig, team: TeamSpec, state_name: str | None, weights: torch.Generator, *, device: torch.device
-) -> TwinCritic:
-    """Returns the critics, which read the environment state `state_name`; `weights` draws their initial parameters."""
-    network = config.network(team)
-    if config.critic_hidden_sizes is not None:
-        network = replace(network, hidden_sizes=config.critic_hidden_sizes)
-    inputs = None
-    if config.critic != "own":
-        inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
-    return TwinCritic(team, network, weights, device, inputs=inputs, burn_in=config.burn_in if config.recurrent else 0)

@@ -6,12 +6,13 @@ Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.specs import ActionSpec
+from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.nets.config import Init, NetworkConfig
 from coterie.nets.initialization import GAINS, orthogonal, xavier_normal
@@ -145,3 +146,8 @@ def encode_actions(spec: ActionSpec, action: Action) -> Tensor:
     if action.continuous is not None:
         parts.append(action.continuous)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def encode_joint_action(roles: Sequence[RoleSpec], action: dict[str, Action]) -> Tensor:
+    """Returns the joint action [.., J], the action vectors of all agents one after the other; `action` is by role."""
+    return torch.cat([encode_actions(role.action, action[role.name]).flatten(-2) for role in roles], -1)

@@ -13,9 +13,9 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.layers import encode_actions
+from coterie.nets.layers import action_size, encode_actions, encode_joint_action
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
-from coterie.nets.team import AgentNetwork, Block, CentralEncoder, join_choices, slice_agents, team_blocks
+from coterie.nets.team import AgentNetwork, CentralEncoder, join_choices, slice_agents, team_blocks
 
 
 class SoftCritic(nn.Module):
@@ -35,31 +35,24 @@ class SoftCritic(nn.Module):
         generator: torch.Generator,
         *,
         inputs: CentralInputs,
-        burn_in: int = 0,
+        burn_in: int,
     ):
         super().__init__()
-        self._burn_in = burn_in
+        self._config, self._burn_in = config, burn_in
         self.blocks = team_blocks(team, config.share_params)
-        self.recurrent, self.obs_agent_id = config.rnn != "none", config.obs_agent_id
         self.central_encoder = CentralEncoder(team, inputs, generator)
         self.obs_encoders, self.histories, self.heads = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
-        feed_forward = replace(config, rnn="none")
         for block in self.blocks:
             sets = config.parameter_sets(block.n)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)
-            features = encoder.features + self.central_encoder.features + (block.n if self.obs_agent_id else 0)
+            features = encoder.features + self.central_encoder.features + (block.n if config.obs_agent_id else 0)
             self.obs_encoders[block.name] = encoder
-            if self.recurrent:
+            if config.rnn != "none":
                 history = AgentNetwork(features, config.rnn_size, config, generator, sets=sets)
                 self.histories[block.name] = history
                 features = config.rnn_size
-            self.heads[block.name] = AgentNetwork(
-                features + action_sizes[block.name],
-                max(1, block.action_spec.mask_size),
-                feed_forward,
-                generator,
-                sets=sets,
-            )
+            features, outputs = features + action_sizes[block.name], max(1, block.action_spec.mask_size)
+            self.heads[block.name] = AgentNetwork(features, outputs, replace(config, rnn="none"), generator, sets=sets)
 
     def forward(
         self,
@@ -69,45 +62,28 @@ class SoftCritic(nn.Module):
         first: Tensor | None,
         hidden_state: HiddenState,
     ) -> Tensor:
-        """Returns Q [.., N, A].
+        """Returns Q [.., N, A]; `actions` [.., n, P] are encoded, by block, without entries for blocks that read none.
 
-        Args:
-            obs: By role [.., n, ..].
-            state: [.., S], None if the critic does not read it.
-            actions: Encoded actions by block [.., n, P]; no entry for blocks that read none.
-            first: [T, M, N] bool, needed by recurrent critics.
-            hidden_state: Hidden state before the first timestep, by name [M, N, H]; {} for feed-forward critics.
+        See `TwinCritic.forward`.
         """
         central = self.central_encoder(obs, state) if self.central_encoder.features else None
         values = {}
         for block in self.blocks:
-            x = self._encode(block, obs, central, first, hidden_state=hidden_state)
+            parts = [self.obs_encoders[block.name](block.join_obs(obs))]
+            lead = parts[0].shape[:-1]
+            if central is not None:
+                parts.append(central.unsqueeze(-2).expand(*lead, -1))
+            if self._config.obs_agent_id:
+                parts.append(torch.eye(block.n, device=parts[0].device).expand(*lead, block.n))
+            x = torch.cat(parts, -1)
+            if self.histories:
+                block_first, block_state = slice_agents(block, first, hidden_state)
+                history = self.histories[block.name]
+                x = unroll_with_burn_in(history, x, block_first, block_state, burn_in=self._burn_in)
             if block.name in actions:
                 x = torch.cat([x, actions[block.name]], -1)
             values[block.name] = self.heads[block.name](x, None, {})[0]
         return join_choices(values, self.blocks, 0.0)
-
-    def _encode(
-        self,
-        block: Block,
-        obs: dict[str, Tree],
-        central: Tensor | None,
-        first: Tensor | None,
-        hidden_state: HiddenState,
-    ) -> Tensor:
-        """Features of everything but actions [.., n, D]."""
-        parts = [self.obs_encoders[block.name](block.join_obs(obs))]
-        lead = parts[0].shape[:-1]
-        if central is not None:
-            parts.append(central.unsqueeze(-2).expand(*lead, -1))
-        if self.obs_agent_id:
-            parts.append(torch.eye(block.n, device=parts[0].device).expand(*lead, block.n))
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        if not self.recurrent:
-            return x
-        block_first, block_state = slice_agents(block, first, hidden_state)
-        history = self.histories[block.name]
-        return unroll_with_burn_in(history, x, block_first, block_state, burn_in=self._burn_in)
 
 
 class TwinCritic(nn.Module):
@@ -140,13 +116,14 @@ class TwinCritic(nn.Module):
     ):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
-        self._config, self._num_agents, self._device = config, team.n, device
+        self._config, self._team, self._device = config, team, device
         self._joint = None if inputs is None else JointAction(team, device)
+        action_sizes = {block.name: block.action_spec.continuous for block in self.blocks}
         if self._joint is not None:
-            self._own_choices, self._own_numbers = _own_parts(team, self._joint)
-            action_sizes = {block.name: self._joint.size for block in self.blocks}
-        else:
-            action_sizes = {block.name: block.action_spec.continuous for block in self.blocks}
+            specs = [role.action for role in team.roles for _ in role.agents]
+            is_choice = torch.cat([torch.arange(action_size(spec)) < spec.mask_size for spec in specs]).to(device)
+            self._own_choices, self._own_numbers = self._joint.is_own & is_choice, self._joint.is_own & ~is_choice
+            action_sizes = dict.fromkeys(action_sizes, self._joint.size)
         inputs = inputs or CentralInputs(joint_obs=False)
         self.first_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs, burn_in=burn_in)
         self.second_critic = SoftCritic(team, action_sizes, config, generator, inputs=inputs, burn_in=burn_in)
@@ -177,7 +154,7 @@ class TwinCritic(nn.Module):
         actions = self._encode_actions(action, action if own_action is None else own_action, alive)
         hidden_state: HiddenState = {}
         if first is not None:
-            shape = (first.shape[1], self._num_agents, self._config.rnn_size)
+            shape = (first.shape[1], self._team.n, self._config.rnn_size)
             hidden_state = zero_hidden_state(self._config.rnn, shape, self._device)
         critics = (self.first_critic, self.second_critic)
         return torch.stack([critic(obs, state, actions, first, hidden_state=hidden_state) for critic in critics])
@@ -201,24 +178,10 @@ class TwinCritic(nn.Module):
         if self._joint is None:
             numbers = {block.name: block.join_actions(own_action).continuous for block in self.blocks}
             return {name: x for name, x in numbers.items() if x is not None}
-        joint = self._joint.join(self._joint.encode(action))
+        joint = encode_joint_action(self._team.roles, action)
         joint = (joint if alive is None else self._joint.mask_absent(joint, alive)).unsqueeze(-2)
         if own_action is not action:
-            own = self._joint.join(self._joint.encode(own_action)).unsqueeze(-2)
+            own = encode_joint_action(self._team.roles, own_action).unsqueeze(-2)
             joint = torch.where(self._own_numbers, own, joint)
         visible = joint.masked_fill(self._own_choices, 0)
         return {block.name: visible[..., block.start : block.stop, :] for block in self.blocks}
-
-
-def _own_parts(team: TeamSpec, joint: JointAction) -> tuple[Tensor, Tensor]:
-    """[N, J] bool: entries of the joint action that are an agent's own choices, and its own continuous actions."""
-    is_choice = torch.tensor(
-        [
-            entry < role.action.mask_size
-            for role in team.roles
-            for _ in role.agents
-            for entry in range(role.action.mask_size + role.action.continuous)
-        ],
-        device=joint.is_own.device,
-    )
-    return joint.is_own & is_choice, joint.is_own & ~is_choice

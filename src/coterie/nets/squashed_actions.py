@@ -1,4 +1,9 @@
-"""Actions of soft actor-critics: categorical choices and tanh-squashed Gaussian numbers, and their temperature."""
+"""Actions of soft actor-critics: categorical choices and tanh-squashed Gaussian numbers.
+
+The choices of all components are concatenated, `A = sum A`. Unavailable choices have probability 0 and log-probability
+0, so that they do not contribute. An agent without choices has a single one that is always taken: `A = 1`, probability
+1, log-probability 0. The same formulas thus hold for choices, for numbers, and for both at once.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.tree import register_pytree
 from coterie.core.types import Action
-from coterie.math.action_sampling import (
-    bounded_log_std,
-    choice_distribution,
-    draw_noise,
-    max_entropy,
-    sample_squashed,
-)
+from coterie.math.action_noise import draw_noise
+from coterie.math.choices import mask_logits
+from coterie.math.squashed_gaussian import bounded_log_std, sample_squashed
 from coterie.nets.team import Block, join_blocks, join_choices
+
+
+def choice_distribution(choices: tuple[int, ...], logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Probabilities and log-probabilities of every choice, [.., sum A] each; both are 0 where masked.
+
+    Args:
+        choices: Number of choices of each component.
+        logits: [.., sum A].
+        mask: [.., sum A] bool; None: all choices are available.
+    """
+    masked = logits if mask is None else mask_logits(logits, mask)
+    parts = (masked,) if len(choices) == 1 else masked.split(choices, -1)
+    log_probs = [part.log_softmax(-1) for part in parts]
+    log_prob = log_probs[0] if len(log_probs) == 1 else torch.cat(log_probs, -1)
+    prob = log_prob.exp()
+    return prob, log_prob if mask is None else torch.where(mask, log_prob, 0.0)
+
+
+def max_entropy(choices: tuple[int, ...], mask: Tensor) -> Tensor:
+    """Entropy in nats [..] of uniform choices among those available [.., sum A], summed over components."""
+    counts = [part.sum(-1) for part in mask.split(choices, -1)]
+    return torch.stack(counts, -1).clamp(min=1).float().log().sum(-1)
 
 
 @register_pytree
@@ -27,15 +50,14 @@ class PolicySample:
     """A policy's distribution of choices at some timesteps, and one action sampled from the policy.
 
     Attributes:
-        prob, log_prob: Of every choice [.., N, A], as in `coterie.math.action_sampling`.
-        log_density: Log-density of the sampled numbers [.., N].
+        prob: Of every choice [.., N, A].
+        entropy: Entropy in nats [.., N], exact for choices, a one-sample estimate for numbers.
         max_entropy: Entropy of uniform choices among those available [.., N].
         action: By role; numbers have a gradient.
     """
 
     prob: Tensor
-    log_prob: Tensor
-    log_density: Tensor
+    entropy: Tensor
     max_entropy: Tensor
     action: dict[str, Action]
 
@@ -58,7 +80,7 @@ def sample_actions(
         action_mask: By role [.., n, sum A].
         noise: From `draw_block_noise`.
     """
-    probs, log_probs, densities, entropies, actions = {}, {}, {}, {}, {}
+    probs, log_probs, densities, uniform, actions = {}, {}, {}, {}, {}
     for block in blocks:
         spec, params, name = block.action_spec, outputs[block.name], block.name
         mask, lead = block.join_masks(action_mask), params.shape[:-1]
@@ -66,10 +88,10 @@ def sample_actions(
             logits = params[..., : spec.mask_size]
             probs[name], log_probs[name] = choice_distribution(spec.choices, logits, mask)
             available = mask if mask is not None else torch.ones_like(logits, dtype=torch.bool)
-            entropies[name] = max_entropy(spec.choices, available)
+            uniform[name] = max_entropy(spec.choices, available)
         else:
             probs[name], log_probs[name] = params.new_ones(*lead, 1), params.new_zeros(*lead, 1)
-            entropies[name] = params.new_zeros(lead)
+            uniform[name] = params.new_zeros(lead)
         numbers = None
         densities[name] = params.new_zeros(lead)
         if spec.continuous:
@@ -77,13 +99,9 @@ def sample_actions(
             numbers, densities[name] = sample_squashed(mean, log_std, noise[name][..., spec.mask_size :])
         choices = sample_choices(block, params, noise[name], mask)
         actions.update(block.split_by_role(Action(choices, numbers)))
-    return PolicySample(
-        prob=join_choices(probs, blocks, 0.0),
-        log_prob=join_choices(log_probs, blocks, 0.0),
-        log_density=join_blocks(densities, blocks, -1),
-        max_entropy=join_blocks(entropies, blocks, -1),
-        action=actions,
-    )
+    prob, log_prob = join_choices(probs, blocks, 0.0), join_choices(log_probs, blocks, 0.0)
+    entropy = -(prob * log_prob).sum(-1) - join_blocks(densities, blocks, -1)
+    return PolicySample(prob, entropy, join_blocks(uniform, blocks, -1), actions)
 
 
 def mean_and_log_std(block: Block, params: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,17 +120,3 @@ def sample_choices(block: Block, logits: Tensor, noise: Tensor | None, mask: Ten
     score = score if noise is None else score + noise[..., : spec.mask_size]
     score = score if mask is None else score.masked_fill(~mask, -math.inf)
     return torch.cat([part.argmax(-1, keepdim=True) for part in score.split(spec.choices, -1)], -1)
-
-
-class Temperature(nn.Module):
-    """Entropy temperature: one positive number per block of agents, stored as its logarithm."""
-
-    def __init__(self, blocks: tuple[Block, ...], initial: float, device: torch.device):
-        super().__init__()
-        self.log = nn.Parameter(torch.full((len(blocks),), math.log(initial), device=device))
-        owner = torch.repeat_interleave(torch.arange(len(blocks)), torch.tensor([block.n for block in blocks]))
-        self._owner = owner.to(device)
-
-    def forward(self) -> Tensor:
-        """Returns the logarithm of every agent's temperature [N]."""
-        return self.log[self._owner]

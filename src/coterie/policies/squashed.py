@@ -11,12 +11,11 @@ from torch import Tensor
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.action_sampling import choice_distribution
 from coterie.math.behavior_cloning import actions_match, squashed_log_prob
 from coterie.math.choices import taken
 from coterie.nets.config import NetworkConfig
 from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.squashed_actions import draw_block_noise, mean_and_log_std, sample_choices
+from coterie.nets.squashed_actions import choice_distribution, draw_block_noise, mean_and_log_std, sample_choices
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
 from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
 from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch

@@ -10,7 +10,8 @@ from torch import Tensor
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.action_sampling import draw_noise, sample_action
+from coterie.math.action_noise import draw_noise
+from coterie.math.action_sampling import sample_action
 from coterie.math.behavior_cloning import actions_match
 from coterie.math.distributions import choice_log_probs, log_prob_and_entropy
 from coterie.nets.config import NetworkConfig

@@ -2,22 +2,30 @@
 
 Rollouts are stored without padding as the stream of timesteps that they are: an episode is followed by the next episode
 of its environment. A sequence starts at one timestep of one environment and has `sequence_length` steps and the
-timestep after them.
+timestep after them. Its position is an index into the stream: timestep * B + environment. It can be sampled once all
+timesteps of the sequence are stored, and until the first of them is overwritten.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.algos.replay import memory
+from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
-from coterie.algos.replay.storage import RingStorage, SequenceSampler, join_rollout, split_rollout
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_leaves, tree_map
-from coterie.core.types import Rollout
+from coterie.core.types import Rollout, Step, Timestep
+
+TIMESTEP_FIELDS = tuple(field.name for field in fields(Timestep))
+"""Fields of a rollout with T + 1 entries."""
+STEP_FIELDS = ("action", *(field.name for field in fields(Step) if field.name in Rollout.__dataclass_fields__))
+"""Fields of a rollout with T entries that are stored."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,7 @@ class ReplayBuffer:
         self._device, self._timesteps, self._max_rollouts = spec.storage_device, spec.timesteps, spec.max_rollouts
         self._discrete_dtype = spec.discrete_dtype
         self.generator = generator(spec.seed, "replay", device=self._device)
-        self.storage: RingStorage | None = None
-        self.sampler: SequenceSampler | None = None
+        self.storage: SequenceStorage | None = None
         self.head = 0
         """Number of timesteps added; the stream's timestep `head` is the one to bootstrap from."""
         self.rollouts: deque[tuple[int, int]] = deque()
@@ -71,11 +78,7 @@ class ReplayBuffer:
     @property
     def num_sequences(self) -> int:
         """Number of sequences that can be sampled."""
-        return 0 if self.sampler is None else self.sampler.num_sequences
-
-    def can_sample(self, batch_size: int) -> bool:
-        """Returns True if there are at least `batch_size` different sequences."""
-        return self.num_sequences >= batch_size
+        return 0 if self.storage is None else self.storage.num_sequences
 
     def add(self, rollout: Rollout) -> None:
         """Stores a rollout and the timestep after it.
@@ -92,21 +95,19 @@ class ReplayBuffer:
         timesteps, steps = split_rollout(rollout, spec.states, self._discrete_dtype)
         hidden_state = rollout.hidden_state if spec.sequence_start == "rollout" else {}
         timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
-        if self.storage is None or self.sampler is None:
-            storage, sampler = self.allocate(timesteps, steps, hidden_state)
-        else:
-            storage, sampler = self.storage, self.sampler
+        storage = self.storage or self.allocate(timesteps, steps, hidden_state)
         all_start = self.head > 0 and bool((rollout.first[0] | ~rollout.alive[0]).all())
-        if (self.resumed or all_start) and not self._continues(storage, timesteps):
-            self._truncate(storage, sampler)
+        if (self.resumed or all_start) and not storage.is_continued_by(self.head, timesteps):
+            storage.truncate(self.head)
+            self.head += 1
         self.resumed = False
         number = self.rollouts[-1][1] + 1 if self.rollouts else 0
         self.rollouts.append((self.head, number))
         storage.write(self.head, timesteps, steps)
         storage.write_hidden_state(self.head, number % self._max_rollouts, hidden_state)
-        sampler.mark_starts(self.head, timesteps["acted"][:-1])
+        storage.mark_starts(self.head, timesteps["acted"][:-1])
         self.head += spec.rollout_length
-        sampler.advance(self.head)
+        storage.advance(self.head)
         while self.rollouts[0][0] < self.head - self._timesteps:
             self.rollouts.popleft()
 
@@ -114,12 +115,12 @@ class ReplayBuffer:
         """Samples `batch_size` sequences with replacement.
 
         Raises:
-            ValueError: If there are none; see `can_sample`.
+            ValueError: If there are none; see `num_sequences`.
         """
-        spec, storage, sampler = self.spec, self.storage, self.sampler
-        if storage is None or sampler is None or sampler.num_sequences == 0:
-            raise ValueError("the replay buffer has no complete sequence yet; check `can_sample` first")
-        index, weight = sampler.positions.sample(batch_size, sampler.num_sequences, self.priority_beta, self.generator)
+        spec, storage, count = self.spec, self.storage, self.num_sequences
+        if storage is None or count == 0:
+            raise ValueError("the replay buffer has no complete sequence yet; check `num_sequences` first")
+        index, weight = storage.positions.sample(batch_size, count, self.priority_beta, self.generator)
         timesteps, steps, hidden_state = storage.gather(index, spec.sequence_length)
         rollout = join_rollout(timesteps, steps, hidden_state, spec.device)
         return ReplaySample(rollout, index.to(spec.device), weight.to(spec.device))
@@ -131,31 +132,201 @@ class ReplayBuffer:
             index: [S], `ReplaySample.index`; sequences that were overwritten since are ignored.
             error: [S] >= 0, the error of each sequence.
         """
-        if self.sampler is not None:
-            self.sampler.positions.update_priorities(index.to(self._device), error.detach().to(self._device))
+        if self.storage is not None and isinstance(self.storage.positions, PrioritizedPositions):
+            self.storage.positions.update_priorities(index.to(self._device), error.detach().to(self._device))
 
-    def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> tuple[RingStorage, SequenceSampler]:
+    def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> SequenceStorage:
         """Allocates memory for leaves like these: [any, B, ..], those of the hidden state [B, ..]."""
-        spec = self.spec
-        storage = memory.allocate_storage(spec, timesteps, steps, hidden_state)
-        sampler = SequenceSampler(spec)
-        self.nbytes = memory.allocated_nbytes(spec, storage)
-        self._reservation, self.storage, self.sampler = None, storage, sampler
-        return storage, sampler
+        self.storage = storage = SequenceStorage(self.spec, (timesteps, steps), hidden_state)
+        self.nbytes = memory.allocated_nbytes(self.spec, (storage.timesteps, storage.steps, storage.hidden_states))
+        self._reservation = None
+        return storage
 
-    def _continues(self, storage: RingStorage, timesteps: Tree) -> bool:
-        """True if `timesteps` [T + 1, B, ..] start with the newest observation in the storage."""
-        place = self.head % storage.size
-        pairs = zip(tree_leaves(storage.timesteps), tree_leaves(timesteps), strict=True)
-        return all(bool(stored[place].equal(new[0])) for stored, new in pairs)
 
-    def _truncate(self, storage: RingStorage, sampler: SequenceSampler) -> None:
-        """Truncates all episodes at the newest timestep, which becomes their final one."""
-        last, place = (self.head - 1) % storage.size, self.head % storage.size
-        timesteps, steps = storage.timesteps, storage.steps
-        truncated = sampler.mark_final(self.head) & ~steps["episode_terminated"][last]
+class SequenceStorage:
+    """The newest `size` timesteps of a stream of rollouts, and where complete sequences start in it.
+
+    Timestep `t` of the stream is stored at index `t % size`. Every leaf is one contiguous tensor [size, B, ..], so that
+    any sequences are read with one `index_select` per leaf. `advance` reads the device once, nothing else does.
+
+    Args:
+        spec: Settings of the replay buffer.
+        example: A rollout's timesteps and steps as `split_rollout` returns them [any, B, ..].
+        hidden_state: Hidden state like those at the start of rollouts [B, N, H] by name; {} for none.
+
+    Attributes:
+        positions: Positions that can be sampled.
+        num_sequences: Their number.
+        is_start: Timesteps at which a sequence may start [size, B] bool.
+        acted: Environments that acted at the newest timestep [B] bool.
+        oldest: Oldest timestep held.
+        complete: Timesteps whose sequences were complete at the last call of `advance`.
+    """
+
+    def __init__(self, spec: ReplaySpec, example: tuple[Tree, Tree], hidden_state: Tree):
+        self.size, self.num_envs, self.device = spec.timesteps + 1, spec.num_envs, spec.storage_device
+        self._allocate = allocate = memory.allocator(spec)  # files are removed with their allocator
+        self.timesteps, self.steps = tree_map(lambda x: allocate((self.size, *x.shape[1:]), x.dtype), example)
+        self.hidden_states = tree_map(lambda x: allocate((spec.max_rollouts, *x.shape), x.dtype), hidden_state)
+        # Index of the hidden state at a timestep.
+        self._slot = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        self._kind, self._length = spec.sequence_start, spec.sequence_length
+        self.positions = PrioritizedPositions(spec) if spec.priority_alpha > 0 else UniformPositions(spec)
+        self.is_start = torch.zeros(self.size, spec.num_envs, dtype=torch.bool, device=self.device)
+        self.acted = torch.zeros(spec.num_envs, dtype=torch.bool, device=self.device)
+        self.oldest, self.complete, self.num_sequences = 0, 0, 0
+        self._counts: deque[int] = deque()  # positions at each of the timesteps [oldest, complete)
+
+    def write(self, start: int, timesteps: Tree, steps: Tree) -> None:
+        """Writes trees of tensors [n, B, ..] at the timesteps `start`, `start + 1`, ... of the stream."""
+        begin = start % self.size
+
+        def put(stored: Tensor, x: Tensor) -> None:
+            fits = min(len(x), self.size - begin)
+            stored[begin : begin + fits].copy_(x[:fits])
+            if fits < len(x):
+                stored[: len(x) - fits].copy_(x[fits:])
+
+        tree_map(put, self.timesteps, timesteps)
+        tree_map(put, self.steps, steps)
+
+    def write_hidden_state(self, timestep: int, slot: int, hidden_state: Tree) -> None:
+        """Writes the hidden state [B, N, H] before the rollout that starts at a timestep of the stream."""
+        tree_map(lambda stored, x: stored[slot].copy_(x), self.hidden_states, hidden_state)
+        self._slot[timestep % self.size] = slot
+
+    def gather(self, start: Tensor, length: int) -> tuple[Tree, Tree, Tree]:
+        """Reads the sequences that start at `start` [S], timestep * B + environment.
+
+        Returns:
+            Timesteps [length + 1, S, ..], steps [length, S, ..] and hidden states before the first timestep [S, N, H].
+        """
+        offsets = torch.arange(length + 1, device=self.device).unsqueeze(1) * self.num_envs
+        index = (start + offsets) % (self.size * self.num_envs)
+
+        def take(stored: Tensor, index: Tensor) -> Tensor:
+            return stored.flatten(0, 1).index_select(0, index.reshape(-1)).unflatten(0, index.shape)
+
+        timesteps = tree_map(lambda stored: take(stored, index), self.timesteps)
+        steps = tree_map(lambda stored: take(stored, index[:-1]), self.steps)
+        if not self.hidden_states:
+            return timesteps, steps, {}
+        slots = self._slot[index[0] // self.num_envs] * self.num_envs + index[0] % self.num_envs
+        return timesteps, steps, tree_map(lambda stored: take(stored, slots), self.hidden_states)
+
+    def mark_starts(self, timestep: int, acted: Tensor) -> None:
+        """Marks the sequence starts among new timesteps with `acted` [T, B]."""
+        before = torch.cat([self.acted.unsqueeze(0), acted[:-1]])
+        if self._kind == "timestep":
+            is_start = acted
+        elif self._kind == "episode":
+            is_start = acted & ~before
+        else:
+            is_start = torch.zeros_like(acted)
+            is_start[0] = True
+        self.acted = acted[-1].clone()
+        self.is_start[self._indices(timestep, timestep + len(acted))] = is_start
+
+    def advance(self, head: int) -> None:
+        """Removes positions that were overwritten and adds those whose sequences are complete.
+
+        Args:
+            head: Number of timesteps of the stream; the observation of timestep `head` is stored as well.
+        """
+        oldest = max(0, head - self.size + 1)
+        start = self.complete - len(self._counts)
+        overwritten = min(len(self._counts), max(0, oldest - start))
+        removed = sum(self._counts.popleft() for _ in range(overwritten))
+        self.num_sequences -= removed
+        self.positions.remove(start, overwritten, removed, oldest)
+        self.oldest = oldest
+        self.insert(max(self.complete, oldest), head - self._length + 1)
+
+    def insert(self, start: int, stop: int) -> None:
+        """Adds the positions of the timesteps [start, stop), whose sequences are complete."""
+        if stop <= start:
+            return
+        is_start = self.is_start[self._indices(start, stop)]
+        counts = is_start.sum(1).tolist()
+        self.positions.insert(start, is_start, self.num_sequences)
+        self._counts.extend(counts)
+        self.num_sequences += sum(counts)
+        self.complete = stop
+
+    def _indices(self, start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop, device=self.device) % self.size
+
+    def is_continued_by(self, head: int, timesteps: Tree) -> bool:
+        """Returns True if `timesteps` [T + 1, B, ..] start with the newest observation, that of timestep `head`."""
+        pairs = zip(tree_leaves(self.timesteps), tree_leaves(timesteps), strict=True)
+        return all(bool(stored[head % self.size].equal(new[0])) for stored, new in pairs)
+
+    def truncate(self, head: int) -> None:
+        """Truncates all episodes at the newest timestep `head`, which becomes their final one."""
+        last, place = (head - 1) % self.size, head % self.size
+        timesteps, steps = self.timesteps, self.steps
+        truncated = self.acted & ~steps["episode_terminated"][last]
         steps["episode_truncated"][last] |= truncated
         steps["truncated"][last] |= timesteps["alive"][last] & ~steps["terminated"][last] & truncated.unsqueeze(-1)
         for leaf in tree_leaves((steps, timesteps["acted"])):
             leaf[place] = 0
-        self.head += 1
+        self.acted, self.is_start[place] = torch.zeros_like(self.acted), False
+
+
+class UniformPositions:
+    """Samples uniformly: positions are kept in a ring in the order of the stream, so that one draw is one integer.
+
+    `PrioritizedPositions` has the same interface.
+    """
+
+    def __init__(self, spec: ReplaySpec):
+        self._num_envs, self._device, self._capacity = spec.num_envs, spec.storage_device, spec.max_sequences
+        # One entry more takes what is not to be kept.
+        self._ring = torch.zeros(self._capacity + 1, dtype=torch.int64, device=self._device)
+        self._first = 0
+
+    def insert(self, timestep: int, is_start: Tensor, count: int) -> None:
+        """Adds the positions where `is_start` [n, B] bool, from `timestep` on, to the `count` that there are."""
+        start = timestep * self._num_envs
+        positions = torch.arange(start, start + is_start.numel(), device=self._device)
+        order = is_start.flatten().cumsum(0) - 1 + self._first + count
+        self._ring[torch.where(is_start.flatten(), order % self._capacity, self._capacity)] = positions
+
+    def remove(self, timestep: int, num_timesteps: int, num_positions: int, oldest: int) -> None:
+        """Removes the positions of `num_timesteps` timesteps from `timestep` on; `oldest` is the oldest one left."""
+        self._first = (self._first + num_positions) % self._capacity
+
+    def sample(self, size: int, count: int, beta: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Samples `size` of `count` positions; returns them [size] and their importance weights [size] float32."""
+        index = torch.randint(count, (size,), generator=generator, device=self._device)
+        return self._ring[(index + self._first) % self._capacity], torch.ones(size, device=self._device)
+
+
+def split_rollout(rollout: Rollout, states: tuple[str, ...], discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
+    """Returns what is stored of a rollout: timesteps [T + 1, B, ..] and steps [T, B, ..], dictionaries by field.
+
+    Args:
+        rollout: The rollout.
+        states: Names of the environment states to store.
+        discrete_dtype: Integer type of discrete actions.
+    """
+    values = vars(rollout)
+    timesteps: dict[str, Any] = {name: values[name] for name in TIMESTEP_FIELDS}
+    timesteps["state"] = {name: rollout.state[name] for name in states}
+    steps = {name: values[name] for name in STEP_FIELDS}
+    steps["action"] = tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), rollout.action)
+    return tree_map(lambda x: x.float() if x.dtype == torch.float64 else x, (timesteps, steps))
+
+
+def join_rollout(timesteps: Tree, steps: Tree, hidden_state: Tree, device: torch.device) -> Rollout:
+    """Inverse of `split_rollout`, on `device`."""
+    parts = (timesteps, steps, hidden_state)
+    timesteps, steps, hidden_state = tree_map(lambda x: x.to(device, non_blocking=True), parts)
+    steps["action"] = tree_map(lambda x: x if x.is_floating_point() else x.long(), steps["action"])
+    return Rollout(**timesteps, **steps, extras={}, hidden_state=hidden_state)
+
+
+def timesteps_of(rollout: Rollout) -> Timestep:
+    """Returns the timesteps [T + 1, B, ..] of a rollout."""
+    values = vars(rollout)
+    return Timestep(**{name: values[name] for name in TIMESTEP_FIELDS})

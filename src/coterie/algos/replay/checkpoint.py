@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.algos.replay.buffer import ReplayBuffer
+from coterie.algos.replay.buffer import ReplayBuffer, SequenceStorage
 from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
-from coterie.algos.replay.storage import RingStorage, SequenceSampler
 from coterie.core.segments import Segment, Written
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Action
@@ -47,10 +46,10 @@ class ReplayCheckpoint:
             "priority_beta": buffer.priority_beta,
             "shape": buffer.spec.shape,
         }
-        if buffer.storage is None or buffer.sampler is None:
+        if buffer.storage is None:
             return state
         if self._segments is None:
-            self._segments = SegmentedState(buffer.storage, buffer.sampler, buffer.rollouts, buffer.spec)
+            self._segments = SegmentedState(buffer.storage, buffer.rollouts, buffer.spec)
         return state | self._segments.state_dict(buffer.head)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -63,12 +62,11 @@ class ReplayCheckpoint:
         buffer.spec.require_shape(list(state["shape"]))
         buffer.generator.set_state(state["generator"].cpu())
         buffer.priority_beta, buffer.head = state["priority_beta"], state["head"]
-        buffer.storage, buffer.sampler, self._segments = None, None, None
+        buffer.storage, self._segments = None, None
         buffer.rollouts.clear()
         if buffer.head == 0:
             return
-        storage, sampler = buffer.allocate(*example_of(state))
-        self._segments = SegmentedState(storage, sampler, buffer.rollouts, buffer.spec)
+        self._segments = SegmentedState(buffer.allocate(*example_of(state)), buffer.rollouts, buffer.spec)
         self._segments.load_state_dict(state)
         buffer.resumed = True
 
@@ -77,17 +75,15 @@ class SegmentedState:
     """Saves and restores a stream of timesteps in segments.
 
     Args:
-        storage: The timesteps.
-        sampler: The starts of their sequences.
+        storage: The timesteps and the starts of their sequences.
         rollouts: First timestep and number of each rollout in the storage.
         spec: Settings of the replay buffer.
     """
 
-    def __init__(
-        self, storage: RingStorage, sampler: SequenceSampler, rollouts: deque[tuple[int, int]], spec: ReplaySpec
-    ):
-        self._storage, self._sampler, self._rollouts, self._spec = storage, sampler, rollouts, spec
-        wanted = max(SEGMENT_BYTES, storage.nbytes // 256) * storage.size / storage.nbytes
+    def __init__(self, storage: SequenceStorage, rollouts: deque[tuple[int, int]], spec: ReplaySpec):
+        self._storage, self._rollouts, self._spec = storage, rollouts, spec
+        nbytes = sum(leaf.nbytes for leaf in tree_leaves((storage.timesteps, storage.steps)))
+        wanted = max(SEGMENT_BYTES, nbytes // 256) * storage.size / nbytes
         self._length = math.ceil(wanted / spec.rollout_length) * spec.rollout_length
         self._written: dict[int, Written] = {}  # segments by their first timestep
 
@@ -100,7 +96,7 @@ class SegmentedState:
         segments = {start: Segment(partial(self._leaves, start), written) for start, written in self._written.items()}
         ends = [(oldest, first), (last, head + 1)] if first <= head else [(oldest, head + 1)]
         return {
-            "sampler": _sampler_state(self._sampler),
+            "sampler": _starts_state(self._storage),
             "rollouts": [list(rollout) for rollout in self._rollouts],
             "segment_length": length,
             "segments": segments,
@@ -125,7 +121,7 @@ class SegmentedState:
         return {
             "timesteps": timesteps,
             "steps": steps | {"action": actions},
-            "is_start": self._sampler.is_start[index],
+            "is_start": self._storage.is_start[index],
             "hidden_state": tree_map(lambda x: x.index_select(0, slots), storage.hidden_states),
         }
 
@@ -143,36 +139,36 @@ class SegmentedState:
             self._written[start] = Written(segment.written.digest)
         for start, piece in state["pieces"]:
             self._restore(start, piece)
-        _restore_sampler(self._sampler, state["sampler"])
+        _restore_starts(self._storage, state["sampler"])
 
     def _restore(self, start: int, piece: dict[str, Any]) -> None:
         """Writes what `_piece` copied."""
         self._storage.write(start, piece["timesteps"], _steps_of(piece))
         stop = start + len(piece["is_start"])
-        self._sampler.is_start[self._indices(start, stop)] = piece["is_start"].to(self._storage.device)
+        self._storage.is_start[self._indices(start, stop)] = piece["is_start"].to(self._storage.device)
         held = [rollout for rollout in self._rollouts if start <= rollout[0] < stop]
         for i, (timestep, number) in enumerate(held):
             hidden_state = tree_map(lambda x, i=i: x[i], piece["hidden_state"])
             self._storage.write_hidden_state(timestep, number % self._spec.max_rollouts, hidden_state)
 
 
-def _sampler_state(sampler: SequenceSampler) -> dict[str, Any]:
+def _starts_state(storage: SequenceStorage) -> dict[str, Any]:
     """State without `is_start`, which is saved together with the timesteps."""
-    state = {"acted": sampler.acted.clone(), "oldest": sampler.oldest, "complete": sampler.complete}
-    if isinstance(sampler.positions, PrioritizedPositions):
-        state |= sampler.positions.state_dict(sampler.oldest, max(sampler.oldest, sampler.complete))
+    state = {"acted": storage.acted.clone(), "oldest": storage.oldest, "complete": storage.complete}
+    if isinstance(storage.positions, PrioritizedPositions):
+        state |= storage.positions.state_dict(storage.oldest, max(storage.oldest, storage.complete))
     return state
 
 
-def _restore_sampler(sampler: SequenceSampler, state: dict[str, Any]) -> None:
-    """Restores what `_sampler_state` returned, after `is_start`."""
-    sampler.acted = state["acted"].to(sampler.acted.device, copy=True)
-    sampler.oldest = state["oldest"]
-    sampler.positions.remove(0, 0, 0, sampler.oldest)
-    sampler.insert(sampler.oldest, state["complete"])
-    sampler.complete = state["complete"]
-    if isinstance(sampler.positions, PrioritizedPositions):
-        sampler.positions.load_state_dict(sampler.oldest, state)
+def _restore_starts(storage: SequenceStorage, state: dict[str, Any]) -> None:
+    """Restores what `_starts_state` returned, after `is_start`."""
+    storage.acted = state["acted"].to(storage.acted.device, copy=True)
+    storage.oldest = state["oldest"]
+    storage.positions.remove(0, 0, 0, storage.oldest)
+    storage.insert(storage.oldest, state["complete"])
+    storage.complete = state["complete"]
+    if isinstance(storage.positions, PrioritizedPositions):
+        storage.positions.load_state_dict(storage.oldest, state)
 
 
 def example_of(state: dict[str, Any]) -> tuple[Tree, Tree, Tree]:

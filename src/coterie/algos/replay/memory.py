@@ -6,7 +6,7 @@ import contextlib
 import gc
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 import numpy as np
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from coterie.algos.replay.mapped_files import MappedFiles
 from coterie.algos.replay.spec import ReplaySpec
-from coterie.algos.replay.storage import RingStorage
 from coterie.core.errors import UserError
 from coterie.core.free_memory import format_bytes, free_bytes
-from coterie.core.tree import Tree, tree_leaves, tree_map
+from coterie.core.tree import Tree, tree_leaves
 from coterie.core.types import Action
 
 _unchecked: ContextVar[bool] = ContextVar("unchecked", default=False)
@@ -139,20 +138,15 @@ def example_rollout(spec: ReplaySpec) -> tuple[Tree, Tree]:
     return timesteps, steps
 
 
-def allocate_storage(spec: ReplaySpec, timesteps: Tree, steps: Tree, hidden_state: Tree) -> RingStorage:
-    """Allocates the storage of leaves like these: [any, B, ..], those of the hidden state [B, ..]."""
-    device = spec.storage_device
+def allocator(spec: ReplaySpec) -> Callable[[tuple[int, ...], torch.dtype], Tensor]:
+    """Returns a function that allocates zeros of a shape and type where the data is stored."""
 
     def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=spec.storage_device)
 
-    allocate = MappedFiles().zeros if spec.storage == "disk" else zeros
-    hidden_states = tree_map(lambda x: allocate((spec.max_rollouts, *x.shape), x.dtype), hidden_state)
-    return RingStorage(
-        spec.timesteps + 1, (timesteps, steps), hidden_states=hidden_states, allocate=allocate, device=device
-    )
+    return MappedFiles().zeros if spec.storage == "disk" else zeros
 
 
-def allocated_nbytes(spec: ReplaySpec, storage: RingStorage) -> int:
-    """Bytes of a storage and of the index of its sequences."""
-    return storage.nbytes + sum(x.nbytes for x in tree_leaves(storage.hidden_states)) + index_nbytes(spec)
+def allocated_nbytes(spec: ReplaySpec, data: Tree) -> int:
+    """Bytes of tensors and of the index of sequences."""
+    return sum(x.nbytes for x in tree_leaves(data)) + index_nbytes(spec)

@@ -1,16 +1,11 @@
-"""Squashed Gaussians and choices: literal numbers and identities; `test_distributions.py` tests other samples."""
+"""Squashed Gaussians: literal numbers and identities."""
 
 import math
 
 import pytest
 import torch
 
-from coterie.math.action_sampling import (
-    bounded_log_std,
-    choice_distribution,
-    max_entropy,
-    sample_squashed,
-)
+from coterie.math.squashed_gaussian import bounded_log_std, sample_squashed
 
 
 def test_squashed_sample_and_its_log_density():
@@ -58,23 +53,3 @@ def test_log_std_is_bounded_with_a_nonzero_gradient():
     assert log_std.tolist() == pytest.approx([0, -5, 2, -5, 2], abs=1e-2)
     assert raw.grad is not None
     assert (raw.grad[:3] > 0).all()
-
-
-def test_masked_choices_have_probability_and_log_prob_zero():
-    logits = torch.tensor([1.0, 2.0, 5.0, 3.0, 1.0]).log().requires_grad_()
-    mask = torch.tensor([True, True, False, True, True])
-    prob, log_prob = choice_distribution((3, 2), logits, mask)
-    assert prob.tolist() == pytest.approx([1 / 3, 2 / 3, 0, 0.75, 0.25])
-    assert log_prob.tolist() == pytest.approx([math.log(1 / 3), math.log(2 / 3), 0, math.log(0.75), math.log(0.25)])
-    (prob * (torch.arange(5.0) - log_prob)).sum().backward()
-    assert logits.grad is not None
-    assert logits.grad.isfinite().all()
-    assert logits.grad[2] == 0
-    assert (logits.grad[[0, 1, 3, 4]] != 0).all()
-    free, _ = choice_distribution((3, 2), logits, None)
-    assert free.tolist() == pytest.approx([0.125, 0.25, 0.625, 0.75, 0.25])
-
-
-def test_max_entropy_counts_available_choices():
-    mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False, True, False, False, True]])
-    assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0])
