@@ -76,6 +76,13 @@ def q_taken(algorithm, rollout):
     return (q_of(algorithm, rollout) * algorithm.nets.critics.taken(rollout.action)).sum(-1)
 
 
+def both_q_taken(algorithm, rollout):
+    """Returns Q of the actions taken by both critics [2, T, B, N], with gradients."""
+    critics = algorithm.nets.critics
+    q = algorithm.evaluate(critics, rollout, slice(0, -1), rollout.action, None)
+    return expected_q(critics.taken(rollout.action), q)
+
+
 def greedy(algorithm, collector):
     """Returns the greedy actions in reset environments."""
     timestep = collector.env.reset()
@@ -368,8 +375,7 @@ def test_no_gradient_flows_through_the_burn_in(burn_in, critic):
 
     def outputs(obs):
         seen = replace(rollout, obs={"agent": obs})
-        q = algorithm.evaluate(algorithm.nets.critics, seen, slice(0, -1), seen.action, None)
-        return expected_q(algorithm.nets.critics.taken(seen.action), q), algorithm.sample_actions(seen).entropy[:-1]
+        return both_q_taken(algorithm, seen), algorithm.sample_actions(seen).entropy[:-1]
 
     for output in outputs(obs):
         (gradient,) = torch.autograd.grad(output[..., 4:, :, :].sum(), obs, retain_graph=True)
@@ -441,7 +447,7 @@ def test_prioritized_sequences_are_weighted_and_sampled_by_their_error():
     rollout = sample.rollout
     draw = sample_actions(algorithm, rollout)
     target = algorithm.targets(rollout, draw, torch.ones(()))
-    q, valid = algorithm.q_taken(rollout), algorithm.valid_mask(rollout, of_critic=True)
+    q, valid = both_q_taken(algorithm, rollout), algorithm.valid_mask(rollout, of_critic=True)
     assert sequence_error((q - target).abs().mean(0), valid).shape == (64,)
     loss = critic_loss(q, target, valid, torch.ones(64)).item()
     assert critic_loss(q, target, valid, torch.zeros(64)) == 0
