@@ -163,7 +163,6 @@ PRELOADED_MODULES = [
     "coterie.algos.ppo",
     "coterie.envs.worlds.particle.spread",
     "coterie.envs.worlds.particle.tag",
-    "torch._dynamo",
     "torch.utils.tensorboard",
 ]
 PRELOADED_MODULES += ["coterie.envs.external.workers.worker_loop"]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
 
 from coterie.core.errors import NonFiniteError
 
@@ -34,53 +35,55 @@ class Optimizer:
     """
 
     def __init__(self, modules: dict[str, nn.Module], eps: float, weight_decay: float, max_grad_norm: float | None):
-        self._max_grad_norm = max_grad_norm
+        self._eps, self._weight_decay, self._max_grad_norm = eps, weight_decay, max_grad_norm
         self.flat: dict[str, Tensor] = {}
+        self._gradients: dict[str, Tensor] = {}
         for name, module in modules.items():
             parameters = list(module.parameters())
-            flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-            flat.grad = torch.zeros_like(flat)
+            self.flat[name] = flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+            self._gradients[name] = gradient = torch.zeros_like(flat)
             start = 0
             for p in parameters:
                 p.data = flat[start : start + p.numel()].view_as(p)
-                p.grad = flat.grad[start : start + p.numel()].view_as(p)
+                p.grad = gradient[start : start + p.numel()].view_as(p)
                 start += p.numel()
-            self.flat[name] = flat
-        groups = [{"params": [flat], "name": name} for name, flat in self.flat.items()]
-        self._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
+        self._state: dict[str, dict[str, Tensor]] = {name: {} for name in self.flat}
 
     def for_module(self, name: str, *, weight_decay: float = 0.0) -> Optimizer:
         """Returns another optimizer for one of the modules, with moments of its own."""
         other = copy.copy(self)
-        other.flat = {name: self.flat[name]}
-        groups = [{"params": [self.flat[name]], "name": name}]
-        eps = self._adam.defaults["eps"]
-        other._adam = torch.optim.Adam(groups, lr=0.0, eps=eps, weight_decay=weight_decay, fused=True)
+        other.flat, other._gradients, other._state = {name: self.flat[name]}, {name: self._gradients[name]}, {name: {}}
+        other._weight_decay = weight_decay
         return other
 
     def step(self, loss: Tensor, lr: dict[str, float]) -> Tensor:
         """Takes one gradient step with a learning rate per module; returns gradient norms before clipping [modules]."""
-        self._adam.zero_grad(set_to_none=False)
+        for gradient in self._gradients.values():
+            gradient.zero_()
         loss.backward()
         norms = []
-        for flat in self.flat.values():
-            assert flat.grad is not None
-            norm = flat.grad.norm()
+        for gradient in self._gradients.values():
+            norm = gradient.norm()
             if self._max_grad_norm is not None:
-                flat.grad.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+                gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
             norms.append(norm)
-        for group in self._adam.param_groups:
-            group["lr"] = lr[group["name"]]
-        self._adam.step()
+        for name, flat in self.flat.items():
+            if not (state := self._state[name]):
+                state |= {"step": torch.zeros((), device=flat.device), "exp_avg": torch.zeros_like(flat)}
+                state["exp_avg_sq"] = torch.zeros_like(flat)
+            adam(
+                [flat], [self._gradients[name]], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]],
+                beta1=0.9, beta2=0.999, lr=lr[name], weight_decay=self._weight_decay, eps=self._eps,
+                amsgrad=False, maximize=False, fused=True,
+            )  # fmt: skip
         return torch.stack(norms).detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: dict(self._adam.state.get(flat, {})) for name, flat in self.flat.items()}
+        return {name: dict(state) for name, state in self._state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, flat in self.flat.items():
-            if state[name]:
-                self._adam.state[flat] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
+            self._state[name] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
 
 
 class TargetNetwork:
