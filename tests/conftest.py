@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tinyruns
+from coterie.commands import train as training
 from coterie.envs.external.workers import processes
 
 torch.set_num_threads(1)
@@ -30,7 +31,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _without_curves() -> Generator[None, None, None]:
+    """Disables the curves of runs, which take several times as long as the rest of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "draw_curves", tinyruns.draw_nothing)
+        yield
+
+
 @pytest.fixture
-def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the curves of runs, which take longer than the rest of a tiny run."""
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enables the curves of runs."""
+    monkeypatch.setattr(training, "draw_curves", tinyruns.DRAW_CURVES)

@@ -274,17 +274,13 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
         Path(block.marks["file"]).write_text(block.code)
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
-        patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
         patch.setattr(sys, "argv", [name(page), block.settings.get("steps", "600")])  # examples read the steps from it
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
-def run_command(line: str, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_command(line: str, block: Block) -> None:
     words = small(line, block.settings)
-    with monkeypatch.context() as patch:
-        if words[0] in {"train", "resume"}:  # drawing the curves would take longer than the rest
-            patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-        assert main(words) == 0, shlex.join(words)
+    assert main(words) == 0, shlex.join(words)
 
 
 @pytest.mark.slow
@@ -309,7 +305,7 @@ def test_the_code_on_a_page_runs(
         elif block.language == "bash" and "run" in block.marks:
             for line in block.code.replace("\\\n", " ").splitlines():
                 if line.startswith("coterie "):
-                    run_command(line, block, monkeypatch)
+                    run_command(line, block)
             capsys.readouterr()
 
 

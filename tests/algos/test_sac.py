@@ -725,7 +725,6 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_has_the_same_bits(case, tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     settings = (*TINY, *CASES[case])
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     training.train(resolve([*settings, f"out={whole}"]))

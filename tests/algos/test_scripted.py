@@ -113,8 +113,7 @@ def test_teams_of_one_role_can_use_the_script_of_their_role():
 
 
 @pytest.mark.slow
-def test_a_team_trains_against_a_scripted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_a_team_trains_against_a_scripted_one(tmp_path: Path):
     words = ("env=particle/simple_tag", "algo=mappo", "steps=160", "teams.agent.algo=scripted")
     train(tmp_path / "run", *words, "teams.agent.algo.script=flee")
     names = {name for entry in log_entries(tmp_path / "run") for name in entry}

@@ -276,7 +276,6 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
 def test_the_posthumous_benchmark_compares_both_learners(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     posthumous = script("posthumous")
     monkeypatch.setattr(POCA, "targets", POCA.targets)  # which the script replaces
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     posthumous.main(["--steps", "2000", "--seeds", "0", "--results", str(tmp_path)])
     found = json.loads((tmp_path / "posthumous.json").read_text())["found"]
     assert len(found) == 2
@@ -293,6 +292,7 @@ def test_the_listener_search_is_at_least_as_good_as_the_script(script: Any, caps
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("curves")
 def test_the_selfplay_benchmark_writes_all_parts(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The curves of the runs are empty files, because the script looks for them."""
 

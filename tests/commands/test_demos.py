@@ -27,11 +27,6 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-
-
 OFF_POLICY = (
     *(
         "num_envs=4",

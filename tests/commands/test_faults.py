@@ -22,8 +22,6 @@ from coterie.core.types import Rollout
 from coterie.runs.checkpoints import Checkpoints
 from tinyruns import Process, all_finite, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,8 +17,6 @@ from coterie.config.trust import code_names, signature
 from coterie.core.errors import UserError
 from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -151,11 +149,14 @@ def test_a_folder_with_files_of_the_user_is_not_an_interrupted_start(tmp_path: P
     assert (out / "config.yaml").read_text() == "seed: 1\n"
 
 
+@pytest.mark.usefixtures("curves")
 def test_resume_of_a_finished_run_draws_missing_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
-    train(out)
     drawn: list[Path] = []
     monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, target: drawn.append(target))
+    train(out)
+    assert drawn == [out / "curves.png"]
+    drawn.clear()
     assert main(["resume", str(out)]) == 0
     assert drawn == [out / "curves.png"]
 

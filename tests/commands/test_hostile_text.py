@@ -39,11 +39,9 @@ def assert_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path: Path) -> Path:
     """A finished run without curves."""
-    with monkeypatch.context() as patch:
-        patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-        train(tmp_path / "run", "env=matrix/rock_paper_scissors", "algo=ippo")
+    train(tmp_path / "run", "env=matrix/rock_paper_scissors", "algo=ippo")
     return tmp_path / "run"
 
 

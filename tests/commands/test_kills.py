@@ -47,9 +47,8 @@ def kill_cases(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def pair(tmp_path: Path) -> tuple[Path, Path]:
     """Two runs with the same seed."""
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     runs = tmp_path / "one", tmp_path / "other"
     for out in runs:
         train(out, "algo=mappo", "env=particle/simple_spread")

@@ -25,8 +25,6 @@ RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1", "al
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of self-play in rock paper scissors, and runs of two policies in tag."""
     folder = tmp_path_factory.mktemp("league")
-    patch = pytest.MonkeyPatch()
-    patch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     train(
         folder / "selfplay",
         *RPS,
@@ -36,7 +34,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     train(folder / "tag", "env=particle/simple_tag", "algo=ippo", "env.episode_limit=5")
     train(folder / "short", "env=particle/simple_tag", "algo=ippo", "env.episode_limit=6")
-    patch.undo()
     return folder
 
 
@@ -145,11 +142,10 @@ def test_a_league_needs_two_teams():
 
 
 @pytest.mark.slow
-def test_a_best_response_exploits_a_predictable_policy(runs: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_best_response_exploits_a_predictable_policy(runs: Path):
     """A policy that nearly always plays one choice loses to the choice that beats it. Negative control: with a tiny
     budget no better response is found.
     """
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     given = [
         "algo.lr=5e-3",
         "num_envs=64",
@@ -208,19 +204,15 @@ def test_the_functions_equal_the_commands(runs: Path):
 
 
 @pytest.mark.slow
-def test_baselines_play_in_a_league_with_runs_that_have_reward_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_baselines_play_in_a_league_with_runs_that_have_reward_signals(tmp_path: Path):
     train(tmp_path / "curious", *RPS, "rewards.icm.weight=0.1")
     found = league([f"curious={tmp_path / 'curious'}", "random"], options=LeagueOptions(episodes=20))
     assert found.members == ("curious", "random")
 
 
 @pytest.mark.slow
-def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(tmp_path: Path):
     """Negative control: without overrides, it has the settings of the team that it replaces."""
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     tag = ("env=particle/simple_tag", "env.episode_limit=5")
     train(tmp_path / "run", *tag, "algo=ippo", "teams.adversary.algo=mappo", "teams.adversary.algo.hidden_sizes=[6]")
     kept = exploit(tmp_path / "run", ["eval.every=0"], team="agent", steps=80, episodes=4)
@@ -233,10 +225,7 @@ def test_settings_of_a_response_can_be_overridden_and_its_algorithm_must_learn(
 
 
 @pytest.mark.slow
-def test_a_response_to_a_run_with_lessons_is_trained_in_the_last_lesson(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_a_response_to_a_run_with_lessons_is_trained_in_the_last_lesson(tmp_path: Path):
     lessons = tmp_path / "lessons.yaml"
     lessons.write_text(
         "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: steps, above: 50}}, "

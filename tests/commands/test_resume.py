@@ -13,8 +13,6 @@ import pytest
 from coterie.commands import train as training
 from tinyruns import Process, assert_same, checkpoint_state, is_run, log_entries, stop_at, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 SPREAD = ("env=particle/simple_spread",)
 TAG = ("env=particle/simple_tag",)
 GRU = ("algo.rnn=gru", "algo.rnn_size=6")

@@ -71,7 +71,6 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", 1)  # one segment per rollout, so that a tiny buffer has many
 
 

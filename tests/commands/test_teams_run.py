@@ -13,8 +13,6 @@ from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from tinyruns import assert_same, checkpoint_state, log_entries, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 TAG = ("env=particle/simple_tag", "algo=mappo", "steps=160")
 
 

@@ -154,7 +154,6 @@ def test_the_penalty_limits_the_gradient(tmp_path):
 
 @pytest.mark.slow
 def test_a_resumed_run_with_gail_is_bit_identical(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     demos = tmp_path / "demos"
     assert main(["record", "--algo", "random", "--env", "probe/roles", "--out", str(demos)]) == 0
     settings = ("env=probe/roles", "algo=mappo", f"rewards.gail.demos={demos}", "rewards.gail.hidden_sizes=[8]")

@@ -35,11 +35,6 @@ TINY_SIGNAL = {"hidden_sizes": [4], "features": 3, "num_minibatches": 2}
 SPREAD = "env=particle/simple_spread"
 
 
-@pytest.fixture(autouse=True)
-def _no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
-
-
 def rewarded(name: str, env: Any, **rewards: Any) -> RewardedAlgorithm:
     """Returns a small algorithm with reward signals."""
     (team,) = env.spec.default_teams()

@@ -120,7 +120,6 @@ def test_episodes_that_do_not_end_raise_an_error_that_suggests_a_fix() -> None:
 
 @pytest.mark.slow
 def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     results = iter([1.0, 5.0, 9.0, 3.0, 8.0, 2.0, 1.0])
     call = Evaluator.__call__
 
@@ -141,14 +140,12 @@ def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, m
     assert best is evaluations[2]
 
 
-def test_without_evaluations_no_checkpoint_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_without_evaluations_no_checkpoint_is_the_best(tmp_path: Path) -> None:
     train(tmp_path / "run", "eval.every=0")
     assert not (tmp_path / "run" / "checkpoints" / "best").exists()
 
 
-def test_if_only_the_final_checkpoint_is_kept_it_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_if_only_the_final_checkpoint_is_kept_it_is_the_best(tmp_path: Path) -> None:
     train(tmp_path / "run", "steps=160", "checkpoint.every=0")
     store = Checkpoints(tmp_path / "run" / "checkpoints")
     best, last = store.load_best(), store.latest()

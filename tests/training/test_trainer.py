@@ -16,8 +16,6 @@ from coterie.training.rollout_builder import concatenate_rollouts
 from tinyruns import checkpoint_state, log_entries, stop_at, train
 from worlds import Counter
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 
 def test_concatenated_rollouts_equal_the_rollout_that_was_split() -> None:
     def collector() -> Collector:

@@ -325,7 +325,7 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
     if summary.lesson:
         folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
     if is_done and summary.teams:  # without returns there are no curves
-        plots.plot([folder.path], folder.path / "curves.png")
+        draw_curves(folder)
         summary = _summarize(config, folder, trainer)
     if config.progress != "off":
         summary.print(Console(stderr=True))
@@ -341,6 +341,11 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
         )
         return TrainingResult(folder.path, summary, _SIGNAL_EXIT_CODE + signals[0])
     return TrainingResult(folder.path, summary, 0)
+
+
+def draw_curves(folder: RunFolder) -> None:
+    """Draws the learning curves of a run into its folder. It takes about a second."""
+    plots.plot([folder.path], folder.path / "curves.png")
 
 
 def _summarize(config: RunConfig, folder: RunFolder, trainer: Trainer) -> Summary:

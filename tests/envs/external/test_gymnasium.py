@@ -367,7 +367,6 @@ def test_an_environment_without_rendering_reports_it():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
 def test_an_interrupted_run_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = (
@@ -382,10 +381,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(name: str, tmp_path: Path, monke
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_curves")
-def test_commands_and_python_support_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_commands_and_python_support_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     train(run, "algo=ppo", "env=gym/Pendulum-v1", "env.episode_limit=20", "algo.num_minibatches=1")
     assert main(["evaluate", str(run), "--episodes", "4", "--json"]) == 0

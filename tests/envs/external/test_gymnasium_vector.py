@@ -361,14 +361,12 @@ LEARNERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_curves")
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = ("env.episode_limit=25", "algo.rollout_length=20", "algo.num_minibatches=2", "steps=300")
     assert_resumes_exactly(tmp_path, monkeypatch, 120, "algo=ppo", "env=gymvec/CartPole-v1", *settings)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("algo", "learning"), LEARNERS.items())
 def test_on_and_off_policy_learners_train_in_every_autoreset_mode(
@@ -379,13 +377,11 @@ def test_on_and_off_policy_learners_train_in_every_autoreset_mode(
     assert checkpoint_state(tmp_path / "run")["steps"] >= 80
 
 
-@pytest.mark.usefixtures("without_curves")
 def test_a_nan_reward_stops_the_run(tmp_path: Path):
     with pytest.raises(NonFiniteError, match="reward"):
         train(tmp_path / "run", "algo=ppo", "env=gymvec/Broken-v0", "algo.num_minibatches=1")
 
 
-@pytest.mark.usefixtures("without_curves")
 def test_an_error_inside_the_environment_is_reported_with_its_file_and_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -800,7 +800,6 @@ def test_images_are_rendered_on_request(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -848,8 +847,7 @@ def test_runs_can_be_trained_evaluated_and_loaded(
 
 
 @pytest.mark.slow
-def test_a_player_acts_in_the_library_s_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
+def test_a_player_acts_in_the_library_s_own_loop(tmp_path: Path):
     run = tmp_path / "run"
     train(run, "algo=ippo", f"env={NOUGHTS}")
     player, env = coterie.load(run).player(seed=1), library_env(NOUGHTS, "env", {})

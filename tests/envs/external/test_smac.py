@@ -345,8 +345,7 @@ def test_an_environment_that_raises_in_a_worker_is_replaced_and_the_others_conti
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["qmix", "mappo", "iql", "coma"])
-def test_learners_train_on_an_exported_battle(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: None)  # takes longer than the run
+def test_learners_train_on_an_exported_battle(algo: str, tmp_path: Path):
     own = (
         ["algo.learning_starts=16", "algo.batch_size=4"]
         if algo in ("qmix", "iql")

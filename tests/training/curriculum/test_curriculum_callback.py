@@ -16,8 +16,6 @@ from coterie.core.metrics import undeclared
 from coterie.training.curriculum import curriculum_callback as callbacks
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 TAG = ("env=particle/simple_tag", "env.episode_limit=5", "steps=400", "eval.every=80")
 LESSONS = (
     "[{name: slow, parameters: {prey_speed: 0.25, spread: {uniform: [0.1, 0.5]}},"

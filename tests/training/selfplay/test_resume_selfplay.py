@@ -9,8 +9,6 @@ import pytest
 from coterie.commands import train as training
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 RPS = (
     "env=matrix/rock_paper_scissors",
     "env.episode_limit=5",

@@ -18,8 +18,6 @@ from coterie.envs.worlds.matrix.matrix_game import BimatrixGame, MatrixConfig, b
 from coterie.training.selfplay.selfplay_callback import SelfPlayCallback
 from tinyruns import checkpoint_state, log_entries, tiny, train
 
-pytestmark = pytest.mark.usefixtures("without_curves")
-
 CPU = torch.device("cpu")
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1")
 

@@ -188,7 +188,6 @@ EACH = (
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", SETTINGS)
 def test_a_resumed_double_buffered_run_is_bit_identical(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.runs.plots.plot", lambda runs, out: [])
     settings = [f"algo={algo}", *SETTINGS[algo], *EACH]
     single, parts = tmp_path / "whole", tmp_path / "parts"
     training.train(resolve([*settings, f"out={single}"]))
