@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
+
 .PHONY: setup train test test-fast check format bench docs clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
@@ -15,17 +18,17 @@ train: setup  ## train MAPPO on particle/simple_spread and show the result
 	$(BIN)/coterie train
 
 test: setup  ## run all tests
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-fast: setup  ## run the tests that are not marked slow (under three minutes on two cores)
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: setup  ## what CI runs: format, lint, types, imports, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(PYTEST)
 
 format: setup
 	$(BIN)/ruff format .

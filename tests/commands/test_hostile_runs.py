@@ -120,6 +120,7 @@ def test_a_log_that_is_shorter_than_the_checkpoint_knows_is_said(
     assert f"metrics.jsonl: entries are missing, {len(first)} of the " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_before_its_manifest_can_be_repeated(tmp_path: Path) -> None:
     """Every kill before the manifest leaves a folder that `resume` refuses in one line and `train` accepts."""
     kept = 0
