@@ -15,6 +15,45 @@ import torch
 import tinyruns
 from coterie.commands import train as training
 from coterie.envs.external.workers import processes
+from places import ROOT
+
+LONGEST = [
+    "test_docs.py",
+    "algos/test_qlearning.py",
+    "algos/test_probes.py",
+    "algos/test_sac.py",
+    "algos/test_poca.py",
+    "algos/test_ddpg.py",
+    "training/selfplay/test_selfplay_callback.py",
+    "envs/external/checking/test_check_env.py",
+    "envs/contract/test_check.py",
+    "algos/test_every.py",
+    "algos/test_ppo.py",
+    "commands/test_benchmark.py",
+    "envs/external/workers/test_ray_workers.py",
+    "commands/test_kills.py",
+    "algos/test_mistakes.py",
+    "envs/external/workers/test_processes.py",
+    "commands/test_resume.py",
+    "commands/test_hostile_runs.py",
+    "envs/external/test_pettingzoo.py",
+    "envs/worlds/skirmish/test_battle.py",
+    "runs/test_checkpoints.py",
+    "commands/test_faults.py",
+    "commands/test_league.py",
+    "test_examples.py",
+    "imitation/test_cloning.py",
+    "envs/worlds/particle/test_particle_mpe2.py",
+    "algos/test_coma.py",
+    "rewards/test_rewarded.py",
+    "cli/test_app.py",
+    "algos/test_answers.py",
+    "commands/test_resume_core.py",
+    "envs/external/test_gymnasium_vector.py",
+    "test_api.py",
+]
+"""Test files that take longest, in about descending order. They run first, so that no worker waits for one at the end.
+The order of the others makes no difference."""
 
 torch.set_num_threads(1)
 processes.PRELOADED[:] = tinyruns.PRELOADED_MODULES  # one fork server for workers and for runs in other processes
@@ -29,6 +68,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
+    if missing := [path.name for path in place if not path.exists()]:
+        raise pytest.UsageError(f"{__file__}: LONGEST names files that do not exist: {', '.join(missing)}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(autouse=True, scope="session")
