@@ -95,7 +95,7 @@ def test_an_optimizer_for_one_module_has_moments_and_a_weight_decay_of_its_own()
     alone = optimizer.for_module("one")
     assert alone.state_dict() == {"one": {}}
     alone.step(losses(nets, 1)[0] * 0.0, {"one": 1.0})
-    assert alone.names == ("one",)
+    assert tuple(alone.flat) == ("one",)
     assert alone.state_dict()["one"]["exp_avg"].count_nonzero() == 0, "weight decay would add to the gradient of 0"
     assert torch.equal(before["one"]["exp_avg"], optimizer.state_dict()["one"]["exp_avg"])
     assert_same_parameters({"two": nets["two"]}, kept)
