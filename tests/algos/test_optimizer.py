@@ -1,113 +1,145 @@
-"""Optimizer: the steps of torch.optim.Adam, bit by bit, without what that class imports."""
+"""Gradient steps, clipping, target networks and metrics against literal numbers; `test_schedules.py`: schedules."""
 
 from __future__ import annotations
 
-import copy
-import subprocess
-import sys
+import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from coterie.algos.optimizer import Optimizer
-
-EPS, DECAY, MAX_NORM = 1e-5, 0.01, 0.5
-
-
-def modules() -> dict[str, nn.Module]:
-    torch.manual_seed(0)
-    return {"one": nn.Linear(7, 5), "two": nn.Linear(5, 3)}
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.core.errors import NonFiniteError
 
 
-def losses(nets: dict[str, nn.Module], count: int) -> list[Tensor]:
-    x = torch.randn(count, 11, 7, generator=torch.Generator().manual_seed(1))
-    return [nets["two"](nets["one"](batch).tanh()).square().sum() for batch in x]
+class Weights(nn.Module):
+    """A vector and a matrix of ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.ones(2))
+        self.matrix = nn.Parameter(torch.ones(2, 3))
 
 
-def rates(k: int) -> dict[str, float]:
-    return {"one": 1e-3, "two": 2e-3 / (k + 1)}
+def optimizer_of(**modules: nn.Module) -> Optimizer:
+    return Optimizer(modules, eps=1e-8, weight_decay=0.0, max_grad_norm=None)
 
 
-def parameters(nets: dict[str, nn.Module]) -> list[nn.Parameter]:
-    return [parameter for module in nets.values() for parameter in module.parameters()]
+@pytest.mark.parametrize(("progress", "value"), [(-1.0, 2.0), (0.25, 4.0), (1.0, 32.0), (3.0, 32.0)])
+def test_exponential_schedules_multiply_and_are_clipped(progress, value):
+    assert scheduled("exponential", 2.0, 32.0, progress) == pytest.approx(value)
+    assert scheduled("linear", 2.0, 32.0, progress) == 2 + 30 * min(max(progress, 0), 1)
 
 
-def assert_same_parameters(nets: dict[str, nn.Module], others: dict[str, nn.Module]) -> None:
-    for one, other in zip(parameters(nets), parameters(others), strict=True):
-        assert torch.equal(one, other)
+def test_the_first_step_of_adam_is_the_learning_rate_times_the_sign_of_the_gradient():
+    """Per module, with its own learning rate; parameters stay views of one tensor, and the norms are returned."""
+    one, other = Weights(), Weights()
+    optimizer = optimizer_of(one=one, other=other)
+    assert tuple(optimizer.flat) == ("one", "other")
+    loss = 3 * one.vector[0] - 4 * one.matrix[1, 2] + 2 * other.matrix.sum()
+    norms = optimizer.step(loss, {"one": 0.1, "other": 0.01})
+    assert norms.tolist() == pytest.approx([5.0, math.sqrt(24)])
+    assert not norms.requires_grad
+    torch.testing.assert_close(one.vector.detach(), torch.tensor([0.9, 1.0]))
+    torch.testing.assert_close(one.matrix.detach(), torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.1]]))
+    torch.testing.assert_close(other.vector.detach(), torch.ones(2))
+    torch.testing.assert_close(other.matrix.detach(), torch.full((2, 3), 0.99))
 
 
-@pytest.mark.slow
-def test_steps_are_those_of_adam_with_clipped_gradients():
-    nets, others = modules(), modules()
-    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
-    flat = {name: nn.utils.parameters_to_vector(module.parameters()).detach() for name, module in others.items()}
-    adam = torch.optim.Adam(
-        [{"params": [vector], "name": name} for name, vector in flat.items()],
-        lr=0.0,
-        eps=EPS,
-        weight_decay=DECAY,
-        fused=True,
-    )
-    for k in range(20):
-        norms = optimizer.step(losses(nets, k + 1)[k], rates(k))
-        losses(others, k + 1)[k].backward()
-        for (name, vector), norm in zip(flat.items(), norms, strict=True):
-            found = torch.cat([p.grad.reshape(-1) for p in others[name].parameters()])
-            assert norm == found.norm()
-            vector.grad = found * (MAX_NORM / (found.norm() + 1e-6)).clamp(max=1.0)
-        for group in adam.param_groups:
-            group["lr"] = rates(k)[group["name"]]
-        adam.step()
-        for name, module in others.items():
-            nn.utils.vector_to_parameters(flat[name], module.parameters())
-            module.zero_grad()
-        assert_same_parameters(nets, others)
-    assert (norms > MAX_NORM).any(), "nothing was clipped"
+def test_gradients_of_earlier_steps_do_not_add_up():
+    """Adam's second step with gradient 1 after one of 1: the learning rate again; their sum would give another."""
+    weights = Weights()
+    optimizer = optimizer_of(one=weights)
+    for step in (1, 2):
+        assert optimizer.step(weights.vector[0] * 1.0, {"one": 0.1}).item() == pytest.approx(1.0)
+        assert weights.vector[0].item() == pytest.approx(1 - 0.1 * step, abs=1e-6)
+
+
+@pytest.mark.parametrize(("max_grad_norm", "scale"), [(None, 1.0), (10.0, 1.0), (2.5, 0.5), (0.5, 0.1)])
+def test_gradients_are_clipped_to_a_norm_per_module(max_grad_norm, scale):
+    """A gradient of (3, 4); norms are returned as they were before."""
+    clipped, other = Weights(), Weights()
+    optimizer = Optimizer({"a": clipped, "b": other}, eps=1e-8, weight_decay=0.0, max_grad_norm=max_grad_norm)
+    norms = optimizer.step(3 * clipped.vector[0] + 4 * clipped.vector[1] + 0.1 * other.vector[0], {"a": 0.0, "b": 0.0})
+    assert norms.tolist() == pytest.approx([5.0, 0.1])
+    assert clipped.vector.grad is not None
+    assert clipped.vector.grad.tolist() == pytest.approx([3 * scale, 4 * scale], rel=1e-5)
+    assert other.vector.grad is not None
+    assert other.vector.grad[0].item() == pytest.approx(0.1, rel=1e-5)
+
+
+def test_weight_decay_and_eps_reach_adam():
+    """Weight decay adds 0.5 to a gradient of zero; an eps of 1 divides the first step of gradient 1 by 2."""
+    decayed, damped = Weights(), Weights()
+    Optimizer({"a": decayed}, eps=1e-8, weight_decay=0.5, max_grad_norm=None).step(0 * decayed.vector.sum(), {"a": 0.1})
+    assert decayed.vector.tolist() == pytest.approx([0.9, 0.9])
+    optimizer = Optimizer({"a": damped}, eps=1.0, weight_decay=0.5, max_grad_norm=None)
+    own = optimizer.for_module("a")
+    own.step(damped.vector[0] * 1.0, {"a": 0.1})
+    assert damped.vector.tolist() == pytest.approx([0.95, 1.0])
+
+
+def test_an_optimizer_for_one_module_has_moments_of_its_own():
+    one, other = Weights(), Weights()
+    optimizer = optimizer_of(one=one, other=other)
+    optimizer.step(one.vector[0] + other.vector[0], {"one": 0.1, "other": 0.1})
+    alone = optimizer.for_module("one")
+    assert (tuple(alone.flat), tuple(optimizer.flat)) == (("one",), ("one", "other"))
+    assert alone.state_dict() == {"one": {}}
+    before = one.vector.detach().clone()
+    alone.step(-one.vector[0], {"one": 0.1})  # the earlier moments would make this step smaller
+    torch.testing.assert_close(one.vector.detach() - before, torch.tensor([0.1, 0.0]))
+    assert optimizer.state_dict()["one"]["step"].item() == 1
 
 
 def test_a_restored_optimizer_takes_the_same_steps():
-    nets = modules()
-    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
-    assert optimizer.state_dict() == {"one": {}, "two": {}}  # before the first step there are no moments
-    for k in range(3):
-        optimizer.step(losses(nets, k + 1)[k], rates(k))
-    others = copy.deepcopy(nets)
-    other = Optimizer(others, EPS, DECAY, MAX_NORM)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for k in range(3, 6):
-        optimizer.step(losses(nets, k + 1)[k], rates(k))
-        other.step(losses(others, k + 1)[k], rates(k))
-    assert_same_parameters(nets, others)
-    fresh = Optimizer(others, EPS, DECAY, MAX_NORM)
-    fresh.step(losses(others, 1)[0], rates(0))  # negative control: without the moments, the steps differ
-    optimizer.step(losses(nets, 1)[0], rates(0))
-    assert any(not torch.equal(one, two) for one, two in zip(parameters(nets), parameters(others), strict=True))
+    one, other = Weights(), Weights()
+    optimizer, restored = optimizer_of(one=one), optimizer_of(one=other)
+    restored.load_state_dict(optimizer.state_dict())
+    optimizer.step((one.vector * torch.tensor([1.0, -2.0])).sum(), {"one": 0.1})
+    other.load_state_dict(one.state_dict())
+    state = optimizer.state_dict()
+    restored.load_state_dict(state)
+    for weights, adam in ((one, optimizer), (other, restored)):
+        adam.step((weights.vector * torch.tensor([0.5, 3.0])).sum(), {"one": 0.1})
+    assert one.vector.equal(other.vector)
 
 
-def test_an_optimizer_for_one_module_has_moments_and_a_weight_decay_of_its_own():
-    nets = modules()
-    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
-    optimizer.step(losses(nets, 1)[0], rates(0))
-    before = copy.deepcopy(optimizer.state_dict())
-    kept = copy.deepcopy({"two": nets["two"]})
-    alone = optimizer.for_module("one")
-    assert alone.state_dict() == {"one": {}}
-    alone.step(losses(nets, 1)[0] * 0.0, {"one": 1.0})
-    assert tuple(alone.flat) == ("one",)
-    assert alone.state_dict()["one"]["exp_avg"].count_nonzero() == 0, "weight decay would add to the gradient of 0"
-    assert torch.equal(before["one"]["exp_avg"], optimizer.state_dict()["one"]["exp_avg"])
-    assert_same_parameters({"two": nets["two"]}, kept)
+def test_soft_and_hard_updates_of_a_target_network():
+    online = Weights()
+    soft, hard = TargetNetwork(online, 0.25, None), TargetNetwork(online, 0.25, 3)
+    assert not any(p.requires_grad for p in soft.module.parameters())
+    with torch.no_grad():
+        online.vector.copy_(torch.tensor([5.0, 1.0]))
+    soft.update()
+    assert soft.module.vector.tolist() == [2.0, 1.0]
+    soft.update()
+    assert soft.module.vector.tolist() == [2.75, 1.0]
+    for expected in (1.0, 1.0, 5.0):
+        hard.update()
+        assert hard.module.vector[0].item() == expected
+    soft.hard_update()
+    assert soft.module.vector.tolist() == [5.0, 1.0]
+    assert soft.module.vector.data_ptr() != online.vector.data_ptr()
 
 
-@pytest.mark.slow
-def test_a_gradient_step_does_not_import_the_compiler_of_pytorch():
-    """torch._dynamo takes about as long to import as the rest of PyTorch, and Coterie does not use it."""
-    program = (
-        "import sys, torch; from coterie.algos.optimizer import Optimizer; net = torch.nn.Linear(2, 1);"
-        "Optimizer({'net': net}, 1e-5, 0.0, None).step(net(torch.ones(1, 2)).sum(), {'net': 1.0});"
-        "print('torch._dynamo' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "False"
+def test_a_restored_target_network_is_updated_at_the_same_call():
+    online = Weights()
+    target, restored = TargetNetwork(online, 0.5, 2), TargetNetwork(online, 0.5, 2)
+    target.update()
+    restored.load_state_dict(target.state_dict())
+    with torch.no_grad():
+        online.vector.fill_(3.0)
+    restored.update()
+    assert restored.module.vector.tolist() == [3.0, 3.0]
+
+
+def test_metrics_are_means_over_minibatches_and_must_be_finite():
+    reports = torch.tensor([[1.0, -2.0], [3.0, -6.0]])
+    assert mean_metrics(reports, ("a", "b"), "blue") == {"a": 2.0, "b": -4.0}
+    for wrong in (math.nan, math.inf, -math.inf):
+        reports = torch.tensor([[1.0, 2.0], [3.0, wrong], [1.0, 1.0]])
+        with pytest.raises(NonFiniteError, match=r"^team blue: b became NaN or infinite in minibatch 1 of the update"):
+            mean_metrics(reports, ("a", "b"), "blue")
+    with pytest.raises(ValueError, match="zip"):
+        mean_metrics(torch.zeros(2, 2), ("a",), "blue")

@@ -1,0 +1,113 @@
+"""Optimizer: the steps of torch.optim.Adam, bit by bit, without what that class imports."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.algos.optimizer import Optimizer
+
+EPS, DECAY, MAX_NORM = 1e-5, 0.01, 0.5
+
+
+def modules() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {"one": nn.Linear(7, 5), "two": nn.Linear(5, 3)}
+
+
+def losses(nets: dict[str, nn.Module], count: int) -> list[Tensor]:
+    x = torch.randn(count, 11, 7, generator=torch.Generator().manual_seed(1))
+    return [nets["two"](nets["one"](batch).tanh()).square().sum() for batch in x]
+
+
+def rates(k: int) -> dict[str, float]:
+    return {"one": 1e-3, "two": 2e-3 / (k + 1)}
+
+
+def parameters(nets: dict[str, nn.Module]) -> list[nn.Parameter]:
+    return [parameter for module in nets.values() for parameter in module.parameters()]
+
+
+def assert_same_parameters(nets: dict[str, nn.Module], others: dict[str, nn.Module]) -> None:
+    for one, other in zip(parameters(nets), parameters(others), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.slow
+def test_steps_are_those_of_adam_with_clipped_gradients():
+    nets, others = modules(), modules()
+    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
+    flat = {name: nn.utils.parameters_to_vector(module.parameters()).detach() for name, module in others.items()}
+    adam = torch.optim.Adam(
+        [{"params": [vector], "name": name} for name, vector in flat.items()],
+        lr=0.0,
+        eps=EPS,
+        weight_decay=DECAY,
+        fused=True,
+    )
+    for k in range(20):
+        norms = optimizer.step(losses(nets, k + 1)[k], rates(k))
+        losses(others, k + 1)[k].backward()
+        for (name, vector), norm in zip(flat.items(), norms, strict=True):
+            found = torch.cat([p.grad.reshape(-1) for p in others[name].parameters()])
+            assert norm == found.norm()
+            vector.grad = found * (MAX_NORM / (found.norm() + 1e-6)).clamp(max=1.0)
+        for group in adam.param_groups:
+            group["lr"] = rates(k)[group["name"]]
+        adam.step()
+        for name, module in others.items():
+            nn.utils.vector_to_parameters(flat[name], module.parameters())
+            module.zero_grad()
+        assert_same_parameters(nets, others)
+    assert (norms > MAX_NORM).any(), "nothing was clipped"
+
+
+def test_a_restored_optimizer_takes_the_same_steps():
+    nets = modules()
+    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
+    assert optimizer.state_dict() == {"one": {}, "two": {}}  # before the first step there are no moments
+    for k in range(3):
+        optimizer.step(losses(nets, k + 1)[k], rates(k))
+    others = copy.deepcopy(nets)
+    other = Optimizer(others, EPS, DECAY, MAX_NORM)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for k in range(3, 6):
+        optimizer.step(losses(nets, k + 1)[k], rates(k))
+        other.step(losses(others, k + 1)[k], rates(k))
+    assert_same_parameters(nets, others)
+    fresh = Optimizer(others, EPS, DECAY, MAX_NORM)
+    fresh.step(losses(others, 1)[0], rates(0))  # negative control: without the moments, the steps differ
+    optimizer.step(losses(nets, 1)[0], rates(0))
+    assert any(not torch.equal(one, two) for one, two in zip(parameters(nets), parameters(others), strict=True))
+
+
+def test_an_optimizer_for_one_module_has_moments_and_a_weight_decay_of_its_own():
+    nets = modules()
+    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM)
+    optimizer.step(losses(nets, 1)[0], rates(0))
+    before = copy.deepcopy(optimizer.state_dict())
+    kept = copy.deepcopy({"two": nets["two"]})
+    alone = optimizer.for_module("one")
+    assert alone.state_dict() == {"one": {}}
+    alone.step(losses(nets, 1)[0] * 0.0, {"one": 1.0})
+    assert tuple(alone.flat) == ("one",)
+    assert alone.state_dict()["one"]["exp_avg"].count_nonzero() == 0, "weight decay would add to the gradient of 0"
+    assert torch.equal(before["one"]["exp_avg"], optimizer.state_dict()["one"]["exp_avg"])
+    assert_same_parameters({"two": nets["two"]}, kept)
+
+
+@pytest.mark.slow
+def test_a_gradient_step_does_not_import_the_compiler_of_pytorch():
+    """torch._dynamo takes about as long to import as the rest of PyTorch, and Coterie does not use it."""
+    program = (
+        "import sys, torch; from coterie.algos.optimizer import Optimizer; net = torch.nn.Linear(2, 1);"
+        "Optimizer({'net': net}, 1e-5, 0.0, None).step(net(torch.ones(1, 2)).sum(), {'net': 1.0});"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"
