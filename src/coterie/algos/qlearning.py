@@ -39,7 +39,8 @@ from coterie.math.returns import (
     present_agents,
     valid_mask,
 )
-from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
+from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.math.statistics import masked_mean
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy

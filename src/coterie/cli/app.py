@@ -163,7 +163,7 @@ def _train_all(overrides: list[str], config: Path | None, jobs: int, *, print_co
 def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json: Json = False) -> int:
     """Resume a run.
 
-    Only steps (to train longer), eval.*, checkpoint.*, log.*, progress and threads can be changed.
+    Only steps (to train longer), eval.*, checkpoint.*, log.*, progress, threads and kernels can be changed.
 
     Example: coterie resume runs/particle/simple_spread/mappo/20260101-120000-seed0 steps=20M
     """

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from coterie.commands.build import build
-from coterie.commands.environment import make_environment
+from coterie.commands.environment import make_environment, select_device
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
@@ -21,6 +21,7 @@ from coterie.core.seeds import generator
 from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.kernels import switch
 from coterie.policies.base import RandomPolicy
 from coterie.runs.folder import describe
 from coterie.training.rollout_builder import concatenate_rollouts
@@ -40,7 +41,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     """Trains for about `seconds` without a run folder and returns plain numbers and strings.
 
     Returns:
-        env, algo, num_envs, rollout_length, threads, device: the configuration.
+        env, algo, num_envs, rollout_length, threads, device, kernels: the configuration.
         steps_per_s: Environment steps per second of the whole loop.
         steps_per_s_quiet: The same by the lower quartile of the rounds' times, which other processes disturb less.
         agent_steps_per_s: steps_per_s times the number of agents.
@@ -52,6 +53,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     """
     config = resolved.config
     configure_process(config.threads)
+    kernels = switch.configure(config.kernels, str(select_device(config.device)))
     with closing(build(config)) as components:
         env = components.collector.env
         loop = TrainingLoop(components)
@@ -68,6 +70,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         "rollout_length": loop.chunk_length,
         "threads": config.threads,
         "device": str(env.device),
+        "kernels": kernels.describe(),
         "steps_per_s": mean,
         "steps_per_s_quiet": quiet,
         "agent_steps_per_s": mean * env.spec.n,

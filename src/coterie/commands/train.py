@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from coterie.commands.build import build
+from coterie.commands.environment import select_device
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
 from coterie.config.schema import RunConfig
@@ -23,6 +24,7 @@ from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_line, print_message
+from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.runs import loggers, plots, reference_scores
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
@@ -67,6 +69,7 @@ class _Session:
     config: RunConfig
     folder: RunFolder
     components: RunComponents
+    kernels: switch.Choice
     checkpoint: LoadedCheckpoint | None = None
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
@@ -76,6 +79,7 @@ def train(resolved: Resolved) -> TrainingResult:
     """Trains a new run."""
     config = resolved.config
     configure_process(config.threads)
+    kernels = switch.configure(config.kernels, str(select_device(config.device)))
     components = build(config)
     now = datetime.now().astimezone()
     with contextlib.closing(components):
@@ -92,12 +96,13 @@ def train(resolved: Resolved) -> TrainingResult:
                     env=config.env.name,
                     algo=config.algo.name,
                     device=str(components.collector.env.device),
+                    kernels=kernels.describe(),
                     exact_resume=spec.exact_resume,
                     environment=spec.env_info,
                     signature=signature_of(folder.config_path),
                 )
             )
-            return _run(_Session(config, folder, components))
+            return _run(_Session(config, folder, components, kernels))
         finally:
             folder.close()
             folder.remove_if_empty()
@@ -119,12 +124,25 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
     try:
         found = Checkpoints(folder.checkpoints_path).latest()
         notes = [] if found is None else _resume_notes(folder, saved.config, resolved.config, found)
+        kernels, lines = _resume_kernels(folder, resolved.config)
+        notes += lines
         with contextlib.closing(build(resolved.config)) as components:
             if overrides:
                 write_text(folder.config_path, to_yaml(resolved))
-            return _run(_Session(resolved.config, folder, components, found, notes=tuple(notes)))
+            return _run(_Session(resolved.config, folder, components, kernels, checkpoint=found, notes=tuple(notes)))
     finally:
         folder.close()
+
+
+def _resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice, list[str]]:
+    """Turns the kernels on or off as when the run started, if possible; returns the choice and a note if it differs."""
+    before = folder.read_manifest().get("kernels", "off") == "on"
+    choice = switch.configure(config.kernels, str(select_device(config.device)), before=before)
+    if choice.on == before:
+        return choice, []
+    words = ("on", "off") if before else ("off", "on")
+    reason = f": {choice.reason}" if choice.reason else ""
+    return choice, [f"kernels were {words[0]} and are {words[1]}{reason}. Results differ in the last bits"]
 
 
 def _resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
@@ -213,6 +231,8 @@ def _schedule(config: RunConfig) -> Schedule:
 
 
 def _show_notes(session: _Session, display: Progress) -> None:
+    if session.config.kernels != "off":
+        display.print_line(f"kernels: {session.kernels.describe()}")
     algorithms = session.components.algorithms
     for name, algorithm in algorithms.items():
         for line in algorithm.notes:

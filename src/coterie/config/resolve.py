@@ -23,7 +23,7 @@ from coterie.config.trust import require_trust, signature
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
 
-CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "workers.")
+CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "kernels", "workers.")
 """Keys, and sections of keys, that may change when a run is resumed."""
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
+from coterie.kernels.switch import Setting as KernelsSetting
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -248,6 +249,10 @@ class RunConfig(Model):
     """Device of networks and built-in environments: auto (a GPU if available), cpu, cuda or cuda:N."""
     threads: int = Field(default_factory=default_threads, ge=1, le=1024)
     """Threads of PyTorch. Results are bit-for-bit equal only for the same number. Default: available cores, at most 8.
+    """
+    kernels: KernelsSetting = "auto"
+    """Fused C++ kernels on the CPU: on, off, or auto, which is off at present. Compiled at first use; their
+    results differ from those of PyTorch in the last bits.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.core.types import Action
+from coterie.kernels import switch
+from coterie.kernels.mlp import mlp
 from coterie.nets.config import Init, NetworkConfig
 from coterie.nets.initialization import GAINS, orthogonal, xavier_normal
 from coterie.nets.layer_norm import LayerNorm
@@ -84,6 +87,8 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features) if sets is None else torch.zeros(sets, 1, out_features))
 
     def forward(self, x: Tensor) -> Tensor:
+        if switch.on and (out := mlp(x, [self.weight], [self.bias], activated=0)) is not None:
+            return out
         columns, single_set = self.weight.shape[-1], self.weight.ndim == 2
         product = torch.addmm if single_set else torch.baddbmm
         if columns > _FEW_COLUMNS or x.shape[-2] < _MANY_ROWS or x.is_cuda or (single_set and columns == 1):
@@ -96,28 +101,38 @@ class Linear(nn.Module):
 class MLP(nn.Module):
     """Hidden layers with an activation each: [M, in] to [M, hidden_sizes[-1]], or [G, M, ..] with sets.
 
-    With `config.layer_norm`, the input and the output of every activation are normalized.
+    With `config.layer_norm`, the input and the output of every activation are normalized. A `head` is applied last.
     """
 
     def __init__(self, in_features: int, config: NetworkConfig, generator: torch.Generator, sets: int | None = None):
         super().__init__()
         sizes, gain = [in_features, *config.hidden_sizes], GAINS[config.activation]
         self.features = sizes[-1]
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation, self._activation_name = ACTIVATIONS[config.activation], config.activation
         self.layers = nn.ModuleList(
             Linear(a, b, gain=gain, generator=generator, sets=sets, init=config.init) for a, b in pairwise(sizes)
         )
         self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if config.layer_norm else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
+        if switch.on and (out := self._fused(x, head)) is not None:
+            return out
         if self.norms is None:
             for layer in self.layers:
                 x = self.activation(layer(x))
-            return x
-        x = self.norms[0](x)
-        for layer, norm in zip(self.layers, self.norms[1:], strict=True):  # pyright: ignore[reportIndexIssue, reportArgumentType]
-            x = norm(self.activation(layer(x)))
-        return x
+        else:
+            x = self.norms[0](x)
+            for layer, norm in zip(self.layers, self.norms[1:], strict=True):  # pyright: ignore[reportIndexIssue, reportArgumentType]
+                x = norm(self.activation(layer(x)))
+        return x if head is None else head(x)
+
+    def _fused(self, x: Tensor, head: Linear | None) -> Tensor | None:
+        """Returns the same from one kernel; None if there is none for the activation, the type or the device."""
+        layers: list[Any] = [*self.layers, *([] if head is None else [head])]
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        norms: list[Any] = [(norm.weight, norm.bias) for norm in self.norms or ()]
+        depth = len(self.layers)
+        return mlp(x, weights, biases, norms=norms, activation=self._activation_name, activated=depth)
 
 
 class VectorEncoder(nn.Module):

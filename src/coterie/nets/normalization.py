@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.tree import Tree
-from coterie.math.statistics import Moments, initial_moments, mean_and_std, update_moments
+from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
 from coterie.nets.team import Block
 
 

@@ -132,11 +132,12 @@ class AgentNetwork(nn.Module):
             hidden_state: By name [M, n, H]; {} for feed-forward networks.
         """
         by_set = x.flatten(0, -2) if self.sets is None else x.flatten(0, -3).transpose(0, 1)  # [M n, in] or [n, M, in]
-        features = self.body(by_set)
-        if self.rnn is not None:
+        if self.rnn is None:
+            out = self.body(by_set, self.head)
+        else:
             assert first is not None
-            features, hidden_state = unroll(self.rnn, features, first, hidden_state)
-        out = self.head(features)
+            features, hidden_state = unroll(self.rnn, self.body(by_set), first, hidden_state)
+            out = self.head(features)
         return (out if self.sets is None else out.transpose(0, 1)).reshape(*x.shape[:-1], -1), hidden_state
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.math.intrinsic_rewards import running_return
-from coterie.math.statistics import initial_moments, mean_and_std, update_moments
+from coterie.math.running_moments import initial_moments, mean_and_std, update_moments
 
 _MIN_VARIANCE = 1e-12
 """Variance below which rewards count as constant."""

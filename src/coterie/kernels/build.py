@@ -1,0 +1,181 @@
+"""Compiles the kernels into the user's cache folder, once per source, compiler, flags and processor."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "source"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""Folder of the library that a wheel brings along, see `make wheel`."""
+
+FLAGS = (
+    *("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+    *("-fvisibility=hidden", "-fPIC", "-shared"),
+)
+_OPENMP = "-fopenmp"
+_NATIVE = "-march=native"
+_COMPILERS = ("c++", "g++", "clang++")
+_TIMEOUT_SECONDS = 600
+
+
+class KernelsUnavailableError(Exception):
+    """The kernels cannot be compiled or loaded. The message is the reason, without a full stop."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler.
+
+    Attributes:
+        path: The program.
+        version: First line of its version.
+    """
+
+    path: str
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """Returns the compiler that `CXX` names, else the first of c++, g++ and clang++.
+
+    Raises:
+        KernelsUnavailableError: If there is none.
+    """
+    named = os.environ.get("CXX")
+    for name in (named,) if named else _COMPILERS:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        try:
+            told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        return Compiler(path, told.partition("\n")[0].strip())
+    looked_for = f"CXX={named}" if named else ", ".join(_COMPILERS)
+    raise KernelsUnavailableError(f"no C++ compiler found ({looked_for})")
+
+
+def sources() -> list[Path]:
+    """Returns the files to compile, and the headers, sorted by name."""
+    return sorted((*SOURCE.glob("*.cpp"), *SOURCE.glob("*.hpp")))
+
+
+def processor_features() -> str:
+    """Returns what `-march=native` depends on, as far as the system reports it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return platform.machine() + " " + " ".join(sorted(line.split(":", 1)[1].split()))
+    except OSError:
+        pass
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def cache_key(compiler: Compiler, flags: tuple[str, ...]) -> str:
+    """Returns the hash of everything that the compiled library depends on."""
+    digest = hashlib.sha256()
+    for source in sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    for part in (compiler.path, compiler.version, *flags, processor_features(), sys.platform):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def cached_library() -> Path:
+    """Returns the compiled library, which is compiled if the cache does not hold it.
+
+    Raises:
+        KernelsUnavailableError: If there is no compiler, it fails, or the cache folder is not safe to load code from.
+    """
+    compiler = find_compiler()
+    folder = private_folder(_cache_root() / "coterie" / "kernels")
+    flags = (*FLAGS, _NATIVE, _OPENMP)
+    library = folder / f"{cache_key(compiler, flags)}.so"
+    if not library.exists():
+        compile_library(compiler, flags, library)
+    require_private(library)
+    return library
+
+
+def compile_library(compiler: Compiler, flags: tuple[str, ...], library: Path) -> None:
+    """Compiles the kernels into the file `library`, which appears complete or not at all.
+
+    Processes that compile at the same time do not disturb each other: each writes a file of its own and renames it.
+
+    Raises:
+        KernelsUnavailableError: If the compiler fails, with its first error.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=library.parent, suffix=".compiling")
+    except OSError as error:
+        raise KernelsUnavailableError(f"cannot write to {library.parent}: {error.strerror}") from error
+    os.close(handle)
+    try:
+        files = [str(source) for source in sources() if source.suffix == ".cpp"]
+        try:
+            done = subprocess.run(
+                [compiler.path, *flags, *files, "-o", temporary],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise KernelsUnavailableError(f"{compiler.path} failed: {error}") from error
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or ["no message"]
+            raise KernelsUnavailableError(f"{compiler.path} failed: {lines[0].strip()[:200]}")
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, library)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _cache_root() -> Path:
+    configured = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(configured) if configured else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise KernelsUnavailableError("no cache folder: neither XDG_CACHE_HOME nor HOME is set") from error
+
+
+def private_folder(path: Path) -> Path:
+    """Returns a folder that nobody else can write to, and creates it if it is missing.
+
+    Raises:
+        KernelsUnavailableError: If it cannot be created, or other users could replace what is in it.
+    """
+    try:
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, path):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise KernelsUnavailableError(f"cannot create {path}: {error.strerror}") from error
+    for folder in (path.parent, path):
+        require_private(folder)
+    return path
+
+
+def require_private(path: Path) -> None:
+    """Raises KernelsUnavailableError if `path` is a link, another user's, or writable by others.
+
+    A library that is loaded runs with the rights of this process.
+    """
+    if not hasattr(os, "geteuid"):  # Windows, where profile folders are private
+        return
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        raise KernelsUnavailableError(f"{path} is a symbolic link. Remove it")
+    if status.st_uid != os.geteuid():
+        raise KernelsUnavailableError(f"{path} belongs to another user. Set XDG_CACHE_HOME to a folder of yours")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise KernelsUnavailableError(f"{path} is writable by other users. Run: chmod go-w '{path}'")

@@ -1,0 +1,71 @@
+"""The compiled library, and calls of its C functions on tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.kernels.build import KernelsUnavailableError, cached_library
+
+_SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+
+_library: ctypes.CDLL | None = None
+_functions: dict[tuple[str, torch.dtype], Any] = {}
+
+
+def load() -> ctypes.CDLL:
+    """Returns the library, which is compiled if necessary.
+
+    Raises:
+        KernelsUnavailableError: If it cannot be compiled or loaded.
+    """
+    global _library
+    if _library is None:
+        path = cached_library()
+        try:
+            _library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise KernelsUnavailableError(f"cannot load {path}: {error}") from error
+    return _library
+
+
+def is_supported(*tensors: Tensor) -> bool:
+    """Returns True if kernels can read the tensors: all on the CPU, of the same floating-point type."""
+    dtype = tensors[0].dtype
+    return dtype in _SUFFIXES and all(x.device.type == "cpu" and x.dtype is dtype for x in tensors)
+
+
+def call(name: str, dtype: torch.dtype, *arguments: Tensor | ctypes.Array[Any] | None) -> None:
+    """Calls the C function `coterie_<name>_<dtype>` with pointers and the number of PyTorch's threads.
+
+    Args:
+        name: Name of the function.
+        dtype: Precision, float32 or float64.
+        *arguments: Contiguous tensors, or arrays of `integers`, `reals` or `pointers`; None for a null pointer.
+    """
+    key = (name, dtype)
+    if key not in _functions:
+        function = getattr(load(), f"coterie_{name}_{_SUFFIXES[dtype]}")
+        function.argtypes, function.restype = [ctypes.c_void_p] * len(arguments) + [ctypes.c_int], None
+        _functions[key] = function
+    plain = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+    _functions[key](*plain, torch.get_num_threads())
+
+
+def integers(*values: int) -> ctypes.Array[Any]:
+    """Returns an array of int64_t."""
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def reals(*values: float) -> ctypes.Array[Any]:
+    """Returns an array of double."""
+    return (ctypes.c_double * len(values))(*values)
+
+
+def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[Any]:
+    """Returns an array of the tensors' addresses."""
+    return (ctypes.c_void_p * max(1, len(tensors)))(*[x.data_ptr() for x in tensors])

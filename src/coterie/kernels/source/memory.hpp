@@ -1,0 +1,59 @@
+// Working memory, and the fixed partition of rows that makes results independent of the number of threads.
+#pragma once
+#include <cstdlib>
+#include <new>
+#include "vectors.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define COTERIE_API extern "C" __attribute__((visibility("default")))
+
+namespace coterie {
+
+// Uninitialized memory, aligned to cache lines.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size) {
+    const size_t bytes = (size_t(size > 0 ? size : 1) * sizeof(T) + 63) / 64 * 64;
+    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+  ~Buffer() { std::free(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* get() const { return data_; }
+  operator T*() const { return data_; }
+
+ private:
+  T* data_;
+};
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr int64_t kTile = 48;         // rows whose intermediate results stay in the first-level cache
+constexpr int64_t kMinChunk = 5 * kTile;  // rows whose gradients are summed in one buffer, at least
+constexpr int64_t kMaxChunks = 16;
+
+// Rows of a chunk. Depends on the number of rows alone.
+constexpr int64_t chunk_rows(int64_t rows) {
+  const int64_t even = ceil_div(ceil_div(rows, kMaxChunks), kTile) * kTile;
+  return even < kMinChunk ? kMinChunk : even;
+}
+
+constexpr int64_t num_chunks(int64_t rows) { return rows == 0 ? 0 : ceil_div(rows, chunk_rows(rows)); }
+
+// out [rows, columns] = the sum over parts, in their order, of buffers with rows of `ld` numbers.
+template <class T>
+void sum_parts(const T* parts, int64_t count, int64_t stride, int64_t rows, int64_t columns, int64_t ld, T* out) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < columns; j++) {
+      T total = 0;
+      for (int64_t p = 0; p < count; p++) total += parts[p * stride + r * ld + j];
+      out[r * columns + j] = total;
+    }
+}
+
+}  // namespace coterie

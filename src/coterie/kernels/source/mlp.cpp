@@ -1,0 +1,258 @@
+// Multilayer perceptrons over tiles of rows: hidden layers with tanh or ReLU, optional layer normalization of the input
+// and of every activation, optional linear last layers, and an optional leading axis of parameter sets.
+#include "layer_norm.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+
+namespace coterie {
+
+enum Activation { kTanh = 0, kRelu = 1 };
+
+// Shapes, and offsets into the buffers of one set of parameters.
+template <class T>
+struct Mlp {
+  int64_t sets, rows, layers, activated, activation;
+  const int64_t* widths;  // [layers + 1]
+  bool normed;
+
+  int64_t width(int64_t l) const { return widths[l]; }
+  int64_t pad(int64_t l) const { return padded<T>(widths[l]); }
+  int64_t widest() const {
+    int64_t found = 0;
+    for (int64_t l = 0; l <= layers; l++) found = pad(l) > found ? pad(l) : found;
+    return found;
+  }
+  int64_t tiles() const { return ceil_div(rows, kTile); }
+  // Saved activations: for every tile, kTile rows of each activated layer.
+  int64_t saved_columns(int64_t before) const {
+    int64_t total = 0;
+    for (int64_t l = 0; l < before; l++) total += pad(l + 1);
+    return total;
+  }
+  T* saved(T* all, int64_t set, int64_t tile, int64_t layer) const {
+    return all + ((set * tiles() + tile) * saved_columns(activated) + saved_columns(layer)) * kTile;
+  }
+  // Packed weights [in, padded out] and bias of every layer.
+  int64_t packed(int64_t before) const {
+    int64_t total = 0;
+    for (int64_t l = 0; l < before; l++) total += (width(l) + 1) * pad(l + 1);
+    return total;
+  }
+  int64_t transposed(int64_t before) const {
+    int64_t total = 0;
+    for (int64_t l = 0; l < before; l++) total += width(l + 1) * pad(l);
+    return total;
+  }
+  int64_t norm(int64_t before) const {  // packed scales and shifts
+    int64_t total = 0;
+    for (int64_t l = 0; normed && l < before; l++) total += 2 * pad(l);
+    return total;
+  }
+  int64_t num_norms() const { return normed ? activated + 1 : 0; }
+};
+
+template <class T>
+void activate(T* x, int64_t count, int64_t activation) {
+  constexpr int W = kWidth<T>;
+  if (activation == kTanh) {
+    for (int64_t i = 0; i < count; i += W) store<T>(x + i, tanh<T>(load<T>(x + i)));
+  } else {
+    for (int64_t i = 0; i < count; i += W) {
+      const Vec<T> v = load<T>(x + i);
+      store<T>(x + i, v < fill<T>(0) ? fill<T>(0) : v);
+    }
+  }
+}
+
+template <class T>
+void activation_gradient(const T* a, T* g, int64_t count, int64_t activation) {
+  constexpr int W = kWidth<T>;
+  for (int64_t i = 0; i < count; i += W) {
+    const Vec<T> v = load<T>(a + i), d = load<T>(g + i);
+    store<T>(g + i, activation == kTanh ? d * (fill<T>(1) - v * v) : (v <= fill<T>(0) ? fill<T>(0) : d));
+  }
+}
+
+template <class T>
+void pack(const Mlp<T>& net, int64_t set, const T* const* weights, const T* const* biases, T* out) {
+  for (int64_t l = 0; l < net.layers; l++) {
+    const int64_t in = net.width(l), cols = net.width(l + 1), ld = net.pad(l + 1);
+    T* to = out + net.packed(l);
+    pad_rows(weights[l] + set * in * cols, cols, in, cols, to, ld);
+    pad_rows(biases[l] + set * cols, cols, 1, cols, to + in * ld, ld);
+  }
+}
+
+template <class T>
+void pack_norms(const Mlp<T>& net, int64_t set, const T* const* scales, const T* const* shifts, T* out) {
+  for (int64_t l = 0; l < net.num_norms(); l++) {
+    const int64_t n = net.width(l), ld = net.pad(l);
+    pad_rows(scales[l] + set * n, n, 1, n, out + net.norm(l), ld);
+    pad_rows(shifts[l] + set * n, n, 1, n, out + net.norm(l) + ld, ld);
+  }
+}
+
+template <class T>
+void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, const T* const* weights,
+                 const T* const* biases, const T* const* scales, const T* const* shifts, T* out, T* saved, int threads) {
+  const int64_t tiles = net.tiles(), widest = net.widest(), last = net.layers;
+  const int64_t packed_size = net.packed(last), norm_size = net.norm(net.num_norms());
+  Buffer<T> packed(net.sets * packed_size), norms(net.sets * norm_size);
+  for (int64_t s = 0; s < net.sets; s++) {
+    pack(net, s, weights, biases, packed + s * packed_size);
+    pack_norms(net, s, scales, shifts, norms + s * norm_size);
+  }
+#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * tiles > 1)
+  {
+    Buffer<T> buffers(3 * kTile * widest);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < net.sets * tiles; task++) {
+      const int64_t set = task / tiles, tile = task % tiles, first = tile * kTile;
+      const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first;
+      const T *p = packed + set * packed_size, *n = norms + set * norm_size;
+      const T* in = x + set * x_set + first * x_row;
+      int64_t ld = x_row;
+      if (net.normed) {
+        pad_rows(in, ld, rows, net.width(0), buffers + 2 * kTile * widest, net.pad(0));
+        layer_norm(buffers + 2 * kTile * widest, rows, net.width(0), net.pad(0), n, buffers + 2 * kTile * widest);
+        in = buffers + 2 * kTile * widest, ld = net.pad(0);
+      }
+      for (int64_t l = 0; l < last; l++) {
+        const int64_t columns = net.pad(l + 1);
+        const T* w = p + net.packed(l);
+        T* to = buffers + (l % 2) * kTile * widest;
+        if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l);
+        product(in, ld, w, columns, rows, net.width(l), columns, to, columns, Start::kBias, w + net.width(l) * columns);
+        in = to, ld = columns;
+        if (l >= net.activated) continue;
+        if (saved != nullptr) std::memset(to + rows * columns, 0, size_t((kTile - rows) * columns) * sizeof(T));
+        activate(to, rows * columns, net.activation);
+        if (net.normed) {
+          T* normed = buffers + 2 * kTile * widest;
+          layer_norm(to, rows, net.width(l + 1), columns, n + net.norm(l + 1), normed);
+          in = normed;
+        }
+      }
+      copy_rows(in, ld, rows, net.width(last), out + (set * net.rows + first) * net.width(last), net.width(last));
+    }
+  }
+}
+
+template <class T>
+struct MlpGradients {
+  T* x;  // null if not needed
+  T* const* weights;
+  T* const* biases;
+  T* const* scales;
+  T* const* shifts;
+};
+
+// Gradients of one tile, added to `sums`: packed weights and biases, then packed scales and shifts.
+template <class T>
+void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t rows, const T* transposed, const T* norms,
+                       const T* grad_out, T* const* saved, T* x_grad, T* sums, T* buffers) {
+  const int64_t widest = net.widest(), last = net.layers;
+  T *g = buffers, *other = buffers + kTile * widest, *input = buffers + 2 * kTile * widest;
+  T* norm_sums = sums + net.packed(last);
+  pad_rows(grad_out, net.width(last), rows, net.width(last), g, net.pad(last));
+  for (int64_t l = last - 1; l >= 0; l--) {
+    const int64_t columns = net.pad(l + 1);
+    if (l < net.activated) {
+      const T* a = saved[l];
+      if (net.normed)
+        layer_norm_backward(a, rows, net.width(l + 1), columns, norms + net.norm(l + 1), g,
+                            norm_sums + net.norm(l + 1));
+      activation_gradient(a, g, rows * columns, net.activation);
+    }
+    const T* in = l == 0 ? x : saved[l - 1];
+    int64_t ld = l == 0 ? x_row : net.pad(l);
+    if (net.normed && l <= net.activated) {
+      pad_rows(in, ld, rows, net.width(l), input, net.pad(l));
+      layer_norm(input, rows, net.width(l), net.pad(l), norms + net.norm(l), input);
+      in = input, ld = net.pad(l);
+    }
+    T* dw = sums + net.packed(l);
+    add_outer(in, ld, g, columns, rows, net.width(l), columns, dw, columns);
+    add_rows(g, columns, rows, columns, dw + net.width(l) * columns);
+    if (l == 0 && x_grad == nullptr && !net.normed) return;
+    product(g, columns, transposed + net.transposed(l), net.pad(l), rows, net.width(l + 1), net.pad(l), other,
+            net.pad(l), Start::kZero);
+    T* swap = g;
+    g = other, other = swap;
+  }
+  if (net.normed) {
+    pad_rows(x, x_row, rows, net.width(0), input, net.pad(0));
+    layer_norm_backward(input, rows, net.width(0), net.pad(0), norms, g, norm_sums);
+  }
+  if (x_grad != nullptr) copy_rows(g, net.pad(0), rows, net.width(0), x_grad, net.width(0));
+}
+
+template <class T>
+void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, const T* const* weights,
+                  const T* const* scales, const T* const* shifts, const T* grad_out, T* saved,
+                  const MlpGradients<T>& grads, int threads) {
+  const int64_t widest = net.widest(), last = net.layers, tiles = net.tiles();
+  const int64_t transposed_size = net.transposed(last), norm_size = net.norm(net.num_norms());
+  const int64_t sums_size = net.packed(last) + norm_size, chunks = num_chunks(net.rows), length = chunk_rows(net.rows);
+  Buffer<T> transposed(net.sets * transposed_size), norms(net.sets * norm_size);
+  Buffer<T> sums(net.sets * (chunks > 0 ? chunks : 1) * sums_size);
+  for (int64_t s = 0; s < net.sets; s++) {
+    for (int64_t l = 0; l < last; l++)
+      pad_transposed(weights[l] + s * net.width(l) * net.width(l + 1), net.width(l + 1), net.width(l), net.width(l + 1),
+                     transposed + s * transposed_size + net.transposed(l), net.pad(l));
+    pack_norms(net, s, scales, shifts, norms + s * norm_size);
+  }
+#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * chunks > 1)
+  {
+    Buffer<T> buffers(3 * kTile * widest);
+    Buffer<T*> activations(last);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < net.sets * chunks; task++) {
+      const int64_t set = task / chunks, start = task % chunks * length;
+      T* mine = sums + task * sums_size;
+      std::memset(mine, 0, size_t(sums_size) * sizeof(T));
+      for (int64_t first = start; first < start + length && first < net.rows; first += kTile) {
+        const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first, at = set * net.rows + first;
+        for (int64_t l = 0; l < net.activated; l++) activations[l] = net.saved(saved, set, first / kTile, l);
+        mlp_backward_tile(net, x + set * x_set + first * x_row, x_row, rows, transposed + set * transposed_size,
+                          norms + set * norm_size, grad_out + at * net.width(last), activations.get(),
+                          grads.x == nullptr ? nullptr : grads.x + at * net.width(0), mine, buffers.get());
+      }
+    }
+  }
+  (void)tiles;
+  for (int64_t s = 0; s < net.sets; s++) {
+    const T* mine = sums + s * chunks * sums_size;
+    for (int64_t l = 0; l < last; l++) {
+      const int64_t in = net.width(l), cols = net.width(l + 1), ld = net.pad(l + 1);
+      sum_parts<T>(mine + net.packed(l), chunks, sums_size, in, cols, ld, grads.weights[l] + s * in * cols);
+      sum_parts<T>(mine + net.packed(l) + in * ld, chunks, sums_size, 1, cols, ld, grads.biases[l] + s * cols);
+    }
+    for (int64_t l = 0; l < net.num_norms(); l++) {
+      const int64_t n = net.width(l), ld = net.pad(l), at = net.packed(last) + net.norm(l);
+      sum_parts<T>(mine + at, chunks, sums_size, 1, n, ld, grads.scales[l] + s * n);
+      sum_parts<T>(mine + at + ld, chunks, sums_size, 1, n, ld, grads.shifts[l] + s * n);
+    }
+  }
+}
+
+}  // namespace coterie
+
+// sizes: sets, rows, layers, activated layers, activation, normalized, stride of x by set and by row; then the widths.
+#define COTERIE_MLP(T, SUFFIX)                                                                                         \
+  COTERIE_API void coterie_mlp_forward_##SUFFIX(const int64_t* s, const T* x, const T* const* weights,                 \
+                                                const T* const* biases, const T* const* scales,                        \
+                                                const T* const* shifts, T* out, T* saved, int threads) {               \
+    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
+    coterie::mlp_forward<T>(net, x, s[6], s[7], weights, biases, scales, shifts, out, saved, threads);                 \
+  }                                                                                                                    \
+  COTERIE_API void coterie_mlp_backward_##SUFFIX(                                                                      \
+      const int64_t* s, const T* x, const T* const* weights, const T* const* scales, const T* const* shifts,           \
+      const T* grad_out, T* saved, T* x_grad, T* const* weight_grads, T* const* bias_grads, T* const* scale_grads,     \
+      T* const* shift_grads, int threads) {                                                                            \
+    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
+    coterie::MlpGradients<T> grads{x_grad, weight_grads, bias_grads, scale_grads, shift_grads};                        \
+    coterie::mlp_backward<T>(net, x, s[6], s[7], weights, scales, shifts, grad_out, saved, grads, threads);            \
+  }
+COTERIE_MLP(float, f32)
+COTERIE_MLP(double, f64)

@@ -1,0 +1,157 @@
+// Matrix products of small matrices in registers. Every sum runs over its terms in the order of their indices, so that
+// results depend neither on the number of threads nor on the number of rows that are processed together.
+#pragma once
+#include "vectors.hpp"
+
+namespace coterie {
+
+enum class Start { kZero, kBias, kAdd };
+
+// Rows of the block of C that stays in registers, by the number of its vectors per row.
+constexpr int block_rows(int vectors) {
+  return kRegisters == 32 ? (vectors == 1 ? 12 : vectors == 2 ? 12 : vectors == 3 ? 8 : 6)
+                          : (vectors == 1 ? 8 : vectors == 2 ? 6 : 4);
+}
+constexpr int kMaxVectors = kRegisters == 32 ? 4 : 3;
+
+template <class T, int M, int N>
+inline void product_block(const T* __restrict a, int64_t lda, const T* __restrict b, int64_t ldb, int64_t depth,
+                          T* __restrict c, int64_t ldc, Start start, const T* __restrict bias) {
+  constexpr int W = kWidth<T>;
+  Vec<T> acc[M][N];
+#pragma GCC unroll 12
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++)
+      acc[i][j] = start == Start::kZero ? Vec<T>{} : load<T>(start == Start::kBias ? bias + j * W : c + i * ldc + j * W);
+  for (int64_t k = 0; k < depth; k++) {
+    Vec<T> row[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++) row[j] = load<T>(b + k * ldb + j * W);
+#pragma GCC unroll 12
+    for (int i = 0; i < M; i++) {
+      const Vec<T> x = fill<T>(a[i * lda + k]);
+#pragma GCC unroll 4
+      for (int j = 0; j < N; j++) acc[i][j] += x * row[j];
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++) store<T>(c + i * ldc + j * W, acc[i][j]);
+}
+
+template <class T, int N>
+void product_columns(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, T* c, int64_t ldc,
+                     Start start, const T* bias) {
+  constexpr int M = block_rows(N);
+  int64_t r = 0;
+  for (; r + M <= rows; r += M) product_block<T, M, N>(a + r * lda, lda, b, ldb, depth, c + r * ldc, ldc, start, bias);
+  for (; r + 4 <= rows; r += 4) product_block<T, 4, N>(a + r * lda, lda, b, ldb, depth, c + r * ldc, ldc, start, bias);
+  for (; r < rows; r++) product_block<T, 1, N>(a + r * lda, lda, b, ldb, depth, c + r * ldc, ldc, start, bias);
+}
+
+// C = start + A B with A [rows, depth], B [depth, columns] and C [rows, columns]; `columns` is a multiple of the vector
+// width.
+template <class T>
+void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, int64_t columns, T* c,
+             int64_t ldc, Start start, const T* bias = nullptr) {
+  constexpr int W = kWidth<T>;
+  int64_t n = columns / W;
+  while (n > 0) {
+    const int64_t take = n < kMaxVectors ? n : kMaxVectors;
+    if (take == 4) product_columns<T, 4>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    if (take == 3) product_columns<T, 3>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    if (take == 2) product_columns<T, 2>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    if (take == 1) product_columns<T, 1>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    b += take * W, c += take * W, n -= take;
+    if (bias != nullptr) bias += take * W;
+  }
+}
+
+template <class T, int M, int N>
+inline void outer_block(const T* __restrict a, int64_t lda, const T* __restrict g, int64_t ldg, int64_t rows,
+                        T* __restrict c, int64_t ldc) {
+  constexpr int W = kWidth<T>;
+  Vec<T> acc[M][N];
+#pragma GCC unroll 12
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++) acc[i][j] = load<T>(c + i * ldc + j * W);
+  for (int64_t r = 0; r < rows; r++) {
+    Vec<T> row[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++) row[j] = load<T>(g + r * ldg + j * W);
+#pragma GCC unroll 12
+    for (int i = 0; i < M; i++) {
+      const Vec<T> x = fill<T>(a[r * lda + i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < N; j++) acc[i][j] += x * row[j];
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; j++) store<T>(c + i * ldc + j * W, acc[i][j]);
+}
+
+template <class T, int N>
+void outer_columns(const T* a, int64_t lda, const T* g, int64_t ldg, int64_t rows, int64_t depth, T* c, int64_t ldc) {
+  constexpr int M = block_rows(N);
+  int64_t i = 0;
+  for (; i + M <= depth; i += M) outer_block<T, M, N>(a + i, lda, g, ldg, rows, c + i * ldc, ldc);
+  for (; i + 4 <= depth; i += 4) outer_block<T, 4, N>(a + i, lda, g, ldg, rows, c + i * ldc, ldc);
+  for (; i < depth; i++) outer_block<T, 1, N>(a + i, lda, g, ldg, rows, c + i * ldc, ldc);
+}
+
+// C += A^T G with A [rows, depth], G [rows, columns] and C [depth, columns].
+template <class T>
+void add_outer(const T* a, int64_t lda, const T* g, int64_t ldg, int64_t rows, int64_t depth, int64_t columns, T* c,
+               int64_t ldc) {
+  constexpr int W = kWidth<T>;
+  int64_t n = columns / W;
+  while (n > 0) {
+    const int64_t take = n < kMaxVectors ? n : kMaxVectors;
+    if (take == 4) outer_columns<T, 4>(a, lda, g, ldg, rows, depth, c, ldc);
+    if (take == 3) outer_columns<T, 3>(a, lda, g, ldg, rows, depth, c, ldc);
+    if (take == 2) outer_columns<T, 2>(a, lda, g, ldg, rows, depth, c, ldc);
+    if (take == 1) outer_columns<T, 1>(a, lda, g, ldg, rows, depth, c, ldc);
+    g += take * W, c += take * W, n -= take;
+  }
+}
+
+// c [columns] += the sum of the rows of G.
+template <class T>
+void add_rows(const T* g, int64_t ldg, int64_t rows, int64_t columns, T* c) {
+  constexpr int W = kWidth<T>;
+  for (int64_t j = 0; j < columns; j += W) {
+    Vec<T> total = load<T>(c + j);
+    for (int64_t r = 0; r < rows; r++) total += load<T>(g + r * ldg + j);
+    store<T>(c + j, total);
+  }
+}
+
+// Copies [rows, columns] into rows of `ldt` numbers, the surplus of which is zero.
+template <class T>
+void pad_rows(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
+  for (int64_t r = 0; r < rows; r++) {
+    std::memcpy(to + r * ldt, from + r * ldf, size_t(columns) * sizeof(T));
+    for (int64_t j = columns; j < ldt; j++) to[r * ldt + j] = 0;
+  }
+}
+
+// Copies the transpose of [rows, columns] into `columns` rows of `ldt` numbers, the surplus of which is zero.
+template <class T>
+void pad_transposed(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
+  for (int64_t j = 0; j < columns; j++) {
+    for (int64_t r = 0; r < rows; r++) to[j * ldt + r] = from[r * ldf + j];
+    for (int64_t r = rows; r < ldt; r++) to[j * ldt + r] = 0;
+  }
+}
+
+template <class T>
+void copy_rows(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
+  for (int64_t r = 0; r < rows; r++) std::memcpy(to + r * ldt, from + r * ldf, size_t(columns) * sizeof(T));
+}
+
+}  // namespace coterie

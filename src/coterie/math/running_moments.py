@@ -1,0 +1,44 @@
+"""Mean and variance of all data so far.
+
+Moments are dictionaries of tensors, which updates replace and never change in place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Moments = dict[str, Tensor]
+"""`count` [], `mean` and summed squared `deviation` [size], float64."""
+
+
+def initial_moments(size: int, device: torch.device | str = "cpu") -> Moments:
+    """Returns the moments of no data."""
+    zeros = torch.zeros(size, dtype=torch.float64, device=device)
+    return {"count": torch.zeros((), dtype=torch.float64, device=device), "mean": zeros, "deviation": zeros.clone()}
+
+
+def update_moments(moments: Moments, x: Tensor, valid: Tensor | None) -> Moments:
+    """Returns the moments of the old data and of x [.., size] where `valid` [..] (None: everywhere).
+
+    Source: Chan, Golub and LeVeque 1983, parallel variance.
+    """
+    x = x.reshape(-1, x.shape[-1]).double()
+    keep = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if valid is None else valid.reshape(-1)
+    count = keep.sum().double()
+    mean = torch.where(keep[:, None], x, 0.0).sum(0) / count.clamp(min=1)
+    deviation = torch.where(keep[:, None], x - mean, 0.0).square().sum(0)
+    total = (moments["count"] + count).clamp(min=1)
+    shift = mean - moments["mean"]
+    return {
+        "count": moments["count"] + count,
+        "mean": moments["mean"] + shift * count / total,
+        "deviation": moments["deviation"] + deviation + shift.square() * moments["count"] * count / total,
+    }
+
+
+def mean_and_std(moments: Moments, min_variance: float = 1e-4) -> tuple[Tensor, Tensor]:
+    """Returns the mean and standard deviation [size], float32; (0, 1) without data."""
+    has_data = moments["count"] > 0
+    variance = (moments["deviation"] / moments["count"].clamp(min=1)).clamp(min=min_variance)
+    return moments["mean"].float(), torch.where(has_data, variance, 1.0).sqrt().float()

@@ -1,0 +1,169 @@
+"""The operator of multilayer perceptrons against PyTorch."""
+
+import itertools
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from coterie.kernels.mlp import eager_mlp, mlp
+from coterie.nets.config import NetworkConfig
+from coterie.nets.layers import MLP, Linear
+
+CASES = list(
+    itertools.product(
+        ["tanh", "relu"],
+        [False, True],
+        [None, 3],
+        [((3, 5, 2), 1), ((4, 17, 6, 3), 3), ((5, 2), 0), ((1, 33, 1), 1)],
+        [1, 7],
+    )
+)
+
+
+def network(widths, *, activated, sets=None, norm=False, dtype=torch.float64, seed=0):
+    """Returns weights, biases, scales and shifts that require gradients."""
+    draw = torch.Generator().manual_seed(seed)
+    lead = () if sets is None else (sets,)
+
+    def tensor(*shape):
+        return torch.randn(*lead, *shape, generator=draw, dtype=dtype).requires_grad_()
+
+    def row(size):
+        return tensor(size) if sets is None else tensor(1, size)
+
+    normed = widths[: activated + 1] if norm and activated else ()
+    weights = [tensor(a, b) for a, b in itertools.pairwise(widths)]
+    return weights, [row(b) for b in widths[1:]], [row(w) for w in normed], [row(w) for w in normed]
+
+
+def as_function(parts, activation, activated):
+    """Returns the operator as a function of x and all parameters."""
+    edges = [0, *itertools.accumulate(len(part) for part in parts)]
+
+    def run(x, *flat):
+        weights, biases, scales, shifts = (flat[a:b] for a, b in itertools.pairwise(edges))
+        norms = list(zip(scales, shifts, strict=True))
+        return mlp(x, weights, biases, norms=norms, activation=activation, activated=activated)
+
+    return run
+
+
+@pytest.mark.parametrize(("activation", "norm", "sets", "shape", "rows"), CASES)
+def test_values_and_gradients_are_those_of_pytorch(activation, norm, sets, shape, rows):
+    widths, activated = shape
+    parts = network(widths, activated=activated, sets=sets, norm=norm)
+    x = torch.randn(*(() if sets is None else (sets,)), rows, widths[0], dtype=torch.float64, requires_grad=True)
+    flat = [x, *itertools.chain(*parts)]
+    run = as_function(parts, activation, activated)
+    torch.testing.assert_close(run(*flat), eager_mlp(x, *parts, int(activation == "relu"), activated))
+    assert torch.autograd.gradcheck(run, flat)
+
+
+def test_the_gradient_can_be_differentiated_again():
+    parts = network((3, 4, 2), activated=1, norm=True)
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(as_function(parts, "tanh", 1), [x, *itertools.chain(*parts)])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_network_gives_the_same_with_and_without_kernels(norm, kernels_on):
+    generator = torch.Generator().manual_seed(0)
+    net = MLP(18, NetworkConfig((64, 40), "tanh", layer_norm=norm), generator)
+    head, x = Linear(40, 5, gain=1.0, generator=generator), torch.randn(1100, 18, generator=generator)
+    found = {}
+    for on in (False, True):
+        with kernels_on(on):
+            out = net(x, head)
+            out.square().sum().backward()
+        found[on] = [out.detach(), *(p.grad for p in (*net.parameters(), *head.parameters()))]
+        net.zero_grad(set_to_none=True), head.zero_grad(set_to_none=True)
+    for eager, fused in zip(found[False], found[True], strict=True):
+        torch.testing.assert_close(fused, eager, rtol=1e-4, atol=1e-4 * float(eager.abs().max()))
+
+
+@pytest.mark.parametrize("sets", [None, 2])
+@pytest.mark.parametrize("rows", [1, 47, 1001])
+def test_the_number_of_threads_does_not_change_a_bit(rows, sets, threads):
+    parts = network((18, 64, 64, 5), activated=2, sets=sets, norm=True, dtype=torch.float32)
+    x = torch.randn(*(() if sets is None else (sets,)), rows, 18, requires_grad=True)
+    flat, found = [x, *itertools.chain(*parts)], []
+    for count in (1, 2, 3):
+        with threads(count):
+            out = as_function(parts, "tanh", 2)(*flat)
+            found.append([out, *torch.autograd.grad(out.square().sum(), flat)])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_rows_do_not_depend_on_their_neighbors():
+    weights, biases, *_ = network((18, 64, 5), activated=1, dtype=torch.float32)
+    x = torch.randn(100, 18)
+    whole = mlp(x, weights, biases, activated=1)
+    parts = [mlp(part, weights, biases, activated=1) for part in x.split([1, 3, 50, 46])]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_no_rows_give_no_output_and_zero_gradients():
+    weights, biases, *_ = network((3, 4, 2), activated=1)
+    out = mlp(torch.zeros(0, 3, dtype=torch.float64), weights, biases, activated=1)
+    out.sum().backward()
+    assert out.shape == (0, 2)
+    assert all(not p.grad.any() for p in (*weights, *biases))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_inputs_give_what_pytorch_gives(bad, activation):
+    parts = network((3, 4, 2), activated=1, dtype=torch.float32)
+    x = torch.ones(5, 3)
+    x[2, 1] = bad
+    fused = mlp(x, parts[0], parts[1], activation=activation, activated=1)
+    eager = eager_mlp(x, *parts, int(activation == "relu"), 1)
+    torch.testing.assert_close(fused, eager, equal_nan=True)
+    assert fused[:2].isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 20.0, 1e4, 1e30])
+def test_tanh_is_accurate_for_numbers_of_all_sizes(size):
+    x = torch.linspace(-size, size, 1001).unsqueeze(-1)
+    found = mlp(x, [torch.ones(1, 1)], [torch.zeros(1)], activated=1)
+    torch.testing.assert_close(found, x.double().tanh().float(), rtol=0, atol=2.5e-7)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
+def test_inputs_need_not_be_contiguous(layout):
+    weights, biases, *_ = network((4, 6, 2), activated=1, sets=3)
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+    x = {
+        "transposed": x[..., :4].transpose(0, 1),
+        "strided": x[..., ::2].transpose(0, 1),
+        "expanded": x[:, 0, :4].expand(3, 5, 4),
+    }[layout]
+    fused = mlp(x, weights, biases, activated=1)
+    torch.testing.assert_close(fused, mlp(x.contiguous(), weights, biases, activated=1), rtol=0, atol=0)
+
+
+def test_other_types_and_activations_have_no_kernel():
+    weights, biases, *_ = network((3, 4, 2), activated=1, dtype=torch.float32)
+    x = torch.zeros(5, 3)
+    assert mlp(x, weights, biases, activation="gelu", activated=1) is None
+    assert mlp(x.double(), weights, biases, activated=1) is None
+    assert mlp(x.half(), [w.half() for w in weights], biases, activated=1) is None
+
+
+def test_the_operator_is_registered_completely():
+    weights, biases, scales, shifts = network((18, 64, 5), activated=1, norm=True, dtype=torch.float32)
+    for x in (torch.randn(10, 18), torch.randn(10, 18, requires_grad=True)):
+        opcheck(torch.ops.coterie.mlp.default, (x, weights, biases, scales, shifts, 0, 1, True))
+
+
+def test_a_compiled_and_an_exported_network_contain_the_operator(kernels_on):
+    net = MLP(3, NetworkConfig((4,), "tanh"), torch.Generator().manual_seed(0))
+    x = torch.randn(6, 3)
+    with kernels_on(True):
+        compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), net(x), rtol=0, atol=0)
+        program = torch.export.export(net, (x,))
+    assert any("coterie.mlp" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(x), net(x))
