@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
 
 from coterie.core.errors import NonFiniteError
+from coterie.kernels import switch
+from coterie.kernels.adam import adam_step
 
 Schedule = Literal["constant", "linear", "exponential"]
 
@@ -62,20 +64,22 @@ class Optimizer:
             gradient.zero_()
         loss.backward()
         norms = []
-        for gradient in self._gradients.values():
-            norm = gradient.norm()
-            if self._max_grad_norm is not None:
-                gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            norms.append(norm)
         for name, flat in self.flat.items():
-            if not (state := self._state[name]):
+            gradient, state = self._gradients[name], self._state[name]
+            if not state:
                 state |= {"step": torch.zeros((), device=flat.device), "exp_avg": torch.zeros_like(flat)}
                 state["exp_avg_sq"] = torch.zeros_like(flat)
-            adam(
-                [flat], [self._gradients[name]], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]],
-                beta1=0.9, beta2=0.999, lr=lr[name], weight_decay=self._weight_decay, eps=self._eps,
-                amsgrad=False, maximize=False, fused=True,
-            )  # fmt: skip
+            options = {"lr": lr[name], "weight_decay": self._weight_decay, "eps": self._eps}
+            norm = adam_step(flat, gradient, state, self._max_grad_norm, **options) if switch.on else None
+            if norm is None:
+                norm = gradient.norm()
+                if self._max_grad_norm is not None:
+                    gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+                adam(
+                    [flat], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]], **options,
+                    beta1=0.9, beta2=0.999, amsgrad=False, maximize=False, fused=True,
+                )  # fmt: skip
+            norms.append(norm)
         return torch.stack(norms).detach()
 
     def state_dict(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
-    clipped_value_error,
+    clipped_value_loss,
     ema_mean_and_std,
     gae,
     update_value_moments,
@@ -103,13 +103,13 @@ def ppo_loss(
     policy, kl, clip_fraction = clipped_policy_loss(
         log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=clip_eps
     )
-    error = clipped_value_error(value, batch.value, batch.target, clip_eps=value_clip_eps, huber_delta=huber_delta)
+    value_options = {"clip_eps": value_clip_eps, "huber_delta": huber_delta}
     return PPOLoss(
         policy=policy,
         entropy=masked_mean(entropy, batch.valid),
         kl=kl,
         clip_fraction=clip_fraction,
-        value=masked_mean(error.mean(-1), batch.critic_valid),
+        value=clipped_value_loss(value, batch.value, batch.target, batch.critic_valid, **value_options),
     )
 
 

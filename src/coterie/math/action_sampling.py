@@ -7,6 +7,8 @@ from torch import Tensor
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.kernels import distributions as kernels
+from coterie.kernels import switch
 from coterie.math.distributions import component_log_probs, gaussian_log_prob
 
 
@@ -24,6 +26,10 @@ def sample_action(
 
     Source: the Gumbel-max trick (Maddison et al. 2014).
     """
+    if switch.on and not spec.continuous:
+        fused = kernels.sample_categorical(params, mask, noise, spec.choices)
+        if fused is not None:
+            return Action(fused[0]), fused[1]
     size = spec.mask_size
     log_prob: Tensor | None = None
     chosen, start = [], 0

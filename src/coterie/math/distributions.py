@@ -13,6 +13,8 @@ from torch import Tensor
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.kernels import distributions as kernels
+from coterie.kernels import switch
 from coterie.math.choices import mask_logits
 
 
@@ -54,6 +56,10 @@ def log_prob_and_entropy(
         log_std: [.., C] or [C]; None without numbers.
         mask: [.., sum A] bool; masked choices do not contribute to the entropy. None: all are available.
     """
+    if switch.on and action.discrete is not None and not spec.continuous:
+        fused = kernels.categorical(params, mask, action.discrete, spec.choices)
+        if fused is not None:
+            return fused
     log_prob: Tensor | None = None
     entropy: Tensor | None = None
     for k, log_p in enumerate(component_log_probs(spec, params, mask)):

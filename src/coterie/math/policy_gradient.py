@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.kernels import policy_gradient as kernels
+from coterie.kernels import switch
 from coterie.math.statistics import masked_mean, masked_moments
 
 EMAMoments = dict[str, Tensor]
@@ -85,6 +87,9 @@ def clipped_policy_loss(
     Returns:
         The loss, the estimated KL divergence, and the fraction of ratios outside the clip range, [] each.
     """
+    inputs = (log_prob, old_log_prob, advantage, valid)
+    if switch.on and (fused := kernels.clipped_policy_loss(*inputs, clip_eps)) is not None:
+        return fused
     log_ratio = log_prob - old_log_prob
     if valid is not None:  # other entries may hold anything, and must not reach exp
         log_ratio = torch.where(valid, log_ratio, 0.0)
@@ -124,6 +129,22 @@ def clipped_value_error(
         return error
     clipped = old_value + (value - old_value).clamp(-clip_eps, clip_eps)
     return torch.maximum(error, value_error(clipped, target, huber_delta))
+
+
+def clipped_value_loss(
+    value: Tensor,
+    old_value: Tensor,
+    target: Tensor,
+    valid: Tensor | None,
+    *,
+    clip_eps: float | None,
+    huber_delta: float | None,
+) -> Tensor:
+    """Returns the mean of `clipped_value_error` of values [.., K] over valid entries [..] (None: all) and signals."""
+    options = {"clip_eps": clip_eps, "huber_delta": huber_delta}
+    if switch.on and (fused := kernels.clipped_value_loss(value, old_value, target, valid, **options)) is not None:
+        return fused
+    return masked_mean(clipped_value_error(value, old_value, target, **options).mean(-1), valid)
 
 
 def initial_ema_moments(size: int, device: torch.device | str = "cpu") -> EMAMoments:

@@ -1,0 +1,62 @@
+"""Gradient norm, clipping and Adam over one flat tensor of parameters, in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+torch.library.define(
+    "coterie::adam_",
+    "(Tensor(a!) parameter, Tensor(b!) grad, Tensor(c!) average, Tensor(d!) square, Tensor(e!) norm, float[] options) "
+    "-> ()",
+)
+
+
+def adam_step(
+    flat: Tensor,
+    gradient: Tensor,
+    state: dict[str, Tensor],
+    max_grad_norm: float | None,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+) -> Tensor | None:
+    """Clips a gradient to a norm and takes one step of Adam with beta 0.9 and 0.999.
+
+    Args:
+        flat: Parameters [P].
+        gradient: Their gradient [P].
+        state: `step` [], `exp_avg` and `exp_avg_sq` [P], as `torch.optim.Adam` keeps them.
+        max_grad_norm: Largest norm of the gradient; None for no clipping.
+        lr: Learning rate.
+        weight_decay: Factor of the parameters that is added to the clipped gradient.
+        eps: Added to the denominator.
+
+    Returns:
+        The norm of the gradient before clipping []; None if there is no kernel for the type or the device.
+    """
+    if not native.is_supported(flat, gradient):
+        return None
+    state["step"] += 1
+    norm = flat.new_empty(())
+    torch.ops.coterie.adam_(
+        *(flat, gradient, state["exp_avg"], state["exp_avg_sq"], norm),
+        [float(x) for x in (lr, 0.9, 0.999, eps, weight_decay, max_grad_norm or 0.0, state["step"])],
+    )
+    return norm
+
+
+def _step(parameter, grad, average, square, norm, options):
+    sizes = native.integers(parameter.numel())
+    native.call("adam", parameter.dtype, sizes, native.reals(*options), parameter, grad, average, square, norm)
+
+
+torch.library.impl("coterie::adam_", "CPU", _step)
+
+
+@torch.library.register_fake("coterie::adam_")
+def _(parameter, grad, average, square, norm, options):
+    return None

@@ -1,0 +1,137 @@
+"""Masked categorical choices as operators: log-probabilities with entropies, and samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+torch.library.define(
+    "coterie::categorical", "(Tensor logits, Tensor? mask, Tensor action, int[] choices) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "coterie::categorical_backward",
+    "(Tensor log_prob_grad, Tensor entropy_grad, Tensor logits, Tensor? mask, Tensor action, int[] choices) -> Tensor",
+)
+torch.library.define(
+    "coterie::categorical_sample", "(Tensor logits, Tensor? mask, Tensor? noise, int[] choices) -> (Tensor, Tensor)"
+)
+
+
+def categorical(
+    logits: Tensor, mask: Tensor | None, action: Tensor, choices: tuple[int, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """Returns the log-probability of choices and the entropy in nats [..] each, summed over components.
+
+    Args:
+        logits: [.., sum A].
+        mask: [.., sum A] bool; None: all choices are available.
+        action: Index of the choice in each component [.., K] int64.
+        choices: Number of choices of each component.
+
+    Returns:
+        None if there is no kernel for the type or the device.
+    """
+    if not native.is_supported(logits):
+        return None
+    return torch.ops.coterie.categorical(logits, mask, action, choices)
+
+
+def sample_categorical(
+    logits: Tensor, mask: Tensor | None, noise: Tensor | None, choices: tuple[int, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """Returns choices [.., K] int64 and their log-probability [..], see `categorical`; not differentiable.
+
+    Args:
+        logits: [.., sum A].
+        mask: [.., sum A] bool; None: all choices are available.
+        noise: Gumbel noise [.., sum A]; None: the most likely choices.
+        choices: Number of choices of each component.
+    """
+    if not native.is_supported(logits) or torch.is_grad_enabled():
+        return None
+    return torch.ops.coterie.categorical_sample(logits, mask, noise, choices)
+
+
+def _sizes(logits: Tensor, choices: list[int]):
+    columns = logits.shape[-1]
+    return native.integers(logits.numel() // columns if columns else 0, columns, len(choices), columns, *choices)
+
+
+def _mask(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.contiguous()
+
+
+def _forward(logits, mask, action, choices):
+    logits = logits.contiguous()
+    log_prob, entropy = logits.new_empty(logits.shape[:-1]), logits.new_empty(logits.shape[:-1])
+    native.call(
+        "categorical",
+        logits.dtype,
+        *(_sizes(logits, choices), logits, _mask(mask), action.contiguous(), log_prob, entropy),
+    )
+    return log_prob, entropy
+
+
+def _backward(log_prob_grad, entropy_grad, logits, mask, action, choices):
+    logits = logits.contiguous()
+    grad = torch.empty_like(logits)
+    inputs = (_sizes(logits, choices), logits, _mask(mask), action.contiguous())
+    native.call(
+        "categorical_backward", logits.dtype, *inputs, log_prob_grad.contiguous(), entropy_grad.contiguous(), grad
+    )
+    return grad
+
+
+def _sample(logits, mask, noise, choices):
+    logits = logits.contiguous()
+    noise = None if noise is None else noise.contiguous()
+    action = logits.new_empty((*logits.shape[:-1], len(choices)), dtype=torch.int64)
+    log_prob = logits.new_empty(logits.shape[:-1])
+    native.call(
+        "categorical_sample", logits.dtype, *(_sizes(logits, choices), logits, _mask(mask), noise, action, log_prob)
+    )
+    return action, log_prob
+
+
+class _Categorical(torch.autograd.Function):
+    """The operator with its gradient by the logits."""
+
+    @staticmethod
+    def forward(ctx, logits, mask, action, choices):  # type: ignore[override]
+        with torch._C._AutoDispatchBelowAutograd():
+            out = torch.ops.coterie.categorical(logits, mask, action, choices)
+        ctx.save_for_backward(logits, mask, action)
+        ctx.choices = choices
+        return out
+
+    @staticmethod
+    def backward(ctx, log_prob_grad, entropy_grad):  # type: ignore[override]
+        logits, mask, action = ctx.saved_tensors
+        grad = torch.ops.coterie.categorical_backward(log_prob_grad, entropy_grad, logits, mask, action, ctx.choices)
+        return grad, None, None, None
+
+
+torch.library.impl("coterie::categorical", "CPU", _forward)
+torch.library.impl("coterie::categorical_backward", "CPU", _backward)
+torch.library.impl("coterie::categorical_sample", "CPU", _sample)
+torch.library.impl("coterie::categorical", "Autograd", _Categorical.apply)
+
+
+@torch.library.register_fake("coterie::categorical")
+def _(logits, mask, action, choices):
+    return logits.new_empty(logits.shape[:-1]), logits.new_empty(logits.shape[:-1])
+
+
+@torch.library.register_fake("coterie::categorical_backward")
+def _(log_prob_grad, entropy_grad, logits, mask, action, choices):
+    return logits.new_empty(logits.shape)
+
+
+@torch.library.register_fake("coterie::categorical_sample")
+def _(logits, mask, noise, choices):
+    return (
+        logits.new_empty((*logits.shape[:-1], len(choices)), dtype=torch.int64),
+        logits.new_empty(logits.shape[:-1]),
+    )

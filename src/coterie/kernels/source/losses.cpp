@@ -1,0 +1,147 @@
+// Losses of clipped policy gradients with their gradients, and Adam over flat buffers. Sums are in double precision,
+// over parts of fixed size in their order.
+#include "memory.hpp"
+
+namespace coterie {
+
+constexpr int64_t kPart = 2048;
+
+// Returns the sums over i < count of the numbers that `term` writes into three variables.
+struct Sums {
+  double a, b, c;
+};
+
+template <class F>
+Sums ordered_sums(int64_t count, int threads, F&& term) {
+  const int64_t parts = ceil_div(count, kPart);
+  Buffer<Sums> partial(parts);
+#pragma omp parallel for num_threads(threads) if (threads > 1 && parts > 1) schedule(static)
+  for (int64_t p = 0; p < parts; p++) {
+    Sums s{0, 0, 0};
+    for (int64_t i = p * kPart; i < count && i < (p + 1) * kPart; i++) term(i, s);
+    partial[p] = s;
+  }
+  Sums total{0, 0, 0};
+  for (int64_t p = 0; p < parts; p++) total.a += partial[p].a, total.b += partial[p].b, total.c += partial[p].c;
+  return total;
+}
+
+inline double count_valid(const bool* valid, int64_t count) {
+  if (valid == nullptr) return double(count);
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; i++) found += valid[i];
+  return double(found);
+}
+
+// out: loss, estimated KL divergence, fraction of ratios outside the clip range. grad: of the loss by log_prob.
+template <class T>
+void clipped_policy_loss(int64_t count, double clip_eps, const T* log_prob, const T* old_log_prob, const T* advantage,
+                         const bool* valid, T* out, T* grad, int threads) {
+  constexpr int W = kWidth<T>;
+  const double number = count_valid(valid, count), scale = 1 / (number > 1 ? number : 1);
+  const T low = T(1 - clip_eps), high = T(1 + clip_eps);
+  const Sums total = ordered_sums(ceil_div(count, W), threads, [&](int64_t block, Sums& s) {
+    const int64_t first = block * W, n = count - first < W ? count - first : W;
+    T log_ratio[W] = {};
+    for (int64_t i = 0; i < n; i++)
+      if (valid == nullptr || valid[first + i]) log_ratio[i] = log_prob[first + i] - old_log_prob[first + i];
+    const Vec<T> ratios = exp<T>(load<T>(log_ratio));
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t at = first + i;
+      if (valid != nullptr && !valid[at]) {
+        grad[at] = 0;
+        continue;
+      }
+      const T ratio = log_ratio[i] > Lanes<T>::kHigh ? std::numeric_limits<T>::infinity() : ratios[int(i)];
+      const T clipped = ratio < low ? low : ratio > high ? high : ratio;
+      const T free = ratio * advantage[at], bound = clipped * advantage[at];
+      s.a -= double(bound < free ? bound : free);
+      s.b += double(ratio - 1 - log_ratio[i]);
+      s.c += double(std::fabs(ratio - 1) > T(clip_eps));
+      grad[at] = bound < free ? T(0) : T(-scale) * free;
+    }
+  });
+  out[0] = T(total.a * scale), out[1] = T(total.b * scale), out[2] = T(total.c * scale);
+}
+
+// Half the squared error, or the Huber loss, and its derivative.
+template <class T>
+inline T value_error(T difference, double huber_delta, T* derivative) {
+  const T size = std::fabs(difference), delta = T(huber_delta);
+  if (huber_delta > 0 && size > delta) {
+    *derivative = difference > 0 ? delta : -delta;
+    return delta * (size - T(0.5) * delta);
+  }
+  *derivative = difference;
+  return T(0.5) * difference * difference;
+}
+
+// Values [count, signals]; valid [count]. Zero or negative `clip_eps` and `huber_delta` stand for none.
+template <class T>
+void clipped_value_loss(int64_t count, int64_t signals, double clip_eps, double huber_delta, const T* value,
+                        const T* old_value, const T* target, const bool* valid, T* out, T* grad, int threads) {
+  const double number = count_valid(valid, count), scale = 1 / ((number > 1 ? number : 1) * double(signals));
+  const Sums total = ordered_sums(count * signals, threads, [&](int64_t i, Sums& s) {
+    if (valid != nullptr && !valid[i / signals]) {
+      grad[i] = 0;
+      return;
+    }
+    T derivative, clipped_derivative;
+    T error = value_error<T>(value[i] - target[i], huber_delta, &derivative);
+    if (clip_eps > 0) {
+      const T eps = T(clip_eps), change = value[i] - old_value[i];
+      const bool inside = change >= -eps && change <= eps;
+      const T clipped = old_value[i] + (change < -eps ? -eps : change > eps ? eps : change);
+      const T other = value_error<T>(clipped - target[i], huber_delta, &clipped_derivative);
+      if (!inside) clipped_derivative = 0;
+      if (other > error || other != other) error = other, derivative = clipped_derivative;
+      else if (other == error) derivative = T(0.5) * (derivative + clipped_derivative);
+    }
+    s.a += double(error);
+    grad[i] = derivative * T(scale);
+  });
+  out[0] = T(total.a * scale);
+}
+
+// One step of Adam with the gradient clipped to a norm, in place; norm: the norm before clipping.
+template <class T>
+void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* square, T* norm, int threads) {
+  const double lr = s[0], beta1 = s[1], beta2 = s[2], eps = s[3], weight_decay = s[4], max_norm = s[5], step = s[6];
+  const Sums total = ordered_sums(count, threads, [&](int64_t i, Sums& sum) { sum.a += double(grad[i]) * double(grad[i]); });
+  norm[0] = T(std::sqrt(total.a));
+  T scale = 1;
+  if (max_norm > 0) {
+    scale = T(max_norm) / (norm[0] + T(1e-6));
+    if (scale > 1) scale = 1;
+  }
+  const T correction1 = T(1 - std::pow(beta1, step)), correction2 = T(std::sqrt(1 - std::pow(beta2, step)));
+  const T step_size = T(lr) / correction1, b1 = T(beta1), b2 = T(beta2);
+#pragma omp parallel for num_threads(threads) if (threads > 1 && count > 16 * kPart) schedule(static)
+  for (int64_t i = 0; i < count; i++) {
+    grad[i] *= scale;
+    const T g = grad[i] + T(weight_decay) * parameter[i];
+    average[i] += (1 - b1) * (g - average[i]);
+    square[i] = b2 * square[i] + (1 - b2) * g * g;
+    parameter[i] -= step_size * average[i] / (std::sqrt(square[i]) / correction2 + T(eps));
+  }
+}
+
+}  // namespace coterie
+
+#define COTERIE_LOSSES(T, SUFFIX)                                                                                      \
+  COTERIE_API void coterie_clipped_policy_loss_##SUFFIX(const int64_t* n, const double* s, const T* log_prob,          \
+                                                        const T* old_log_prob, const T* advantage, const bool* valid,  \
+                                                        T* out, T* grad, int threads) {                                \
+    coterie::clipped_policy_loss<T>(n[0], s[0], log_prob, old_log_prob, advantage, valid, out, grad, threads);         \
+  }                                                                                                                    \
+  COTERIE_API void coterie_clipped_value_loss_##SUFFIX(const int64_t* n, const double* s, const T* value,              \
+                                                       const T* old_value, const T* target, const bool* valid, T* out, \
+                                                       T* grad, int threads) {                                         \
+    coterie::clipped_value_loss<T>(n[0], n[1], s[0], s[1], value, old_value, target, valid, out, grad, threads);       \
+  }                                                                                                                    \
+  COTERIE_API void coterie_adam_##SUFFIX(const int64_t* n, const double* s, T* parameter, T* grad, T* average,         \
+                                         T* square, T* norm, int threads) {                                            \
+    coterie::adam<T>(n[0], s, parameter, grad, average, square, norm, threads);                                        \
+  }
+COTERIE_LOSSES(float, f32)
+COTERIE_LOSSES(double, f64)
