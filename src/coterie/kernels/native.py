@@ -68,4 +68,9 @@ def reals(*values: float) -> ctypes.Array[Any]:
 
 def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[Any]:
     """Returns an array of the tensors' addresses."""
-    return (ctypes.c_void_p * max(1, len(tensors)))(*[x.data_ptr() for x in tensors])
+    return addresses(*[x.data_ptr() for x in tensors])
+
+
+def addresses(*values: int | None) -> ctypes.Array[Any]:
+    """Returns an array of addresses; None stands for a null pointer."""
+    return (ctypes.c_void_p * max(1, len(values)))(*values)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState
+from coterie.kernels import recurrent as kernels
+from coterie.kernels import switch
 from coterie.nets.config import RNNKind
 from coterie.nets.initialization import orthogonal
 from coterie.nets.layers import tanh_
@@ -104,6 +106,11 @@ class GRU(_RecurrentLayer):
         self.recurrent_bias = nn.Parameter(torch.zeros(size) if sets is None else torch.zeros(sets, 1, size))
 
     def forward(self, x: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        if switch.on:
+            weights = (self.input_weight, self.weight)
+            fused = kernels.gru(x, first, hidden_state["h"], weights, self.bias, self.recurrent_bias)
+            if fused is not None:
+                return fused, {"h": fused[-1]}
         single_set = self.weight.ndim == 2 and not vmapped.get()
         if len(x) == 1 and single_set and not torch.is_grad_enabled():
             return self._step(x[0], first[0], hidden_state["h"])
@@ -131,6 +138,11 @@ class LSTM(_RecurrentLayer):
             self.bias[..., size : 2 * size] = 1.0
 
     def forward(self, x: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        if switch.on:
+            weights = (self.input_weight, self.weight)
+            fused = kernels.lstm(x, first, (hidden_state["h"], hidden_state["c"]), weights, self.bias)
+            if fused is not None:
+                return fused[0], {"h": fused[0][-1], "c": fused[1]}
         keep = (~first).unsqueeze(-1).to(x.dtype)
         inputs = (self._gate_inputs(x), keep, hidden_state["h"], hidden_state["c"], self.weight)
         if torch.is_grad_enabled():

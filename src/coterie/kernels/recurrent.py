@@ -1,0 +1,193 @@
+"""GRU and LSTM over sequences with resets as one operator each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+_LINE = 64  # bytes of a cache line, to which the units are padded
+_SAVED = {"gru": 4, "lstm": 6}
+"""Vectors of hidden units per timestep that the backward pass needs."""
+
+torch.library.define(
+    "coterie::gru",
+    "(Tensor x, Tensor first, Tensor h, Tensor weight, Tensor recurrent, Tensor bias, Tensor extra, bool save) "
+    "-> (Tensor, Tensor)",
+)
+torch.library.define(
+    "coterie::lstm",
+    "(Tensor x, Tensor first, Tensor h, Tensor c, Tensor weight, Tensor recurrent, Tensor bias, bool save) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+_GRADIENT = "Tensor out, Tensor saved, Tensor grad, Tensor? c_grad, bool needs_x) -> Tensor[]"
+for _kind, _extra in (("gru", "Tensor extra, "), ("lstm", "")):
+    torch.library.define(
+        f"coterie::{_kind}_backward",
+        f"(Tensor x, Tensor first, Tensor h, Tensor weight, Tensor recurrent, Tensor bias, {_extra}{_GRADIENT}",
+    )
+
+
+def gru(
+    x: Tensor, first: Tensor, h: Tensor, weights: tuple[Tensor, Tensor], bias: Tensor, recurrent_bias: Tensor
+) -> Tensor | None:
+    """Hidden states [T, .., M, H] of a GRU, see `coterie.nets.recurrent`.
+
+        r, z = sigmoid(x W + b + h' U);  n = tanh(x W_n + b_n + r (h' U_n + c));  h = n + z (h' - n)
+
+    Args:
+        x: Inputs [T, M, D], or [T, G, M, D] with G sets of parameters.
+        first: [T, .., M] bool, True where the hidden state is reset before the timestep.
+        h: Hidden state before the sequence [.., M, H].
+        weights: W [.., D, 3H] and U [.., H, 3H], gates in the order r, z, n.
+        bias: b [3H] or [G, 1, 3H].
+        recurrent_bias: c [H] or [G, 1, H].
+
+    Returns:
+        None if there is no kernel for the types or the device.
+    """
+    if not native.is_supported(x, h, *weights, bias, recurrent_bias):
+        return None
+    return torch.ops.coterie.gru(x, first, h, *weights, bias, recurrent_bias, torch.is_grad_enabled())[0]
+
+
+def lstm(
+    x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], weights: tuple[Tensor, Tensor], bias: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Hidden states [T, .., M, H] of an LSTM and its last cell state [.., M, H], see `coterie.nets.recurrent`.
+
+        i, f, o = sigmoid(x W + b + h' U);  g = tanh(..);  c = f c' + i g;  h = o tanh(c)
+
+    Args:
+        x: Inputs [T, M, D], or [T, G, M, D] with G sets of parameters.
+        first: [T, .., M] bool, True where the hidden state is reset before the timestep.
+        state: h and c before the sequence [.., M, H].
+        weights: W [.., D, 4H] and U [.., H, 4H], gates in the order i, f, o, g.
+        bias: b [4H] or [G, 1, 4H].
+
+    Returns:
+        None if there is no kernel for the types or the device.
+    """
+    if not native.is_supported(x, *state, *weights, bias):
+        return None
+    out, last_c, _ = torch.ops.coterie.lstm(x, first, *state, *weights, bias, torch.is_grad_enabled())
+    return out, last_c
+
+
+def _sizes(x: Tensor, h: Tensor):
+    return native.integers(len(x), 1 if x.ndim == 3 else x.shape[1], *x.shape[-2:], h.shape[-1])
+
+
+def _saved(kind: str, x: Tensor, h: Tensor, save: bool) -> Tensor:
+    """Returns the tensor for what the backward pass needs."""
+    lanes = _LINE // x.element_size()
+    units = (h.shape[-1] + lanes - 1) // lanes * lanes
+    return x.new_empty((*x.shape[:-1], _SAVED[kind] * units) if save else 0)
+
+
+def _contiguous(*tensors: Tensor) -> list[Tensor]:
+    return [x.contiguous() for x in tensors]
+
+
+def _gru(x, first, h, weight, recurrent, bias, extra, save):
+    x, first, h, weight, recurrent, bias, extra = _contiguous(x, first, h, weight, recurrent, bias, extra)
+    out, saved = x.new_empty(*x.shape[:-1], h.shape[-1]), _saved("gru", x, h, save)
+    parameters = (weight, recurrent, bias, extra)
+    native.call(
+        "gru_forward", x.dtype, _sizes(x, h), x, first, h, None, *parameters, out, None, saved if save else None
+    )
+    return out, saved
+
+
+def _lstm(x, first, h, c, weight, recurrent, bias, save):
+    x, first, h, c, weight, recurrent, bias = _contiguous(x, first, h, c, weight, recurrent, bias)
+    out, last_c, saved = x.new_empty(*x.shape[:-1], h.shape[-1]), torch.empty_like(c), _saved("lstm", x, h, save)
+    parameters = (weight, recurrent, bias, None)
+    native.call(
+        "lstm_forward", x.dtype, _sizes(x, h), x, first, h, c, *parameters, out, last_c, saved if save else None
+    )
+    return out, last_c, saved
+
+
+def _gru_backward(x, first, h, weight, recurrent, bias, extra, out, saved, grad, c_grad, needs_x):
+    x, first, h, weight, recurrent, bias, extra, grad = _contiguous(x, first, h, weight, recurrent, bias, extra, grad)
+    found = [x.new_empty(p.shape) for p in (x, h, weight, recurrent, bias, extra)]
+    x_grad, h_grad, *others = [g.data_ptr() for g in found]
+    pointers = native.addresses(x_grad if needs_x else None, h_grad, None, *others)
+    inputs = (_sizes(x, h), x, first, h, weight, recurrent, bias, extra)
+    native.call("gru_backward", x.dtype, *inputs, out, saved, grad, None, pointers)
+    return found
+
+
+def _lstm_backward(x, first, h, weight, recurrent, bias, out, saved, grad, c_grad, needs_x):
+    x, first, h, weight, recurrent, bias, grad, c_grad = _contiguous(x, first, h, weight, recurrent, bias, grad, c_grad)
+    found = [x.new_empty(p.shape) for p in (x, h, h, weight, recurrent, bias)]
+    x_grad, *others = [g.data_ptr() for g in found]
+    pointers = native.addresses(x_grad if needs_x else None, *others, None)
+    inputs = (_sizes(x, h), x, first, h, weight, recurrent, bias, None)
+    native.call("lstm_backward", x.dtype, *inputs, out, saved, grad, c_grad, pointers)
+    return found
+
+
+class _Gru(torch.autograd.Function):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, first, h, weight, recurrent, bias, extra, save):  # type: ignore[override]
+        with torch._C._AutoDispatchBelowAutograd():
+            out, saved = torch.ops.coterie.gru(x, first, h, weight, recurrent, bias, extra, save)
+        ctx.save_for_backward(x, first, h, weight, recurrent, bias, extra, out, saved)
+        ctx.mark_non_differentiable(saved)
+        return out, saved
+
+    @staticmethod
+    def backward(ctx, grad, _):  # type: ignore[override]
+        needs_x = ctx.needs_input_grad[0]
+        x, h, *parameters = torch.ops.coterie.gru_backward(*ctx.saved_tensors, grad, None, needs_x)
+        return x if needs_x else None, None, h, *parameters, None
+
+
+class _Lstm(torch.autograd.Function):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, first, h, c, weight, recurrent, bias, save):  # type: ignore[override]
+        with torch._C._AutoDispatchBelowAutograd():
+            out, last_c, saved = torch.ops.coterie.lstm(x, first, h, c, weight, recurrent, bias, save)
+        ctx.save_for_backward(x, first, h, weight, recurrent, bias, out, saved)
+        ctx.mark_non_differentiable(saved)
+        return out, last_c, saved
+
+    @staticmethod
+    def backward(ctx, grad, c_grad, _):  # type: ignore[override]
+        needs_x = ctx.needs_input_grad[0]
+        x, h, c, *parameters = torch.ops.coterie.lstm_backward(*ctx.saved_tensors, grad, c_grad, needs_x)
+        return x if needs_x else None, None, h, c, *parameters, None
+
+
+for _name, _function in (("gru", _gru), ("gru_backward", _gru_backward), ("lstm", _lstm)):
+    torch.library.impl(f"coterie::{_name}", "CPU", _function)
+torch.library.impl("coterie::lstm_backward", "CPU", _lstm_backward)
+torch.library.impl("coterie::gru", "Autograd", _Gru.apply)
+torch.library.impl("coterie::lstm", "Autograd", _Lstm.apply)
+
+
+@torch.library.register_fake("coterie::gru")
+def _(x, first, h, weight, recurrent, bias, extra, save):
+    return x.new_empty(*x.shape[:-1], h.shape[-1]), _saved("gru", x, h, save)
+
+
+@torch.library.register_fake("coterie::lstm")
+def _(x, first, h, c, weight, recurrent, bias, save):
+    return x.new_empty(*x.shape[:-1], h.shape[-1]), x.new_empty(h.shape), _saved("lstm", x, h, save)
+
+
+@torch.library.register_fake("coterie::gru_backward")
+def _(x, first, h, weight, recurrent, bias, extra, out, saved, grad, c_grad, needs_x):
+    return [x.new_empty(p.shape) for p in (x, h, weight, recurrent, bias, extra)]
+
+
+@torch.library.register_fake("coterie::lstm_backward")
+def _(x, first, h, weight, recurrent, bias, out, saved, grad, c_grad, needs_x):
+    return [x.new_empty(p.shape) for p in (x, h, h, weight, recurrent, bias)]
