@@ -184,44 +184,74 @@ struct SequenceGradients {
   T *x, *h, *c, *weights, *recurrent, *bias, *extra;  // x may be null
 };
 
+constexpr int64_t kSteps = 4;  // timesteps whose weight gradients are added at once, which spares memory traffic
+
+// Working memory of `recurrent_backward_block`: some numbers of the last kSteps timesteps, and of one.
+template <class T, class Cell>
+struct BackwardWork {
+  Buffer<T> d_gates, d_products, before, x, d_x, d_h, d_before, d_c;
+  BackwardWork(const Sequences<T>& s, const Packed<T, Cell>& p)
+      : d_gates(kSteps * s.block() * p.width),
+        d_products(Cell::kSeparate ? kSteps * s.block() * p.width : 0),
+        before(kSteps * s.block() * p.units),
+        x(kSteps * s.block() * s.inputs),
+        d_x(kSteps * s.block() * padded<T>(s.inputs)),
+        d_h(s.block() * p.units),
+        d_before(s.block() * p.units),
+        d_c(s.block() * p.units) {}
+  T* products() const { return Cell::kSeparate ? d_products.get() : d_gates.get(); }
+};
+
+// Adds the gradients of the parameters over some timesteps, t and later, and writes those of the inputs.
+template <class T, class Cell>
+void add_gradients(const Sequences<T>& s, const Packed<T, Cell>& p, int64_t t, int64_t steps, int64_t g, int64_t m,
+                   int64_t count, const T* transposed, const BackwardWork<T, Cell>& work, T* x_grad, T* sums) {
+  const int64_t units = p.units, inputs = padded<T>(s.inputs), rows = steps * count;
+  const T *d_gates = work.d_gates, *d_products = work.products();
+  for (int64_t k = 0; k < steps; k++)
+    copy_rows(s.x + s.row(t + steps - 1 - k, g, m) * s.inputs, s.inputs, count, s.inputs,
+              work.x.get() + k * count * s.inputs, s.inputs);
+  add_outer<T>(work.x, s.inputs, d_gates, p.width, rows, s.inputs, p.width, sums, p.width);
+  add_outer<T>(work.before, units, d_products, p.width, rows, s.units, p.width, sums + p.x_size, p.width);
+  add_rows(d_gates, p.width, rows, p.width, sums + p.x_size + p.h_size);
+  if (Cell::kSeparate) add_rows(d_products + p.width - units, p.width, rows, units, sums + p.size - units);
+  if (x_grad == nullptr) return;
+  product<T>(d_gates, p.width, transposed, inputs, rows, p.width, inputs, work.d_x, inputs, Start::kZero);
+  for (int64_t k = 0; k < steps; k++)
+    copy_rows(work.d_x.get() + k * count * inputs, inputs, count, s.inputs,
+              x_grad + s.row(t + steps - 1 - k, g, m) * s.inputs, s.inputs);
+}
+
 // One block of rows backward through time; adds to `sums`: inputs, hidden state, bias of gates, bias of products.
 template <class T, class Cell>
 void recurrent_backward_block(const Sequences<T>& s, const Packed<T, Cell>& p, int64_t g, int64_t m, int64_t count,
                               const T* transposed, const T* h, const T* out, const T* saved, const T* d_out,
-                              const T* d_last_c, const SequenceGradients<T>& grads, T* sums, T* work) {
-  const int64_t units = p.units, inputs = padded<T>(s.inputs), block = s.block();
-  T *d_gates = work, *d_products = d_gates + block * p.width, *before = d_products + block * p.width;
-  T *d_h = before + block * units, *d_before = d_h + block * units, *d_c = d_before + block * units;
-  T* d_x = d_c + block * units;
-  if (!Cell::kSeparate) d_products = d_gates;
-  std::memset(d_before, 0, size_t(block * units) * sizeof(T));
-  if (Cell::kHasCell) pad_rows(d_last_c + (g * s.rows + m) * s.units, s.units, count, s.units, d_c, units);
+                              const T* d_last_c, const SequenceGradients<T>& grads, T* sums,
+                              const BackwardWork<T, Cell>& work) {
+  const int64_t units = p.units, inputs = padded<T>(s.inputs), start = (g * s.rows + m) * s.units;
+  T *d_h = work.d_h, *d_before = work.d_before, *d_c = work.d_c;
+  std::memset(d_before, 0, size_t(count * units) * sizeof(T));
+  if (Cell::kHasCell) pad_rows(d_last_c + start, s.units, count, s.units, d_c, units);
   for (int64_t t = s.steps - 1; t >= 0; t--) {
-    const int64_t at = s.row(t, g, m);
-    const T* previous = t == 0 ? h + (g * s.rows + m) * s.units : out + s.row(t - 1, g, m) * s.units;
-    pad_rows(previous, s.units, count, s.units, before, units);
+    const int64_t at = s.row(t, g, m), slot = (s.steps - 1 - t) % kSteps;
+    T *before = work.before + slot * count * units, *d_gates = work.d_gates + slot * count * p.width;
+    T* d_products = work.products() + slot * count * p.width;
+    pad_rows(t == 0 ? h + start : out + s.row(t - 1, g, m) * s.units, s.units, count, s.units, before, units);
     masked_state(s, t, g, m, count, units, before);
     pad_rows(d_out + at * s.units, s.units, count, s.units, d_h, units);
     for (int64_t i = 0; i < count * units; i++) d_h[i] += d_before[i];
     for (int64_t r = 0; r < count; r++)
       Cell::backward(units, saved + (at + r) * Cell::kSaved * units, before + r * units, nullptr, d_h + r * units,
                      d_c + r * units, d_gates + r * p.width, d_products + r * p.width, d_before + r * units);
-    add_outer(s.x + at * s.inputs, s.inputs, d_gates, p.width, count, s.inputs, p.width, sums, p.width);
-    add_outer(before, units, d_products, p.width, count, s.units, p.width, sums + p.x_size, p.width);
-    add_rows(d_gates, p.width, count, p.width, sums + p.x_size + p.h_size);
-    if (Cell::kSeparate)
-      add_rows(d_products + p.width - units, p.width, count, units, sums + p.size - units);
-    if (grads.x != nullptr) {
-      product(d_gates, p.width, transposed, inputs, count, p.width, inputs, d_x, inputs, Start::kZero);
-      copy_rows(d_x, inputs, count, s.inputs, grads.x + at * s.inputs, s.inputs);
-    }
     product(d_products, p.width, transposed + p.width * inputs, units, count, p.width, units, d_before, units,
             Start::kAdd);
     masked_state(s, t, g, m, count, units, d_before);
     if (Cell::kHasCell) masked_state(s, t, g, m, count, units, d_c);
+    if (slot == kSteps - 1 || t == 0)
+      add_gradients(s, p, t, slot + 1, g, m, count, transposed, work, grads.x, sums);
   }
-  copy_rows(d_before, units, count, s.units, grads.h + (g * s.rows + m) * s.units, s.units);
-  if (Cell::kHasCell) copy_rows(d_c, units, count, s.units, grads.c + (g * s.rows + m) * s.units, s.units);
+  copy_rows(d_before, units, count, s.units, grads.h + start, s.units);
+  if (Cell::kHasCell) copy_rows(d_c, units, count, s.units, grads.c + start, s.units);
 }
 
 template <class T, class Cell>
@@ -239,7 +269,7 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
   }
 #pragma omp parallel num_threads(threads) if (threads > 1 && s.sets * groups > 1)
   {
-    Buffer<T> work(block * (2 * p.width + 4 * units + inputs));
+    const BackwardWork<T, Cell> work(s, p);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.sets * groups; task++) {
       const int64_t g = task / groups, start = task % groups * s.together() * block;
@@ -248,7 +278,7 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
       for (int64_t m = start; m < start + s.together() * block && m < s.rows; m += block)
         recurrent_backward_block<T, Cell>(s, p, g, m, s.rows - m < block ? s.rows - m : block,
                                           transposed + g * transposed_size, h, out, saved, d_out, d_last_c, grads, mine,
-                                          work.get());
+                                          work);
     }
   }
   const int64_t columns = Cell::kGates * s.units;
