@@ -15,6 +15,7 @@ import torch
 import tinyruns
 from coterie.commands import train as training
 from coterie.envs.external.workers import processes
+from coterie.kernels import switch
 from places import ROOT
 
 LONGEST = [
@@ -83,6 +84,23 @@ def _without_curves() -> Generator[None, None, None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "draw_curves", tinyruns.draw_nothing)
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kernels", choices=("on", "off"), default="off", help="what kernels=auto stands for")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    switch.AUTO_IS_ON = config.getoption("--kernels") == "on"
+    switch.configure("auto")
+
+
+@pytest.fixture(params=["off", "on"])
+def kernels(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """Runs a test without and with the fused kernels."""
+    switch.configure(request.param)
+    yield
+    switch.configure("auto")
 
 
 @pytest.fixture

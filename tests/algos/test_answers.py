@@ -180,13 +180,14 @@ KINDS = list(itertools.product(Everything.KINDS, ("none", "gru", "lstm")))
 def test_each_policy_ratio_of_the_first_epoch_is_one(module, kind, rnn, monkeypatch):
     """For each valid sample. In the control, one old log-probability differs by 1e-4."""
     ratios = []
-    surrogate = policy_gradient.clipped_surrogate
+    policy_loss = policy_gradient.clipped_policy_loss
 
-    def spy(ratio, *rest):
-        ratios.append(ratio.detach() - 1)
-        return surrogate(ratio, *rest)
+    def spy(log_prob, old_log_prob, advantage, valid, **options):
+        difference = (log_prob - old_log_prob).detach()
+        ratios.append((difference if valid is None else difference.where(valid, 0)).exp() - 1)
+        return policy_loss(log_prob, old_log_prob, advantage, valid, **options)
 
-    monkeypatch.setattr(policy_gradient, "clipped_surrogate", spy)
+    monkeypatch.setattr(module, "clipped_policy_loss", spy)
     build = ppo_learner if module is ppo else poca_learner
     settings = {"rnn": rnn, "rnn_size": 8, "sequence_length": 4 if rnn != "none" else None}
     algorithm, collector = build(Everything(kind), epochs=1, num_minibatches=1, normalize_obs=True, **settings)

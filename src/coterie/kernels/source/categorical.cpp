@@ -12,10 +12,10 @@ struct Choices {
   const bool* mask;  // null: all are available
 };
 
-// log_p [count, columns] of some rows: the logarithm of the softmax of every component. Masked logits count as the
-// lowest finite number.
+// log_p and p [count, columns] of some rows: the logarithm of the softmax of every component, and the softmax. Masked
+// logits count as the lowest finite number.
 template <class T>
-void log_softmax(const Choices<T>& c, int64_t first, int64_t count, T* log_p, T* work) {
+void log_softmax(const Choices<T>& c, int64_t first, int64_t count, T* log_p, T* p) {
   constexpr T lowest = std::numeric_limits<T>::lowest();
   constexpr int W = kWidth<T>;
   const int64_t total = count * c.columns;
@@ -30,25 +30,18 @@ void log_softmax(const Choices<T>& c, int64_t first, int64_t count, T* log_p, T*
       for (int64_t j = 0; j < c.sizes[k]; j++) row[j] -= highest;
     }
   }
-  for (int64_t i = 0; i < total; i += W) store<T>(work + i, exp<T>(load<T>(log_p + i)));
-  for (int64_t r = 0; r < count; r++) {
-    T *row = log_p + r * c.columns, *e = work + r * c.columns;
-    for (int64_t k = 0; k < c.components; row += c.sizes[k], e += c.sizes[k++]) {
-      T sum = 0;
-      for (int64_t j = 0; j < c.sizes[k]; j++) sum += row[j] < Lanes<T>::kLow ? T(0) : e[j];
-      const T log_sum = std::log(sum);
-      for (int64_t j = 0; j < c.sizes[k]; j++) row[j] -= log_sum;
-    }
-  }
-}
-
-// exp of log-probabilities, 0 below the range of the vector function.
-template <class T>
-void probabilities(const T* log_p, int64_t total, T* p) {
-  constexpr int W = kWidth<T>;
   for (int64_t i = 0; i < total; i += W) {
     const Vec<T> x = load<T>(log_p + i);
     store<T>(p + i, x < fill<T>(Lanes<T>::kLow) ? fill<T>(0) : exp<T>(x));
+  }
+  for (int64_t r = 0; r < count; r++) {
+    T *row = log_p + r * c.columns, *e = p + r * c.columns;
+    for (int64_t k = 0; k < c.components; row += c.sizes[k], e += c.sizes[k++]) {
+      T sum = 0;
+      for (int64_t j = 0; j < c.sizes[k]; j++) sum += e[j];
+      const T log_sum = std::log(sum), scale = 1 / sum;
+      for (int64_t j = 0; j < c.sizes[k]; j++) row[j] -= log_sum, e[j] *= scale;
+    }
   }
 }
 
@@ -74,7 +67,6 @@ template <class T>
 void evaluate(const Choices<T>& c, const int64_t* action, T* log_prob, T* entropy, int threads) {
   for_batches(c, threads, [&](int64_t first, int64_t count, T* log_p, T* p) {
     log_softmax(c, first, count, log_p, p);
-    probabilities(log_p, count * c.columns, p);
     for (int64_t r = 0; r < count; r++) {
       T chosen = 0, spread = 0;
       const T *row = log_p + r * c.columns, *q = p + r * c.columns;
@@ -92,7 +84,6 @@ void evaluate_backward(const Choices<T>& c, const int64_t* action, const T* log_
                        T* logits_grad, int threads) {
   for_batches(c, threads, [&](int64_t first, int64_t count, T* log_p, T* p) {
     log_softmax(c, first, count, log_p, p);
-    probabilities(log_p, count * c.columns, p);
     for (int64_t r = 0; r < count; r++) {
       const T d_log_prob = log_prob_grad[first + r], d_entropy = entropy_grad[first + r];
       int64_t at = r * c.columns;

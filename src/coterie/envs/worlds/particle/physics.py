@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coterie.kernels.particle import ParticleConstants, particle_step
+
 Variant = Literal["mpe2", "openai"]
 
 DT = 0.1
@@ -174,6 +176,7 @@ class Physics:
             i: body.speed_parameter for i, body in enumerate(bodies[: self.movers]) if body.speed_parameter
         }
         self._constants: dict[tuple[torch.device, torch.dtype], _Constants] = {}
+        self._kernel_constants: dict[tuple[torch.device, torch.dtype], ParticleConstants] = {}
 
     def constants(self, like: Tensor) -> _Constants:
         """Returns the constants on the device and in the precision of `like`."""
@@ -245,6 +248,49 @@ class Physics:
             vel = vel * (limit / torch.hypot(vel[0], vel[1])).clamp_(max=1)
         applied_vel = self.layout.part(flat, "vel") if self.variant == "mpe2" else vel
         return torch.add(self.layout.part(flat, "moving"), applied_vel, alpha=DT), vel
+
+    def fused_step(
+        self,
+        flat: Tensor,
+        coasting_velocity: Tensor,
+        thrust: Tensor,
+        *,
+        messages: Tensor | None,
+        scale: Tensor | None,
+        damping: Tensor | None,
+    ) -> tuple[Tensor, PairDistances, Tensor] | None:
+        """Does the work of `move`, `measure` and `coasting_velocity` in one kernel; arguments as there.
+
+        Returns:
+            The next state [F, B], its distances without offsets, and the next coasting velocity [2, M, B]. None if
+            there is no kernel for the type or the device.
+        """
+        key = (flat.device, flat.dtype)
+        if key not in self._kernel_constants:
+            self._kernel_constants[key] = self._make_kernel_constants(flat)
+        constants = self._kernel_constants[key]
+        found = particle_step(
+            constants, flat, coasting_velocity, thrust, messages=messages, scale=scale, damping=damping
+        )
+        if found is None:
+            return None
+        after, distance, penetration, coasting = found
+        return after, PairDistances(flat[:0], distance, penetration if self.contacts else None), coasting
+
+    def _make_kernel_constants(self, like: Tensor) -> ParticleConstants:
+        constants = self.constants(like)
+        inverse_mass = [1 / body.mass for body in self.bodies[: self.movers]]
+        return ParticleConstants(
+            movers=self.movers,
+            resting=len(self.bodies) - self.movers,
+            messages=math.prod(self.layout.shapes["comm"]),
+            pairs=self._pairs,
+            contact_distance=constants.contact_distance,
+            inverse_mass=torch.tensor(inverse_mass, dtype=torch.float64).to(like),
+            max_speed=constants.max_speed if self._has_speed_limit else None,
+            numbers=(DT, 1 - DAMPING, DT * CONTACT_FORCE * CONTACT_MARGIN, 1 / CONTACT_MARGIN, _MIN_DISTANCE),
+            velocity_first=self.variant == "mpe2",
+        )
 
     def measure(self, flat: Tensor) -> PairDistances:
         """Measures offsets and distances of all pairs, and the penetration of contacts."""

@@ -19,11 +19,12 @@ from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.drawing.colors import PALETTE
 from coterie.envs.worlds.drawing.scene import Disc, Message, Scene
-from coterie.envs.worlds.particle.physics import DT, Physics, Variant
+from coterie.envs.worlds.particle.physics import DT, PairDistances, Physics, Variant
 from coterie.envs.worlds.particle.physics_parameters import COMMON_PARAMETERS, scale_positions
 from coterie.envs.worlds.particle.render import draw_scene
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.world import Observation, Outcome, State, World
+from coterie.kernels import switch
 
 Actions = Literal["discrete", "continuous"]
 DiscOverrides = Mapping[str, Mapping[str, Any]]
@@ -150,8 +151,27 @@ class ParticleWorld(World):
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         # Both are transposed views of contiguous [.., B] memory except after loading. Equal layouts give equal bits.
         flat, coasting = state["flat"].T.contiguous(), state["coasting_velocity"].permute(1, 2, 0).contiguous()
+        flat, distances, coasting = self._advance(state, flat, coasting, action, noise)
+        outcome = self.outcome(Transition(flat, distances, state, self.physics))
+        reward = outcome.reward.T
+        returns = state["returns"] + reward
+        return (
+            {**state, "flat": flat.T, "coasting_velocity": coasting.permute(2, 0, 1), "returns": returns},
+            Outcome(reward=reward, terminated=outcome.terminated, metrics=lambda: outcome.metrics(returns.T)),
+        )
+
+    def _advance(
+        self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None
+    ) -> tuple[Tensor, PairDistances, Tensor]:
+        """Returns the next state [F, B], its distances, and its velocity after damping and contact [2, M, B]."""
         thrust, comm = self._decode_actions(action, flat)
-        moving, vel = self.physics.move(flat, coasting, thrust, self.physics.scale(state))
+        scale, damping = self.physics.scale(state), state.get("damping")
+        if switch.on and self.scenario.walls is None and self.scenario.events is None:
+            messages = comm[0] if comm else None
+            fused = self.physics.fused_step(flat, coasting, thrust, messages=messages, scale=scale, damping=damping)
+            if fused is not None:
+                return fused
+        moving, vel = self.physics.move(flat, coasting, thrust, scale)
         if self.scenario.walls is not None:
             moving, vel = self._bounce_off_walls(moving, vel)
         unchanged = flat[self.physics.layout.slices["rest"].start :]
@@ -160,14 +180,7 @@ class ParticleWorld(World):
             parts = self.physics.layout.split(flat)
             flat = self.physics.layout.join(parts | self.scenario.events(parts, noise.T))
         distances = self.physics.measure(flat)
-        outcome = self.outcome(Transition(flat, distances, state, self.physics))
-        coasting = self.physics.coasting_velocity(vel, distances, state.get("damping"))
-        reward = outcome.reward.T
-        returns = state["returns"] + reward
-        return (
-            {**state, "flat": flat.T, "coasting_velocity": coasting.permute(2, 0, 1), "returns": returns},
-            Outcome(reward=reward, terminated=outcome.terminated, metrics=lambda: outcome.metrics(returns.T)),
-        )
+        return flat, distances, self.physics.coasting_velocity(vel, distances, damping)
 
     def observe(self, state: State) -> Observation:
         flat = state["flat"]
