@@ -95,14 +95,6 @@ def pytest_configure(config: pytest.Config) -> None:
     switch.configure("auto")
 
 
-@pytest.fixture(params=["off", "on"])
-def kernels(request: pytest.FixtureRequest) -> Generator[None, None, None]:
-    """Runs a test without and with the fused kernels."""
-    switch.configure(request.param)
-    yield
-    switch.configure("auto")
-
-
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enables the curves of runs."""

@@ -1,0 +1,157 @@
+// Calls every kernel on odd shapes with buffers of exactly the right size, for the address and undefined-behavior
+// sanitizers: `.ci/sanitize-kernels`. Results are checked in Python; here only that no access is out of bounds.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#define DECLARE(T, S)                                                                                                  \
+  extern "C" {                                                                                                         \
+  void coterie_mlp_forward_##S(const int64_t*, const T*, const T* const*, const T* const*, const T* const*,            \
+                               const T* const*, T*, T*, int);                                                          \
+  void coterie_mlp_backward_##S(const int64_t*, const T*, const T* const*, const T* const*, const T* const*, const T*, \
+                                T*, T*, T* const*, T* const*, T* const*, T* const*, int);                              \
+  void coterie_gru_forward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,          \
+                               const T*, const T*, T*, T*, T*, int);                                                   \
+  void coterie_gru_backward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,         \
+                                const T*, const T*, const T*, const T*, const T*, T* const*, int);                     \
+  void coterie_lstm_forward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,         \
+                                const T*, const T*, T*, T*, T*, int);                                                  \
+  void coterie_lstm_backward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,        \
+                                 const T*, const T*, const T*, const T*, const T*, T* const*, int);                    \
+  void coterie_categorical_##S(const int64_t*, const T*, const bool*, const int64_t*, T*, T*, int);                    \
+  void coterie_categorical_backward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T*, const T*, T*, \
+                                        int);                                                                          \
+  void coterie_categorical_sample_##S(const int64_t*, const T*, const bool*, const T*, int64_t*, T*, int);             \
+  void coterie_clipped_policy_loss_##S(const int64_t*, const double*, const T*, const T*, const T*, const bool*, T*,   \
+                                       T*, int);                                                                       \
+  void coterie_clipped_value_loss_##S(const int64_t*, const double*, const T*, const T*, const T*, const bool*, T*,    \
+                                      T*, int);                                                                        \
+  void coterie_adam_##S(const int64_t*, const double*, T*, T*, T*, T*, T*, int);                                       \
+  void coterie_particle_step_##S(const int64_t*, const double*, const T*, const T*, const T*, const T*, const T*,      \
+                                 const T*, const T*, const T*, const T*, T*, T*, T*, T*, int);                         \
+  }
+DECLARE(float, f32)
+DECLARE(double, f64)
+
+namespace {
+
+int64_t line(int64_t n, int64_t size) { return (n * size + 63) / 64 * 64 / size; }
+
+// Heap memory of exactly n numbers, so that the sanitizer sees every access beyond them.
+template <class T>
+struct Block {
+  std::unique_ptr<T[]> data;
+  explicit Block(int64_t n, double scale = 1) : data(new T[size_t(n)]) {
+    for (int64_t i = 0; i < n; i++) data[size_t(i)] = T(scale * std::sin(double(i) + 1));
+  }
+  operator T*() const { return data.get(); }
+};
+
+std::unique_ptr<bool[]> flags(int64_t n) {
+  std::unique_ptr<bool[]> found(new bool[size_t(n)]);
+  for (int64_t i = 0; i < n; i++) found[size_t(i)] = i % 3 != 1;
+  return found;
+}
+
+template <class T>
+struct Blocks {
+  std::vector<Block<T>> blocks;
+  std::vector<T*> pointers;
+  void add(int64_t n) { blocks.emplace_back(n), pointers.push_back(blocks.back()); }
+};
+
+}  // namespace
+
+#define CHECK(T, S)                                                                                                    \
+  void check_mlp_##S(int64_t sets, int64_t rows, std::vector<int64_t> widths, int64_t activated, int64_t activation,   \
+                     int64_t normed, int threads) {                                                                    \
+    const int64_t layers = int64_t(widths.size()) - 1;                                                                 \
+    std::vector<int64_t> n{sets, rows, layers, activated, activation, normed, rows * widths[0], widths[0]};            \
+    n.insert(n.end(), widths.begin(), widths.end());                                                                   \
+    Blocks<T> w, b, s, h, dw, db, ds, dh;                                                                              \
+    int64_t columns = 0;                                                                                               \
+    for (int64_t l = 0; l < layers; l++) {                                                                             \
+      const int64_t in = widths[size_t(l)], out = widths[size_t(l) + 1];                                               \
+      w.add(sets * in * out), dw.add(sets * in * out), b.add(sets * out), db.add(sets * out);                          \
+      if (l < activated) columns += line(out, sizeof(T));                                                              \
+    }                                                                                                                  \
+    for (int64_t l = 0; normed && l <= activated; l++)                                                                 \
+      for (Blocks<T>* x : {&s, &h, &ds, &dh}) x->add(sets * widths[size_t(l)]);                                        \
+    Block<T> x(sets * rows * widths[0]), dx(sets * rows * widths[0]), out(sets * rows * widths.back());                \
+    Block<T> saved(sets * ((rows + 47) / 48) * 48 * columns);                                                          \
+    for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(saved)})                                                 \
+      coterie_mlp_forward_##S(n.data(), x, w.pointers.data(), b.pointers.data(), s.pointers.data(), h.pointers.data(), \
+                              out, keep, threads);                                                                     \
+    for (T* grad : {static_cast<T*>(nullptr), static_cast<T*>(dx)})                                                    \
+      coterie_mlp_backward_##S(n.data(), x, w.pointers.data(), s.pointers.data(), h.pointers.data(), out, saved, grad, \
+                               dw.pointers.data(), db.pointers.data(), ds.pointers.data(), dh.pointers.data(),         \
+                               threads);                                                                               \
+  }                                                                                                                    \
+  void check_recurrent_##S(bool lstm, int64_t t, int64_t g, int64_t m, int64_t d, int64_t h, int threads) {            \
+    const std::vector<int64_t> n{t, g, m, d, h};                                                                       \
+    const int64_t gates = lstm ? 4 : 3, units = line(h, sizeof(T)), kept = lstm ? 6 : 4;                               \
+    Block<T> x(t * g * m * d), h0(g * m * h), c0(g * m * h), w(g * d * gates * h), u(g * h * gates * h);               \
+    Block<T> b(g * gates * h), extra(g * h), out(t * g * m * h), c(g * m * h), saved(t * g * m * kept * units);        \
+    Block<T> dx(t * g * m * d), dh(g * m * h), dc(g * m * h), dw(g * d * gates * h), du(g * h * gates * h);            \
+    Block<T> db(g * gates * h), de(g * h), grad(t * g * m * h);                                                        \
+    const auto first = flags(t * g * m);                                                                               \
+    T* const grads[] = {dx, dh, dc, dw, du, db, de};                                                                   \
+    if (lstm) {                                                                                                        \
+      coterie_lstm_forward_##S(n.data(), x, first.get(), h0, c0, w, u, b, nullptr, out, c, saved, threads);            \
+      coterie_lstm_backward_##S(n.data(), x, first.get(), h0, w, u, b, nullptr, out, saved, grad, c, grads, threads);  \
+    } else {                                                                                                           \
+      coterie_gru_forward_##S(n.data(), x, first.get(), h0, nullptr, w, u, b, extra, out, nullptr, saved, threads);    \
+      coterie_gru_backward_##S(n.data(), x, first.get(), h0, w, u, b, extra, out, saved, grad, nullptr, grads,         \
+                               threads);                                                                               \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  void check_rest_##S(int64_t rows, int threads) {                                                                     \
+    const std::vector<int64_t> n{rows, 6, 3, 6, 1, 3, 2};                                                              \
+    Block<T> logits(rows * 6, 3), a(rows), b(rows), c(rows), d(rows * 6), out(3);                                      \
+    std::unique_ptr<int64_t[]> action(new int64_t[size_t(rows * 3)]());                                                \
+    const auto mask = flags(rows * 6);                                                                                 \
+    for (const bool* given : {static_cast<const bool*>(nullptr), static_cast<const bool*>(mask.get())}) {              \
+      coterie_categorical_##S(n.data(), logits, given, action.get(), a, b, threads);                                   \
+      coterie_categorical_backward_##S(n.data(), logits, given, action.get(), a, b, d, threads);                       \
+      coterie_categorical_sample_##S(n.data(), logits, given, d, action.get(), a, threads);                            \
+      const double options[] = {0.2, 1.0};                                                                             \
+      const int64_t one[] = {rows, 1};                                                                                 \
+      coterie_clipped_policy_loss_##S(one, options, a, b, c, given, out, d, threads);                                  \
+      coterie_clipped_value_loss_##S(one, options, a, b, c, given, out, d, threads);                                   \
+    }                                                                                                                  \
+    const double adam[] = {0.01, 0.9, 0.999, 1e-8, 0.1, 0.5, 1};                                                       \
+    Block<T> p(rows), g(rows), average(rows), square(rows, 0);                                                         \
+    coterie_adam_##S(n.data(), adam, p, g, average, square, out, threads);                                             \
+    const std::vector<int64_t> world{rows, 2, 1, 1, 3, 3, 1, 1, 0, 0, 1, 1, 2, 2};                                     \
+    const double physics[] = {0.1, 0.75, 0.01, 1000, 1e-9};                                                            \
+    Block<T> flat(12 * rows), v(4 * rows), thrust(4 * rows), after(12 * rows), distance(3 * rows), depth(rows);        \
+    Block<T> next(4 * rows), scale(2 * rows), speed(2), damping(rows), contact(1), mass(2);                            \
+    coterie_particle_step_##S(world.data(), physics, flat, v, thrust, a, scale, speed, damping, contact, mass, after,  \
+                              distance, depth, next, threads);                                                         \
+  }                                                                                                                    \
+  void check_##S() {                                                                                                   \
+    for (int threads : {1, 2})                                                                                         \
+      for (int64_t rows : {0, 1, 5, 48, 49, 700}) {                                                                    \
+        check_rest_##S(rows, threads);                                                                                 \
+        for (int64_t sets : {1, 2})                                                                                    \
+          for (int64_t normed : {0, 1}) {                                                                              \
+            check_mlp_##S(sets, rows, {3, 65, 17, 5}, 2, 0, normed, threads);                                          \
+            check_mlp_##S(sets, rows, {1, 16}, 1, 1, normed, threads);                                                 \
+            check_mlp_##S(sets, rows, {7, 1}, 0, 0, 0, threads);                                                       \
+          }                                                                                                            \
+        for (bool lstm : {false, true}) {                                                                              \
+          check_recurrent_##S(lstm, 6, 1, rows, 3, 5, threads);                                                        \
+          check_recurrent_##S(lstm, 1, 2, rows, 1, 16, threads);                                                       \
+        }                                                                                                              \
+      }                                                                                                                \
+  }
+CHECK(float, f32)
+CHECK(double, f64)
+
+int main() {
+  check_f32();
+  check_f64();
+  std::puts("no kernel accesses memory out of bounds or has undefined behavior");
+}
