@@ -1,5 +1,6 @@
 """Moments of all data so far against literal numbers."""
 
+import pytest
 import torch
 
 from coterie.math.running_moments import initial_moments, mean_and_std, update_moments

@@ -19,7 +19,7 @@ from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState
-from coterie.math.statistics import Moments
+from coterie.math.running_moments import Moments
 
 declare(
     Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),

@@ -38,7 +38,8 @@ from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
 from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
-from coterie.math.statistics import Moments, initial_moments, masked_mean, mean_and_std, update_moments
+from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.math.statistics import masked_mean
 from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
@@ -145,7 +146,9 @@ class SAC(OffPolicyLearner):
             reports = []
             for _ in range(self._gradient_steps):
                 sample = self.buffer.sample(config.batch_size)
-                batch = self._normalized(sample.rollout)
+                batch = sample.rollout
+                if config.normalize_obs:
+                    batch = replace(batch, obs=self.policy.normalize(batch.obs))
                 temperature = self.log_temperature().detach().exp()
                 draw = self.sample_actions(batch)
                 target = self.targets(batch, draw, temperature)
@@ -167,11 +170,9 @@ class SAC(OffPolicyLearner):
         self._steps += rollout.acted[:-1].numel()
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            reward = self._rewards(rollout).unsqueeze(-1)
-            self.reward_moments = update_moments(self.reward_moments, reward, valid_mask(rollout))
-
-    def _normalized(self, rollout: Rollout) -> Rollout:
-        return replace(rollout, obs=self.policy.normalize(rollout.obs)) if self.config.normalize_obs else rollout
+            self.reward_moments = update_moments(
+                self.reward_moments, self._rewards(rollout)[..., None], valid_mask(rollout)
+            )
 
     def log_temperature(self) -> Tensor:
         """Returns the logarithm of every agent's temperature [N]."""
@@ -200,10 +201,7 @@ class SAC(OffPolicyLearner):
 
             y_t = r_t + gamma (alpha H(pi_{t+1}) + ...),    the last term being min_k E_pi[Q_k]
 
-        Args:
-            rollout: Sequences, observations normalized.
-            draw: The policy at all timesteps.
-            temperature: alpha [N].
+        Observations of `rollout` are normalized; `draw` is the policy at all timesteps, `temperature` is alpha [N].
         """
         config, length = self.config, len(rollout.reward)
         timesteps = slice(0 if self._recurrent else 1, None)  # a recurrent network reads all timesteps before
@@ -221,8 +219,7 @@ class SAC(OffPolicyLearner):
         )
 
     def _rewards(self, rollout: Rollout) -> Tensor:
-        common = self.config.common_reward
-        return agent_rewards(rollout, self._membership, self.team.has_group_reward, common)
+        return agent_rewards(rollout, self._membership, self.team.has_group_reward, self.config.common_reward)
 
     def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
         """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
@@ -275,12 +272,8 @@ class SAC(OffPolicyLearner):
     ) -> Tensor:
         """Returns Q of each choice at some timesteps by both critics [2, T, S, N, A].
 
-        Args:
-            critics: The critics or their target networks.
-            rollout: Sequences, observations normalized.
-            timesteps: Timesteps of the sequences.
-            action: Actions of the team at these timesteps.
-            own_action: Actions in place of an agent's own; None for those of the team.
+        `critics` are the critics or their target networks. `action` are the team's actions at these timesteps, in which
+        `own_action` replaces an agent's own, unless it is None.
         """
         part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
         state = None if self._state_name is None else part.state[self._state_name]
@@ -294,8 +287,7 @@ class SAC(OffPolicyLearner):
         A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
         """
         valid = valid_mask(rollout, of_team=of_critic and self._centralized)
-        after_burn_in = torch.arange(len(valid), device=self.device) >= self._burn_in
-        return valid & after_burn_in[:, None, None]
+        return valid & (torch.arange(len(valid), device=self.device) >= self._burn_in)[:, None, None]
 
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self.nets.policy_optimizer.for_module("policy"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments  # noqa: F401  # both
-
 
 def masked_sum(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | int]:
     """Returns the sum of x over entries where `valid` (bool, the shape of x; None: everywhere), and their count.

@@ -6,17 +6,15 @@ Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.specs import ActionSpec, RoleSpec
+from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.kernels import switch
-from coterie.kernels.mlp import mlp
+from coterie.kernels.mlp import fused_mlp, mlp
 from coterie.nets.config import Init, NetworkConfig
 from coterie.nets.initialization import GAINS, orthogonal, xavier_normal
 from coterie.nets.layer_norm import LayerNorm
@@ -108,14 +106,14 @@ class MLP(nn.Module):
         super().__init__()
         sizes, gain = [in_features, *config.hidden_sizes], GAINS[config.activation]
         self.features = sizes[-1]
-        self.activation, self._activation_name = ACTIVATIONS[config.activation], config.activation
+        self.activation, self._activation = ACTIVATIONS[config.activation], config.activation
         self.layers = nn.ModuleList(
             Linear(a, b, gain=gain, generator=generator, sets=sets, init=config.init) for a, b in pairwise(sizes)
         )
         self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if config.layer_norm else None
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
-        if switch.on and (out := self._fused(x, head)) is not None:
+        if switch.on and (out := fused_mlp(x, self.layers, self.norms, head, activation=self._activation)) is not None:
             return out
         if self.norms is None:
             for layer in self.layers:
@@ -125,14 +123,6 @@ class MLP(nn.Module):
             for layer, norm in zip(self.layers, self.norms[1:], strict=True):  # pyright: ignore[reportIndexIssue, reportArgumentType]
                 x = norm(self.activation(layer(x)))
         return x if head is None else head(x)
-
-    def _fused(self, x: Tensor, head: Linear | None) -> Tensor | None:
-        """Returns the same from one kernel; None if there is none for the activation, the type or the device."""
-        layers: list[Any] = [*self.layers, *([] if head is None else [head])]
-        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        norms: list[Any] = [(norm.weight, norm.bias) for norm in self.norms or ()]
-        depth = len(self.layers)
-        return mlp(x, weights, biases, norms=norms, activation=self._activation_name, activated=depth)
 
 
 class VectorEncoder(nn.Module):
@@ -161,8 +151,3 @@ def encode_actions(spec: ActionSpec, action: Action) -> Tensor:
     if action.continuous is not None:
         parts.append(action.continuous)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
-def encode_joint_action(roles: Sequence[RoleSpec], action: dict[str, Action]) -> Tensor:
-    """Returns the joint action [.., J], the action vectors of all agents one after the other; `action` is by role."""
-    return torch.cat([encode_actions(role.action, action[role.name]).flatten(-2) for role in roles], -1)

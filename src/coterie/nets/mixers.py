@@ -12,7 +12,7 @@ from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
 from coterie.math.choices import best, taken
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.layers import Linear, encode_joint_action
+from coterie.nets.layers import Linear
 from coterie.nets.team import CentralEncoder, TeamNetwork, join_blocks
 
 Choices = dict[str, Tensor]
@@ -138,8 +138,7 @@ class TeamQNetwork(nn.Module):
         by_role: dict[str, Action] = {}
         for block in self.net.blocks:
             by_role |= block.split_by_role(Action(actions[block.name]))
-        roles = [role for block in self.net.blocks for role in block.roles]
-        return self._joint.mask_absent(encode_joint_action(roles, by_role), alive)
+        return self._joint.mask_absent(self._joint.join(self._joint.encode(by_role)), alive)
 
 
 def greedy_actions(net: TeamNetwork, q: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Choices:

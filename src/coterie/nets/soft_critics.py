@@ -13,7 +13,7 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.layers import action_size, encode_actions, encode_joint_action
+from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
 from coterie.nets.team import AgentNetwork, CentralEncoder, join_choices, slice_agents, team_blocks
 
@@ -48,8 +48,7 @@ class SoftCritic(nn.Module):
             features = encoder.features + self.central_encoder.features + (block.n if config.obs_agent_id else 0)
             self.obs_encoders[block.name] = encoder
             if config.rnn != "none":
-                history = AgentNetwork(features, config.rnn_size, config, generator, sets=sets)
-                self.histories[block.name] = history
+                self.histories[block.name] = AgentNetwork(features, config.rnn_size, config, generator, sets=sets)
                 features = config.rnn_size
             features, outputs = features + action_sizes[block.name], max(1, block.action_spec.mask_size)
             self.heads[block.name] = AgentNetwork(features, outputs, replace(config, rnn="none"), generator, sets=sets)
@@ -178,10 +177,15 @@ class TwinCritic(nn.Module):
         if self._joint is None:
             numbers = {block.name: block.join_actions(own_action).continuous for block in self.blocks}
             return {name: x for name, x in numbers.items() if x is not None}
-        joint = encode_joint_action(self._team.roles, action)
+        joint = self._encode(action)
         joint = (joint if alive is None else self._joint.mask_absent(joint, alive)).unsqueeze(-2)
         if own_action is not action:
-            own = encode_joint_action(self._team.roles, own_action).unsqueeze(-2)
+            own = self._encode(own_action).unsqueeze(-2)
             joint = torch.where(self._own_numbers, own, joint)
         visible = joint.masked_fill(self._own_choices, 0)
         return {block.name: visible[..., block.start : block.stop, :] for block in self.blocks}
+
+    def _encode(self, action: dict[str, Action]) -> Tensor:
+        """The joint action [.., J]: the vectors of all agents one after the other."""
+        roles = self._team.roles
+        return torch.cat([encode_actions(role.action, action[role.name]).flatten(-2) for role in roles], -1)

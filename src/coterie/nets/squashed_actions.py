@@ -75,8 +75,7 @@ def sample_actions(
     """Returns the distribution of choices and a sampled action with gradients.
 
     Args:
-        blocks: Blocks of the team.
-        outputs: The network's outputs by block [.., n, P].
+        blocks, outputs: Blocks of the team, and the network's outputs by block [.., n, P].
         action_mask: By role [.., n, sum A].
         noise: From `draw_block_noise`.
     """

@@ -126,11 +126,9 @@ class ReplayBuffer:
         return ReplaySample(rollout, index.to(spec.device), weight.to(spec.device))
 
     def update_priorities(self, index: Tensor, error: Tensor) -> None:
-        """Sets the priorities of sampled sequences; does nothing if sampling is uniform.
+        """Sets the priorities of sampled sequences [S] by their errors [S] >= 0; does nothing if sampling is uniform.
 
-        Args:
-            index: [S], `ReplaySample.index`; sequences that were overwritten since are ignored.
-            error: [S] >= 0, the error of each sequence.
+        Sequences that were overwritten since are ignored.
         """
         if self.storage is not None and isinstance(self.storage.positions, PrioritizedPositions):
             self.storage.positions.update_priorities(index.to(self._device), error.detach().to(self._device))
@@ -168,8 +166,7 @@ class SequenceStorage:
         self._allocate = allocate = memory.allocator(spec)  # files are removed with their allocator
         self.timesteps, self.steps = tree_map(lambda x: allocate((self.size, *x.shape[1:]), x.dtype), example)
         self.hidden_states = tree_map(lambda x: allocate((spec.max_rollouts, *x.shape), x.dtype), hidden_state)
-        # Index of the hidden state at a timestep.
-        self._slot = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        self._slot = torch.zeros(self.size, dtype=torch.int64, device=self.device)  # of the hidden state at a timestep
         self._kind, self._length = spec.sequence_start, spec.sequence_length
         self.positions = PrioritizedPositions(spec) if spec.priority_alpha > 0 else UniformPositions(spec)
         self.is_start = torch.zeros(self.size, spec.num_envs, dtype=torch.bool, device=self.device)
@@ -305,10 +302,7 @@ class UniformPositions:
 def split_rollout(rollout: Rollout, states: tuple[str, ...], discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
     """Returns what is stored of a rollout: timesteps [T + 1, B, ..] and steps [T, B, ..], dictionaries by field.
 
-    Args:
-        rollout: The rollout.
-        states: Names of the environment states to store.
-        discrete_dtype: Integer type of discrete actions.
+    Of the environment states, only those named `states` are stored; discrete actions have the type `discrete_dtype`.
     """
     values = vars(rollout)
     timesteps: dict[str, Any] = {name: values[name] for name in TIMESTEP_FIELDS}
