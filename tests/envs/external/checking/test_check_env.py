@@ -58,7 +58,10 @@ def test_a_correct_environment_has_no_findings(factory: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("kind", "fault"), [(kind, fault) for kind, table in KINDS.items() for fault in table], ids=lambda part: part
 )
-def test_a_fault_is_reported_by_its_rule_with_a_fix(kind: str, fault: str, capsys: pytest.CaptureFixture[str]):
+def test_a_fault_is_reported_by_its_rule_with_a_fix(
+    kind: str, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("coterie.envs.contract.check.check", functools.partial(check, steps=40))
     rule, message, _ = KINDS[kind][fault]
     code, report = run_check(capsys, kind, f"env.fault={fault}")
     found = [finding for finding in report["findings"] if finding["rule"] == rule]
