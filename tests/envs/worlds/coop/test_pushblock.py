@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from coopplay import env_of, episodes, placed, step, world_state
 from coterie.core.types import Timestep
 from coterie.envs.worlds.coop.scripts import pushblock_heaviest_first
+from episodeplay import play_episodes
 
 # Squares of the room of 6 x 6: y * 6 + x. Blocks of weight 1, 2 and 3 stand in the column x = 3, in rows 0, 2 and 4.
 ONE, TWO, THREE = 3, 15, 27
@@ -189,13 +191,23 @@ def test_random_play_sometimes_delivers_a_light_block():
 
 
 @pytest.mark.slow
-def test_script_delivers_everything():
-    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first)
-    assert metrics["done"] == 1
+def test_script_delivers_everything_and_earns_every_push():
+    plain, rewarded = (env_of("pushblock", 128, size=6, push=reward) for reward in (0.0, 0.25))
+    total, metrics = play_episodes(plain, pushblock_heaviest_first)
+    assert metrics["done"].all()
     assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
-    # A block of weight w earns 0.1 w per square and starts two squares from the goal on average.
-    total, _ = episodes("pushblock", 2048, pushblock_heaviest_first, push=0.1)
-    assert float(total.mean()) == pytest.approx(SCRIPTED + 0.1 * 6 * 2, abs=0.04)
+    plain.reset(0)  # the start of the episodes
+    squares = 5 - world_state(plain)["blocks"] % 6  # from each block to the goal, the last column
+    expected = total + 0.25 * (squares * torch.tensor([1, 2, 3])).sum(1)
+    assert torch.allclose(play_episodes(rewarded, pushblock_heaviest_first)[0], expected, atol=1e-4)
+
+
+def test_blocks_start_two_squares_from_the_goal_on_average():
+    env = env_of("pushblock", 4096, size=6)
+    env.reset(0)
+    squares = 5 - world_state(env)["blocks"] % 6
+    assert squares.unique().tolist() == [1, 2, 3]
+    assert float(squares.float().mean()) == pytest.approx(2, abs=0.03)
 
 
 RANDOM_VALUE, SCRIPTED = 0.313, 5.85
