@@ -43,6 +43,8 @@ LONGEST = [
     "commands/test_faults.py",
     "commands/test_league.py",
     "test_examples.py",
+    "algos/test_coma_probes.py",
+    "envs/external/test_grids.py",
     "imitation/test_cloning.py",
     "envs/worlds/particle/test_particle_mpe2.py",
     "algos/test_coma.py",
