@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-.PHONY: setup train test test-fast check format bench docs clean football football-engine vmas unity unity-test browser-test
+.PHONY: setup train test test-fast check format bench docs wheel clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -40,6 +40,11 @@ bench: setup  ## measure speed next to the reference script
 docs: setup  ## regenerate the tables of the pages and build the site into docs/_build/html, spelling checked
 	$(BIN)/python docs/generate.py --text
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+KERNELS ?= x86-64-v3
+
+wheel: setup  ## build a wheel into dist, with the fused kernels compiled for the processor level KERNELS
+	COTERIE_KERNELS=$(KERNELS) $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # The football engine is compiled from its PyPI source against the system's Python, which PYTHON has to match.
 FOOTBALL_NEEDS := build-essential cmake python3-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev \

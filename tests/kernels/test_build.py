@@ -102,3 +102,23 @@ def test_processes_that_compile_at_the_same_time_do_not_disturb_each_other(fake_
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate()[0] for process in running] == ["library\n"] * 3
     assert len(list((tmp_path / "cache/coterie/kernels").iterdir())) == 1
+
+
+def test_without_a_compiler_the_best_library_of_the_wheel_that_the_processor_can_run_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    with pytest.raises(KernelsUnavailableError, match=r"no C\+\+ compiler found"):
+        build.available_library()
+    for level in build.LEVELS:
+        (tmp_path / build.prebuilt_name(level)).write_text(level)
+    for level, features in build.LEVELS.items():
+        monkeypatch.setattr(build, "processor_features", lambda features=features: " ".join(features))
+        assert build.available_library().read_text() == level
+    monkeypatch.setattr(build, "processor_features", lambda: "sse2")
+    with pytest.raises(KernelsUnavailableError):
+        build.available_library()
+    monkeypatch.setattr(build, "processor_features", lambda: " ".join(build.LEVELS["x86-64-v3"]))
+    monkeypatch.setattr(build, "sources", list)  # a library of another source
+    with pytest.raises(KernelsUnavailableError):
+        build.available_library()

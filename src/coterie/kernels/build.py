@@ -22,7 +22,11 @@ FLAGS = (
     *("-fvisibility=hidden", "-fPIC", "-shared"),
 )
 _OPENMP = "-fopenmp"
-_NATIVE = "-march=native"
+_V2 = frozenset(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"])
+_V3 = _V2 | frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"])
+_V4 = _V3 | frozenset(["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"])
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+"""Processor features that a prebuilt library needs, by level. Source: x86-64 psABI, micro-architecture levels."""
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_SECONDS = 600
 
@@ -90,6 +94,36 @@ def cache_key(compiler: Compiler, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:32]
 
 
+def flags_for(processor: str) -> tuple[str, ...]:
+    """Returns the compiler's flags for `native` or one of `LEVELS`."""
+    return (*FLAGS, f"-march={processor}", _OPENMP)
+
+
+def available_library() -> Path:
+    """Returns the library compiled for this machine, else the one that a wheel brought along.
+
+    Raises:
+        KernelsUnavailableError: If there is neither, with the reason why none can be compiled.
+    """
+    try:
+        return cached_library()
+    except KernelsUnavailableError:
+        features = set(processor_features().split())
+        for level, needed in reversed(LEVELS.items()):
+            library = PREBUILT / prebuilt_name(level)
+            if needed <= features and library.exists():
+                return library
+        raise
+
+
+def prebuilt_name(level: str) -> str:
+    """Returns the file name of a library for one of `LEVELS`, which contains a hash of its source."""
+    digest = hashlib.sha256()
+    for source in sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return f"{digest.hexdigest()[:16]}-{level}.so"
+
+
 def cached_library() -> Path:
     """Returns the compiled library, which is compiled if the cache does not hold it.
 
@@ -98,7 +132,7 @@ def cached_library() -> Path:
     """
     compiler = find_compiler()
     folder = private_folder(_cache_root() / "coterie" / "kernels")
-    flags = (*FLAGS, _NATIVE, _OPENMP)
+    flags = flags_for("native")
     library = folder / f"{cache_key(compiler, flags)}.so"
     if not library.exists():
         compile_library(compiler, flags, library)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.kernels.build import KernelsUnavailableError, cached_library
+from coterie.kernels.build import KernelsUnavailableError, available_library
 
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 
@@ -25,7 +25,7 @@ def load() -> ctypes.CDLL:
     """
     global _library
     if _library is None:
-        path = cached_library()
+        path = available_library()
         try:
             _library = ctypes.CDLL(str(path))
         except OSError as error:

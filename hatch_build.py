@@ -1,0 +1,33 @@
+"""Build hook: `COTERIE_KERNELS=x86-64-v3 pip wheel .` compiles the fused kernels into the wheel (`make wheel`).
+
+Without the variable, and in an editable installation, the kernels are compiled at first use.
+"""
+
+import importlib.util
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CustomBuildHook(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        level = os.environ.get("COTERIE_KERNELS")
+        if not level or version == "editable":
+            return
+        file = Path(self.root) / "src" / "coterie" / "kernels" / "build.py"
+        spec = importlib.util.spec_from_file_location("kernels_build", file)
+        assert spec is not None
+        assert spec.loader is not None
+        build = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(build)
+        library = Path(tempfile.mkdtemp()) / build.prebuilt_name(level)
+        build.compile_library(build.find_compiler(), build.flags_for(level), library)
+        library.chmod(0o755)
+        build_data["force_include"][str(library)] = f"coterie/kernels/prebuilt/{library.name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
