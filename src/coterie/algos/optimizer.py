@@ -69,7 +69,7 @@ class Optimizer:
             if not state:
                 state |= {"step": torch.zeros((), device=flat.device), "exp_avg": torch.zeros_like(flat)}
                 state["exp_avg_sq"] = torch.zeros_like(flat)
-            options = {"lr": lr[name], "weight_decay": self._weight_decay, "eps": self._eps}
+            options: dict[str, Any] = {"lr": lr[name], "weight_decay": self._weight_decay, "eps": self._eps}
             norm = adam_step(flat, gradient, state, self._max_grad_norm, **options) if switch.on else None
             if norm is None:
                 norm = gradient.norm()

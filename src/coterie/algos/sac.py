@@ -170,9 +170,8 @@ class SAC(OffPolicyLearner):
         self._steps += rollout.acted[:-1].numel()
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            self.reward_moments = update_moments(
-                self.reward_moments, self._rewards(rollout)[..., None], valid_mask(rollout)
-            )
+            reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, config.common_reward)
+            self.reward_moments = update_moments(self.reward_moments, reward.unsqueeze(-1), valid_mask(rollout))
 
     def log_temperature(self) -> Tensor:
         """Returns the logarithm of every agent's temperature [N]."""
@@ -183,10 +182,10 @@ class SAC(OffPolicyLearner):
 
         In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
         """
-        num_timesteps, num_sequences = rollout.acted.shape
-        noise = draw_block_noise(self.policy.blocks, (num_timesteps, num_sequences), self.generator, self.device)
+        lead = tuple(rollout.acted.shape)
+        noise = draw_block_noise(self.policy.blocks, lead, self.generator, self.device)
         if self._recurrent:
-            start = rollout.hidden_state or self.policy.initial_hidden_state(num_sequences)
+            start = rollout.hidden_state or self.policy.initial_hidden_state(lead[1])
             outputs = unroll_with_burn_in(self.policy.net, rollout.obs, rollout.first, start, burn_in=self._burn_in)
         else:
             outputs, _ = self.policy.net(rollout.obs, None, {})
@@ -208,7 +207,7 @@ class SAC(OffPolicyLearner):
         next_action = tree_map(lambda x: x[timesteps], draw.action)
         q = self.evaluate(self.nets.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
         next_value = expected_q(draw.prob[1:], q[-length:])
-        reward = self._rewards(rollout)
+        reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, config.common_reward)
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
@@ -218,9 +217,6 @@ class SAC(OffPolicyLearner):
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
         )
 
-    def _rewards(self, rollout: Rollout) -> Tensor:
-        return agent_rewards(rollout, self._membership, self.team.has_group_reward, self.config.common_reward)
-
     def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
         """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
         config = self.config
@@ -228,8 +224,8 @@ class SAC(OffPolicyLearner):
         q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
         loss = critic_loss(q, target, valid, sample.weight)
-        lr = lr_fraction * (config.critic_lr or config.lr)
-        grad_norm = self.nets.critic_optimizer.step(loss, {"critic": lr})[0]
+        lr = {"critic": lr_fraction * (config.critic_lr or config.lr)}
+        grad_norm = self.nets.critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, (q - target).abs().mean(0), 0.0)
             if config.priority_alpha:
@@ -244,8 +240,9 @@ class SAC(OffPolicyLearner):
         grad_norm = self.nets.policy_optimizer.step(loss, {"policy": lr_fraction * config.lr})[0]
         self.nets.critics.requires_grad_(True)
         if config.learn_temperature:
-            lr = lr_fraction * (config.temperature_lr or config.lr)
-            self.nets.temperature_optimizer.step(loss_t, {"temperature": lr})
+            self.nets.temperature_optimizer.step(
+                loss_t, {"temperature": lr_fraction * (config.temperature_lr or config.lr)}
+            )
         return torch.stack([loss, loss_t, mean_entropy, temperature.mean(), grad_norm]).detach()
 
     def actor_losses(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
