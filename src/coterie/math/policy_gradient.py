@@ -15,15 +15,9 @@ EMAMoments = dict[str, Tensor]
 
 
 def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    *,
-    terminated: Tensor,
-    boundary: Tensor,
-    gamma: float | Tensor,
-    gae_lambda: float,
-) -> Tensor:
+    reward: Tensor, value: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor,
+    gamma: float | Tensor, gae_lambda: float,
+) -> Tensor:  # fmt: skip
     """Generalized advantage estimation.
 
         delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
@@ -132,14 +126,9 @@ def clipped_value_error(
 
 
 def clipped_value_loss(
-    value: Tensor,
-    old_value: Tensor,
-    target: Tensor,
-    valid: Tensor | None,
-    *,
-    clip_eps: float | None,
-    huber_delta: float | None,
-) -> Tensor:
+    value: Tensor, old_value: Tensor, target: Tensor, valid: Tensor | None, *,
+    clip_eps: float | None, huber_delta: float | None,
+) -> Tensor:  # fmt: skip
     """Returns the mean of `clipped_value_error` of values [.., K] over valid entries [..] (None: all) and signals."""
     options = {"clip_eps": clip_eps, "huber_delta": huber_delta}
     if switch.on and (fused := kernels.clipped_value_loss(value, old_value, target, valid, **options)) is not None:
