@@ -190,7 +190,7 @@ JOBS = (
             *("team", "sum", task, None, ""),
         )
         for task, steps in (("escape", "1M"), ("baton", "1M"), ("pushblock", "2M"))
-        for algo in ("poca", "coma", "ippo")
+        for algo in ("poca", "coma", "mappo", "ippo")
     ),
     *(
         Job(
