@@ -23,7 +23,7 @@ from episodeplay import random_legal_action
 from places import ROOT
 
 NAMES = sorted(SCENARIOS)
-SIZES = {"baton": 5, "escape": 5, "pushblock": 5}
+SIZES = {"baton": 5, "escape": 5, "pushblock": 6}
 AGENTS = {"baton": {"agents": 5, "runners": 3}, "escape": {"agents": 5}, "pushblock": {"agents": 5}}
 
 

@@ -170,20 +170,31 @@ def test_sight_limits_observations_but_not_the_state():
     assert one_step.group_reward == pytest.approx(-0.01)
 
 
+def test_by_default_agents_see_the_room_and_only_deliveries_are_rewarded():
+    env = env_of("pushblock")
+    row = scene(env, TWO - 1, TWO - 1, 35)
+    # All three blocks and both other agents, at any distance.
+    assert row.obs["agent"][0, :, [4, 7, 10, 13, 16]].eq(1).all()
+    result, _ = step(env, "right", "right", "stay")
+    assert blocks(env)[1] == TWO + 1
+    limit = env.world.config.episode_limit
+    assert result.group_reward.item() == pytest.approx(-0.5 / limit)  # half a point per full episode, as in ML-Agents
+
+
 @pytest.mark.slow
 def test_random_play_sometimes_delivers_a_light_block():
-    total, metrics = episodes("pushblock", 4096, size=6, push=0)
+    total, metrics = episodes("pushblock", 4096)
     assert metrics["value"] == pytest.approx(RANDOM_VALUE, abs=0.04)
     assert float(total.mean()) == pytest.approx(RANDOM_VALUE - 0.5, abs=0.04)
 
 
 @pytest.mark.slow
 def test_script_delivers_everything():
-    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first, size=6, push=0)
+    total, metrics = episodes("pushblock", 128, pushblock_heaviest_first)
     assert metrics["done"] == 1
     assert float(total.mean()) == pytest.approx(SCRIPTED, abs=0.02)
     # A block of weight w earns 0.1 w per square and starts two squares from the goal on average.
-    total, _ = episodes("pushblock", 2048, pushblock_heaviest_first, size=6)
+    total, _ = episodes("pushblock", 2048, pushblock_heaviest_first, push=0.1)
     assert float(total.mean()) == pytest.approx(SCRIPTED + 0.1 * 6 * 2, abs=0.04)
 
 

@@ -26,13 +26,13 @@ class PushBlockConfig(CoopConfig):
 
     agents: int = Field(3, ge=1, le=16)
     """Number of agents."""
-    size: int = Field(5, ge=5, le=16)
+    size: int = Field(6, ge=5, le=16)
     """Side length of the room in squares."""
     weights: tuple[Weight, ...] = Field((1, 2, 3), min_length=1)
     """Weight of each block: the number of agents needed to move it, and its reward."""
-    sight: int | None = Field(2, ge=1)
+    sight: int | None = Field(None, ge=1)
     """View range in squares along each axis; None: the whole room."""
-    push: float = Field(0.1, ge=0)
+    push: float = Field(0.0, ge=0)
     """Group reward per unit of weight for every square that a block moves toward the goal, negative for squares away
     from it.
     """
@@ -57,8 +57,9 @@ class PushBlockConfig(CoopConfig):
 
 @final
 class PushBlock(CoopWorld):
-    """The group receives a block's weight when it reaches the goal, the rightmost column, plus shaping and a step
-    penalty.
+    """The group receives a block's weight when it reaches the goal, the rightmost column, minus a step penalty.
+
+    With `push` it also receives a shaping reward for every square that a block moves toward the goal.
 
     In each step, an agent that moves toward an adjacent block pushes it. A block moves one square if at least as many
     agents as its weight push it from one side, if it is not pushed from two sides at once, and if the square behind it
