@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import COMMON, JOBS, Job
-from provenance import is_present, measured
+from jobs import COMMON, JOBS, TUNED_ELSEWHERE, UNTUNED, Job
+from provenance import is_present, measured, resolved_job
 from reporting import in_words, origin, table, whole_number
 
 from coterie.commands.evaluate import evaluate_baseline, evaluate_run
+from coterie.config import registry
 from coterie.config.resolve import load_resolved, resolve
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.plots import Run, draw
@@ -129,8 +130,6 @@ def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str
         "measure": job.measure,
         "metrics": {name: _spread([run["metrics"][name] for run in read.values()]) for name in metrics},
         "metrics_last": {name: _spread([run["metrics_last"][name] for run in read.values()]) for name in metrics},
-        "level": job.level,
-        "level_source": job.source,
         "final": {team: over_seeds("final", team) for team in teams},
         "final_last": {team: over_seeds("final_last", team) for team in teams},
         "final_episodes": episodes,
@@ -182,11 +181,15 @@ def page(content: dict[str, Any]) -> str:
         f"`--collect`, job by job. All jobs share `{shlex.join(content['common'])}`.",
         "",
         f"*Result*: the checkpoint with the best evaluation during training, evaluated again in "
-        f"{content['final_episodes']:,} episodes with other seeds, in the action mode of the published method or of "
-        f"`eval.mode`; mean over training seeds, and range from the lowest to the highest seed. "
+        f"{content['final_episodes']:,} episodes with other seeds, with sampled or greedy actions as the method was "
+        f"published or by `eval.mode`; mean over training seeds, and range from the lowest to the highest seed. "
         f"Baselines are means over {BASELINE_EPISODES:,} episodes, or over the episodes of a job that uses fewer. "
         "*Peak*: the highest mean over seeds of one evaluation during training, as reported by Papoudakis et al. The "
-        "maximum of many noisy estimates is biased upward, more so with few episodes per evaluation.",
+        "maximum of many noisy estimates is biased upward, more so with few episodes per evaluation. *Level*: a "
+        "reference with the conditions that differ from those of the row; its source is given below the table. Continuous "
+        "actions of DDPG and TD3 have no noise in evaluations.",
+        "",
+        *_tuning(content["jobs"]),
         "",
         *table(
             [
@@ -198,11 +201,8 @@ def page(content: dict[str, Any]) -> str:
         "",
     ]
     lines += [*_origins(content["jobs"]), ""]
-    levels = [
-        f"- {name}: level {entry['level']:g}, {entry['level_source']}"
-        for name, entry in content["jobs"].items()
-        if entry["level"] is not None
-    ]
+    jobs = {job.name: job for job in JOBS if job.name in content["jobs"] and job.level is not None}
+    levels = [f"- {name}: level {job.level:g}, {job.source}" for name, job in jobs.items()]
     levels += [
         f"- {name}: the result is a mean over {entry['final_episodes']:,} episodes"
         for name, entry in content["jobs"].items()
@@ -223,14 +223,42 @@ def page(content: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _tuning(jobs: dict[str, dict[str, Any]]) -> list[str]:
+    """Lines on the seeds with which the settings were chosen."""
+    untuned, elsewhere = (", ".join(name for name in names if name in jobs) for names in (UNTUNED, TUNED_ELSEWHERE))
+    return [
+        "*Tuning*: the presets were chosen by hand on single runs whose seeds are among the reported ones (the default "
+        "seed is 0), so the settings are not independent of the seeds in these rows. Exceptions: the settings of "
+        f"{untuned} were not tuned; those of {elsewhere} were tuned by `coop_tuning.py` with one budget for all "
+        "algorithms, on seeds that are not reported.",
+    ]
+
+
+def _action_mode(job: Job) -> str:
+    """`sampled` or `greedy`, the way in which the evaluations of a job select actions."""
+    config = resolved_job([*COMMON, *job.overrides]).config
+    mode = config.eval.mode
+    if mode == "auto":
+        mode = registry.algorithm(config.algo_of(job.team).name).capabilities.eval_mode
+    return {"sample": "sampled", "greedy": "greedy"}[mode]
+
+
+def _level(job: Job) -> str:
+    """Reference level and the conditions that differ from those of the row."""
+    if job.level is None:
+        return ""
+    return f"{job.level:g} ({job.conditions})" if job.conditions else f"{job.level:g}"
+
+
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
+    job = next(job for job in JOBS if job.name == name)
     steps = max(run["steps"] for run in entry["seeds"].values())
     if measure := entry.get("measure"):
         final, last = entry["metrics"][measure], entry["metrics_last"][measure]
     else:
         final, last = (entry[kind][entry["team"]][entry["scale"]] for kind in ("final", "final_last"))
     who = f"{entry['team']}, per agent" if entry["scale"] == "agent" else f"{entry['team']}, sum"
-    who = f"fraction {measure}" if measure else who
+    who = f"{f'fraction {measure}' if measure else who}, {_action_mode(job)}"
     script = next((value for kind, value in entry["baselines"].items() if kind != "random"), None)
     return [
         name,
@@ -242,7 +270,7 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         _short(entry["peak"]) if "peak" in entry else "",
         _short(entry["baselines"]["random"]),
         "" if script is None else _short(script),
-        "" if entry["level"] is None else f"{entry['level']:g}",
+        _level(job),
         f"{entry['wall_s']['mean'] / 60:.1f}",
         _measured(entry),
     ]

@@ -16,7 +16,8 @@ class Job:
         scale: `agent` for the mean return per agent, `sum` for the sum over agents.
         picture: Jobs with the same name share a plot.
         level: Reference level on that scale.
-        source: Source of the reference level.
+        source: Source of the reference level, as Markdown.
+        conditions: How the level was measured where it differs from the row: steps, action selection, opponents.
         passes: Levels for which the time of the first evaluation above them is reported.
         script: Script of the environment that serves as a baseline.
         episodes: Episodes of the final evaluation if the default is too noisy or too slow.
@@ -34,6 +35,7 @@ class Job:
     script: str | None = None
     episodes: int | None = None
     measure: str | None = None
+    conditions: str = ""
 
 
 SEEDS = (0, 1, 2)
@@ -50,39 +52,79 @@ COMMON = (
 )
 """Settings of all jobs; the overrides of a job come after them."""
 
-_PAPOUDAKIS = "Papoudakis et al. 2021, Table 3, 20 M steps"
-_ORIGINAL = "best run of the original code, 3.2 M steps"
-_HUNT = "the original code against a learning prey, 1 M steps"
+_TABLE = "[Papoudakis et al. 2021](https://arxiv.org/abs/2006.07869), Table 3, mean of 5 seeds at their best evaluation"
+_ON_POLICY, _OFF_POLICY = "20 M steps", "2 M steps"
+
+
+def _logged(path: str, window: str) -> str:
+    """Source of a level that is computed from a training log of a public repository.
+
+    Args:
+        path: File in the folder logs.
+        window: Logged steps at the end of the log over which evaluations are averaged.
+    """
+    repository = "https://github.com/shawnmanuel000/MultiAgentFootball"
+    revision = "5b09099116b87c4e9b6bc4c9be7c7c67e7dc2546"
+    return (
+        f"[shawnmanuel000/MultiAgentFootball]({repository}), "
+        f"[logs/{path}]({repository}/blob/{revision}/logs/{path}), mean of the evaluations in {window}; a logged step "
+        "is one step of 16 environments"
+    )
+
+
+_LISTED = _logged("mappo/simple_spread/logs_98.txt", "the last 20,000 logged steps")
+_BEST_MAPPO = _logged("mappo/simple_spread/logs_99.txt", "the last 20,000 logged steps")
+_BEST_MADDPG = _logged("maddpg/simple_spread/logs_117.txt", "the logged steps from 180,000 to 200,000")
+_BEST_COMA = _logged("coma/simple_spread/logs_158.txt", "the last 20,000 logged steps")
+_HUNT = _logged("mappo/simple_tag/logs_1.txt", "the last 100,000 logged steps")
+_ACROBOT = _logged("ddqn/Acrobot-v1/logs_0.txt", "the last 20,000 logged steps")
+_MOST_PROBABLE = "3.2 M steps, most probable actions"
+_OWN_TARGET = "a target of Coterie, not a published result"
 _SPREAD = "env=particle/simple_spread"
 _TAG = "env=particle/simple_tag"
 _TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50")
 _LEVELS = (-155.0, -145.0, -135.0)
-_OFF_POLICY = "Papoudakis et al. 2021, Table 3, 2 M steps"
 _OPENAI = (_SPREAD, "env.variant=openai")
 _LISTENER = ("env=particle/simple_speaker_listener", "env.variant=openai")
-_FOLLOWS = "required; no listener earns more than about -12.4, see `follow_speaker` in docs/environments/particle.md"
+_FOLLOWS = (
+    f"{_OWN_TARGET}; no listener earns more than about -12.4, see `follow_speaker` in docs/environments/particle.md"
+)
 _POLE = "the task's limit"
-_ZOO = "Raffin 2020 (RL Zoo), about -152 to -157"
 _SHORT = ("eval.episodes=100", "eval.num_envs=20")
 _MATCHES = ("eval.episodes=64", "eval.num_envs=8")
-_RAFFIN = "Raffin 2020 (RL Zoo)"
+_RAFFIN = "[RL Zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md) (Raffin 2020)"
+_ZOO = f"{_OWN_TARGET}; about -152 to -157 in the {_RAFFIN}"
 _CURIOUS = {"": (), "icm": ("rewards.icm={}",), "rnd": ("rewards.rnd={}",)}
 _SHOWN = ("imitation.demos=benchmarks/runs/plates.safetensors",)
 """Recorded by `coterie record --algo scripted --env sparse/plates --out benchmarks/runs/plates.safetensors`."""
 _ALIKE = ("rewards.gail.demos=benchmarks/runs/rooms.safetensors", "rewards.gail.reward=negative")
 """Recorded by `coterie record --algo scripted --env sparse/rooms --out benchmarks/runs/rooms.safetensors`."""
-_FORAGING = "Papoudakis et al. 2021, Table 3, 20 M steps"
+
+UNTUNED = (
+    "spread-openai-50-maddpg-original",
+    "spread-openai-50-coma-original",
+    "spread-openai-50-mappo-original",
+    "skirmish-3m-qmix",
+    "skirmish-2s3z-qmix",
+    "rware-tiny-2ag-mappo",
+)
+"""Jobs whose settings were not tuned for Coterie: those of the original trainer, or of another task."""
+
+TUNED_ELSEWHERE = ("pushblock-poca", "pushblock-coma", "pushblock-mappo", "pushblock-ippo")
+"""Jobs whose settings were tuned by coop_tuning.py, on seeds that are not reported."""
 
 JOBS = (
     Job(
         "spread-openai-mappo",
         ("algo=mappo", _SPREAD, "env.variant=openai", "steps=4M"),
-        *("agent", "agent", "spread-openai", -133.5, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
+        *("agent", "agent", "spread-openai", -133.5, _TABLE, _LEVELS, "spread_greedily"),
+        conditions=_ON_POLICY,
     ),
     Job(
         "spread-openai-ippo",
         ("algo=ippo", _SPREAD, "env.variant=openai", "steps=4M"),
-        *("agent", "agent", "spread-openai", -133.9, _PAPOUDAKIS, _LEVELS, "spread_greedily"),
+        *("agent", "agent", "spread-openai", -133.9, _TABLE, _LEVELS, "spread_greedily"),
+        conditions=_ON_POLICY,
     ),
     Job(
         "spread-mpe2-mappo",
@@ -97,18 +139,20 @@ JOBS = (
     Job(
         "spread-openai-50-mappo",
         ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "steps=4M"),
-        *("agent", "agent", "spread-openai-50", -315.0, _ORIGINAL, (-315.0, -250.0, -200.0), "spread_greedily"),
+        *("agent", "agent", "spread-openai-50", -315.0, _BEST_MAPPO, (-315.0, -250.0, -200.0), "spread_greedily"),
+        conditions=_MOST_PROBABLE,
     ),
     Job(
         "speaker-listener-mappo",
         ("algo=mappo", "env=particle/simple_speaker_listener", "env.variant=openai", "steps=4M"),
-        *("team", "agent", "speaker-listener", -15.0, "a scripted listener earns about -12.1", (-45.0, -20.0, -15.0)),
+        *("team", "agent", "speaker-listener", -15.0, _OWN_TARGET, (-45.0, -20.0, -15.0)),
         script="follow_speaker",
     ),
     Job(
         "tag-mappo-mappo",
         ("algo=mappo", *_TAG_OPENAI, "steps=2M"),
         *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
+        conditions="16 M steps, a prey trained by that code",
     ),
     Job(
         "tag-mappo-random",
@@ -130,33 +174,36 @@ JOBS = (
             f"spread-openai-{algo}",
             (f"algo={algo}", *_OPENAI, f"steps={steps}", "eval.every=100k"),
             *("agent", "agent", "spread-openai-core", level, source, _LEVELS, "spread_greedily"),
+            conditions=conditions,
         )
-        for algo, steps, level, source in (
-            ("qmix", "1500k", -126.6, _OFF_POLICY),
-            ("vdn", "1M", -131.0, _OFF_POLICY),
-            ("iql", "1500k", -132.6, _OFF_POLICY),
-            ("maddpg", "2M", -141.7, _OFF_POLICY),
-            ("masac", "1M", None, ""),
-            ("coma", "3M", -204.3, _PAPOUDAKIS),
-            ("poca", "3M", -135.0, "required level"),
+        for algo, steps, level, source, conditions in (
+            ("qmix", "1500k", -126.6, _TABLE, _OFF_POLICY),
+            ("vdn", "1M", -131.0, _TABLE, _OFF_POLICY),
+            ("iql", "1500k", -132.6, _TABLE, _OFF_POLICY),
+            ("maddpg", "2M", -141.7, _TABLE, _OFF_POLICY),
+            ("masac", "1M", None, "", ""),
+            ("coma", "3M", -204.3, _TABLE, _ON_POLICY),
+            ("poca", "3M", -135.0, _OWN_TARGET, ""),
         )
     ),
     *(
         Job(
             f"spread-openai-50-{algo.replace('/', '-')}",
             (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k", *more),
-            *("agent", "agent", "spread-openai-50-core", level, _ORIGINAL, (-382.0, -344.0, -300.0), "spread_greedily"),
+            *("agent", "agent", "spread-openai-50-core", level, source, (-382.0, -344.0, -300.0), "spread_greedily"),
+            conditions=_MOST_PROBABLE,
         )
-        for algo, level, *more in (
-            ("maddpg", -300.0),
-            ("coma", -379.0),
+        for algo, level, source, *more in (
+            ("maddpg", -256.0, _BEST_MADDPG),
+            ("coma", -379.0, _BEST_COMA),
             (
                 "maddpg/original",
-                -300.0,
+                -256.0,
+                _BEST_MADDPG,
                 "env.terminate_at_limit=false",
             ),  # the original terminates at the limit, as the other two presets do
-            ("coma/original", -379.0),
-            ("mappo/original", -344.0),
+            ("coma/original", -379.0, _BEST_COMA),
+            ("mappo/original", -344.0, _LISTED),
         )
     ),
     *(
@@ -183,6 +230,12 @@ JOBS = (
             ("td3", "pendulum", "Pendulum-v1", "20k", "2k", -160.0, _ZOO),
         )
     ),
+    Job(
+        "pendulum-ppo",
+        ("algo=ppo", "env=gym/Pendulum-v1", "steps=100k", "eval.every=10k", *_SHORT),
+        *("agent", "sum", "pendulum-ppo", -172.0, _RAFFIN, (-172.0,)),
+        conditions="greedy",
+    ),
     *(
         Job(
             f"{task}-{algo}",
@@ -197,18 +250,19 @@ JOBS = (
             f"{env.lower()}-{algo}",
             (f"algo={algo}", f"env=gym/{env}-{version}", f"steps={steps}", f"eval.every={every}", *_SHORT),
             *("agent", "sum", env.lower(), level, source, (level,)),
+            conditions=conditions,
         )
-        for algo, env, version, steps, every, level, source in (
-            ("ddqn", "Acrobot", "v1", "60k", "3k", -80.0, "the 2020 trainer that the `original` presets follow"),
-            ("ppo", "LunarLander", "v3", "600k", "50k", 242.0, _RAFFIN),
-            ("sac", "LunarLanderContinuous", "v3", "200k", "20k", 260.0, _RAFFIN),
+        for algo, env, version, steps, every, level, source, conditions in (
+            ("ddqn", "Acrobot", "v1", "60k", "3k", -80.0, _ACROBOT, "1.6 M steps"),
+            ("ppo", "LunarLander", "v3", "600k", "50k", 242.0, _RAFFIN, "1 M steps, greedy"),
+            ("sac", "LunarLanderContinuous", "v3", "200k", "20k", 260.0, _RAFFIN, "500,000 steps"),
         )
     ),
     *(
         Job(
             f"skirmish-{task}-{algo}",
             (f"algo={algo}", f"env=skirmish/{task}", f"steps={steps}", "eval.every=50k"),
-            *("allies", "sum", f"skirmish-{task}", level, "required", (level,)),
+            *("allies", "sum", f"skirmish-{task}", level, _OWN_TARGET, (level,)),
             measure="won",
         )
         for task, level, lengths in (("3m", 0.95, ("700k", "500k")), ("2s3z", 0.90, ("1500k", "1M")))
@@ -217,7 +271,8 @@ JOBS = (
     Job(
         "foraging-8x8-2p-2f-coop-mappo",
         ("algo=mappo", "env=lbforaging/Foraging-8x8-2p-2f-coop-v3", "steps=600k", "eval.every=50k", *_SHORT),
-        *("agent", "sum", "foraging", 1.0, _FORAGING, (0.9, 0.99)),
+        *("agent", "sum", "foraging", 1.0, _TABLE, (0.9, 0.99)),
+        conditions=_ON_POLICY,
     ),
     Job(
         "rware-tiny-2ag-mappo",
