@@ -41,7 +41,6 @@ ALGOS: dict[str, str] = {
 
 VARIANTS: dict[str, str] = {
     "mappo/original": "coterie.algos.mappo_original:MAPPOOriginal",
-    "mappo/original_best": "coterie.algos.mappo_original:MAPPOOriginal",
 }
 """Class of each variant that does not use the class of its base algorithm."""
 
