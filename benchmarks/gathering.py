@@ -186,8 +186,8 @@ def page(content: dict[str, Any]) -> str:
         f"Baselines are means over {BASELINE_EPISODES:,} episodes, or over the episodes of a job that uses fewer. "
         "*Peak*: the highest mean over seeds of one evaluation during training, as reported by Papoudakis et al. The "
         "maximum of many noisy estimates is biased upward, more so with few episodes per evaluation. *Level*: a "
-        "reference with the conditions that differ from those of the row; its source is given below the table. Continuous "
-        "actions of DDPG and TD3 have no noise in evaluations.",
+        "reference with the conditions that differ from those of the row; its source is given below the table. "
+        "Continuous actions of DDPG and TD3 have no noise in evaluations.",
         "",
         *_tuning(content["jobs"]),
         "",

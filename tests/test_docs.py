@@ -156,12 +156,17 @@ def test_the_page_of_cooperative_environments_shows_the_committed_results():
     text = (ROOT / "docs" / "environments" / "coop.md").read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "results" / "learning.md").read_text(encoding="utf-8")
     found = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (.*-.*) \|$", results, re.MULTILINE)}
-    for world in ("escape", "baton"):
-        cells = [found[f"{world}-{algo}"] for algo in ("poca", "coma", "ippo")]
+    algorithms = ("poca", "coma", "mappo", "ippo")
+    for world, steps in (("escape", 1_000_000), ("baton", 1_000_000), ("pushblock", 1_000_000)):
+        cells = [found[f"{world}-{algo}"] for algo in algorithms]
         shown = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
         assert f"| `{world}` | {' | '.join(shown)} |" in text
-        for algo in ("poca", "coma", "ippo", "mappo"):
-            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "1 M on the page"
+        for algo in algorithms:
+            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == steps, "as on the page"
+    baselines = json.loads((ROOT / "benchmarks" / "results" / "baselines.json").read_text(encoding="utf-8"))["coop"]
+    for world, policies in baselines.items():
+        shown = [f"{policies[name]['return']:.3f} ± {policies[name]['error']:.3f}" for name in ("random", "script")]
+        assert f"| `{world}` | {' | '.join(shown)} | {policies['script']['steps']:.0f} |" in text
 
 
 def test_every_page_is_reachable_from_the_readme():
