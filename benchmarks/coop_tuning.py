@@ -142,9 +142,9 @@ def page(content: dict[str, Any]) -> str:
         "",
         f"Mean return on {content['env']} after {content['steps']} steps, the highest evaluation of each seed (seeds "
         f"{', '.join(map(str, content['seeds']))}, which the learning benchmark does not report). Every algorithm has "
-        "the same grid; its other settings are those of its preset. Bold: the chosen settings. Measured by "
-        f"`{content['command']}`: {'; '.join(content['trained_on'])} ({', '.join(content['trained_with'])}), "
-        f"{content['date']}.",
+        "the same grid; its other settings are those of its preset. Bold: the chosen settings. Trained by "
+        "`python benchmarks/coop_tuning.py` and collected with `--collect`: "
+        f"{'; '.join(content['trained_on'])} ({', '.join(content['trained_with'])}), {content['date']}.",
         "",
         *table(["algorithm", "`algo.lr`", "`algo.entropy_coef`", "score", "seeds"], rows),
     ]
