@@ -6,6 +6,7 @@ import json
 import shlex
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +158,21 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 def baselines(job: Job) -> dict[str, float]:
     """Mean return of the team (sum over agents), or the measure, of random play and of the script."""
-    played = min(job.episodes or BASELINE_EPISODES, BASELINE_EPISODES)
-    world = [setting for setting in job.overrides if setting.startswith("env")]
-    random = evaluate_baseline(resolve(["algo=random", *world, "device=cpu", "threads=1"]), played)
-    found = {"random": random["metrics"][job.measure] if job.measure else random["teams"][job.team]["return_mean"]}
+    episodes = min(job.episodes or BASELINE_EPISODES, BASELINE_EPISODES)
+    world = tuple(setting for setting in job.overrides if setting.startswith("env"))
+    found = {"random": _played(world, job.team, job.measure, (), episodes)}
     if job.script is not None:
         team = f"teams.{job.team}.algo"
-        words = ["algo=random", f"{team}=scripted", f"{team}.script={job.script}", *world, "device=cpu", "threads=1"]
-        scripted = evaluate_baseline(resolve(words), played)
-        found[job.script] = scripted["teams"][job.team]["return_mean"]
+        words = (f"{team}=scripted", f"{team}.script={job.script}")
+        found[job.script] = _played(world, job.team, None, words, episodes)
     return found
+
+
+@cache
+def _played(world: tuple[str, ...], team: str, measure: str | None, words: tuple[str, ...], episodes: int) -> float:
+    """Mean return of a team, or the measure, of random play except for the given settings; jobs of a world share it."""
+    found = evaluate_baseline(resolve(["algo=random", *words, *world, "device=cpu", "threads=1"]), episodes)
+    return found["metrics"][measure] if measure else found["teams"][team]["return_mean"]
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
