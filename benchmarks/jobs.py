@@ -242,7 +242,7 @@ JOBS = (
             (f"algo={algo}", f"env=coop/{task}", f"steps={steps}", "eval.every=100k"),
             *("team", "sum", task, None, ""),
         )
-        for task, steps in (("escape", "1M"), ("baton", "1M"), ("pushblock", "1M"))
+        for task, steps in (("escape", "1M"), ("baton", "1M"), ("pushblock", "750k"))
         for algo in ("poca", "coma", "mappo", "ippo")
     ),
     *(
