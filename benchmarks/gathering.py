@@ -26,6 +26,7 @@ BASELINE_EPISODES = 10_000
 def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int) -> None:
     """Updates the results with all finished runs and prints the unfinished ones."""
     results.mkdir(parents=True, exist_ok=True)
+    made = origin()  # before files of this repository are changed
     written = results / "learning.json"
     found: dict[str, dict[str, Any]] = json.loads(written.read_text())["jobs"] if written.exists() else {}
     for job in jobs:
@@ -44,7 +45,7 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
         if shown:
             draw(shown).savefig(results / f"learning-{name}.png", dpi=150)
     content = {
-        **origin(),
+        **made,
         "common": list(COMMON),
         "final_episodes": episodes_per_run,
         "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
@@ -106,8 +107,13 @@ def one_run(job: Job, folder: Path, episodes: int) -> dict[str, Any]:
         "date": manifest["started"].partition("T")[0],
         "machine": in_words({**manifest["hardware"], **manifest["versions"]}),
         "git": manifest["git"],
-        "command": shlex.join(["coterie", *manifest["command"][1:]]),
+        "command": shlex.join(["coterie", *_portable(manifest["command"][1:], job, folder)]),
     }
+
+
+def _portable(words: Sequence[str], job: Job, folder: Path) -> list[str]:
+    """Arguments of a run with the folder in which the benchmark puts it, instead of the machine's."""
+    return [f"out=benchmarks/runs/{job.name}/{folder.name}" if word.startswith("out=") else word for word in words]
 
 
 def report(job: Job, read: dict[str, dict[str, Any]], episodes: int) -> dict[str, Any]:

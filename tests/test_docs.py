@@ -157,12 +157,14 @@ def test_the_page_of_cooperative_environments_shows_the_committed_results():
     results = (ROOT / "benchmarks" / "results" / "learning.md").read_text(encoding="utf-8")
     found = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (.*-.*) \|$", results, re.MULTILINE)}
     algorithms = ("poca", "coma", "mappo", "ippo")
-    for world, steps in (("escape", 1_000_000), ("baton", 1_000_000), ("pushblock", 1_000_000)):
-        cells = [found[f"{world}-{algo}"] for algo in algorithms]
-        shown = [f"{row[4].replace('**', '')}, last {row[5]}" for row in cells]
+    for world in ("escape", "baton", "pushblock"):
+        cells = [found.get(f"{world}-{algo}") for algo in algorithms]
+        shown = [f"{row[4].replace('**', '')}, last {row[5]}" if row else "not measured" for row in cells]
         assert f"| `{world}` | {' | '.join(shown)} |" in text
-        for algo in algorithms:
-            assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == steps, "as on the page"
+        if world != "pushblock":
+            for algo in algorithms:
+                assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "1 M on the page"
+    assert {found[f"pushblock-{algo}"][2] for algo in algorithms} == {"754 k"}, "0.75 M on the page"
     baselines = json.loads((ROOT / "benchmarks" / "results" / "baselines.json").read_text(encoding="utf-8"))["coop"]
     for world, policies in baselines.items():
         shown = [f"{policies[name]['return']:.3f} ± {policies[name]['error']:.3f}" for name in ("random", "script")]
