@@ -164,7 +164,7 @@ def test_the_page_of_cooperative_environments_shows_the_committed_results():
         if world != "pushblock":
             for algo in algorithms:
                 assert resolve([f"algo={algo}", f"env=coop/{world}"]).config.steps == 1_000_000, "1 M on the page"
-    assert {found[f"pushblock-{algo}"][2] for algo in algorithms} == {"754 k"}, "0.75 M on the page"
+    assert {found[f"pushblock-{algo}"][2] for algo in algorithms} == {"755 k"}, "0.75 M on the page"
     baselines = json.loads((ROOT / "benchmarks" / "results" / "baselines.json").read_text(encoding="utf-8"))["coop"]
     for world, policies in baselines.items():
         shown = [f"{policies[name]['return']:.3f} ± {policies[name]['error']:.3f}" for name in ("random", "script")]
