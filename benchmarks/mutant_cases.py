@@ -1,0 +1,186 @@
+"""Modules of the mutation campaign, the tests that answer for each, and the mutants of a module."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "coterie"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tests that answer for a module: its mirror in tests/, if there is one, and further files before it.
+
+    Attributes:
+        tests: Further test files, relative to tests/, run first.
+        marks: Expression that selects tests by their marks, as pytest's -m.
+    """
+
+    tests: tuple[str, ...] = ()
+    marks: str = ""
+
+
+CASES: dict[str, Case] = {
+    "math/action_sampling.py": Case(),
+    "math/adversarial_imitation.py": Case(),
+    "math/behavior_cloning.py": Case(),
+    "math/choices.py": Case(),
+    "math/distributions.py": Case(),
+    "math/exploration.py": Case(),
+    "math/intrinsic_rewards.py": Case(),
+    "math/inverse_transform.py": Case(),
+    "math/policy_gradient.py": Case(("algos/test_on_policy_losses.py",)),
+    "math/ratings.py": Case(),
+    "math/returns.py": Case(),
+    "math/statistics.py": Case(),
+}
+"""By file of a module, relative to the package."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a module.
+
+    Attributes:
+        line: Number of the first line that changes.
+        where: Qualified name of the function or class, or "module".
+        before: The lines that change, without indentation.
+        after: The lines instead of them.
+        source: The whole module with the change.
+    """
+
+    line: int
+    where: str
+    before: str
+    after: str
+    source: str = field(repr=False)
+
+
+def tests_of(module: str) -> list[str]:
+    """Returns the test files of a module, relative to the repository."""
+    path = Path(module)
+    mirror = (path.parent / f"test_{path.name}").as_posix()
+    names = [*CASES[module].tests, *[mirror] * (ROOT / "tests" / mirror).is_file()]
+    return [f"tests/{name}" for name in dict.fromkeys(names)]
+
+
+def sample(source: str, count: int, seed: str) -> tuple[list[Mutant], int]:
+    """Draws mutants that Cosmic Ray's operators make of a module.
+
+    Mutants of annotations are left out, and so are those that are no Python or the same program. Rounds go over all
+    places in random order and take one mutant of each, so that a small sample changes as many places as possible.
+
+    Args:
+        source: Source of the module.
+        count: Most mutants to draw.
+        seed: Seed of the order.
+
+    Returns:
+        mutants, total: Those drawn, and the number that the module has.
+    """
+    generator = random.Random(seed)
+    places: dict[tuple[int, int], list[tuple[Any, int]]] = defaultdict(list)
+    annotations = _annotations(source)
+    for place, operator, occurrence in _mutations(source):
+        if not any(start <= place < end for start, end in annotations):
+            places[place].append((operator, occurrence))
+    for mutations in places.values():
+        generator.shuffle(mutations)
+    order = generator.sample(sorted(places), len(places))
+    total = sum(len(mutations) for mutations in places.values())
+    waiting = [
+        mutations[i]
+        for i in range(max(map(len, places.values()), default=0))
+        for mutations in (places[place] for place in order)
+        if i < len(mutations)
+    ]
+    found: list[Mutant] = []
+    programs = {_program(source)}
+    while waiting and len(found) < count:
+        mutant = _mutated(source, *waiting.pop(0))
+        program = None if mutant is None else _program(mutant)
+        if mutant is None or program is None or program in programs:
+            total -= 1
+            continue
+        programs.add(program)
+        found.append(described(source, mutant))
+    return found, total
+
+
+def described(source: str, mutant: str) -> Mutant:
+    """Returns a mutant with the place and the lines of its change."""
+    old, new = source.splitlines(), mutant.splitlines()
+    changes = [c for c in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if c[0] != "equal"]
+    first, last = changes[0][1], changes[-1][2]
+    before, after = old[first:last], new[changes[0][3] : changes[-1][4]]
+    texts = (" ".join(line.strip() for line in lines) for lines in (before, after))
+    return Mutant(first + 1, _definition(source, first + 1), *texts, source=mutant)
+
+
+def _mutations(source: str) -> Iterator[tuple[tuple[int, int], Any, int]]:
+    """Yields place, operator and occurrence of Cosmic Ray's mutations. Those of comparisons share the place."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import ast_nodes, get_ast
+
+    nodes = list(ast_nodes(get_ast(source)))
+    for name in plugins.operator_names():
+        kind = plugins.get_operator(name)
+        if kind.arguments():  # these need names of variables
+            continue
+        operator = kind()
+        positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
+        for occurrence, start in enumerate(positions):
+            yield start, operator, occurrence
+
+
+def _mutated(source: str, operator: Any, occurrence: int) -> str | None:
+    from cosmic_ray.mutating import mutate_code
+
+    return mutate_code(source, operator, occurrence)
+
+
+def _program(source: str) -> str | None:
+    """Returns the syntax tree of source as text, or None if it is no Python."""
+    try:
+        return ast.dump(ast.parse(source))
+    except SyntaxError:
+        return None
+
+
+def _annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Returns the places, from and to, of the annotations in source."""
+    found: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign | ast.arg):
+            found.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node.returns)
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+        for node in found
+        if node is not None
+    ]
+
+
+def _definition(source: str, line: int) -> str:
+    """Returns the qualified name of the function or class that contains a line."""
+    names: list[str] = []
+    body = ast.parse(source).body
+    while True:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                if first <= line <= (node.end_lineno or 0):
+                    names.append(node.name)
+                    body = node.body
+                    break
+        else:
+            return ".".join(names) or "module"

@@ -1,0 +1,262 @@
+"""Changes one place of a module at a time and counts the changes that its tests detect.
+
+    python benchmarks/mutants.py [--only MODULE ...] [--sample 40] [--seed 0] [--out FILE]
+    python benchmarks/mutants.py --survivors     # repeats the mutants that survived, and writes nothing
+    python benchmarks/mutants.py --write         # writes the page again, which marks modules that changed since
+
+Cosmic Ray (`pip install 'coterie[mutation]'`) makes the mutants: other operators, comparisons and constants, conditions
+negated, loops without iterations, decorators removed. Annotations are left out. It does not change strings, so
+docstrings and the texts of messages have no mutants. `mutant_cases` lists the modules and the tests that answer for
+each. A module with more mutants than --sample gets a random sample, drawn such that as many places as possible change.
+
+A mutant is killed if a test fails or if the tests take much longer than without it. `mutant_equivalents.json` lists
+survivors that no test can kill, each with the reason; they do not count in the score. Writes FILE and a page next to it
+after each module. Exits with 1 if less than 95% of the other mutants of a module were killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import reporting
+from mutant_cases import CASES, PACKAGE, ROOT, Mutant, sample, tests_of
+from mutant_runs import SURVIVED, TIMEOUT, Nursery, Trial, Verdict
+from provenance import fingerprint
+
+from coterie.core.files import write_text
+
+HERE = Path(__file__).resolve().parent
+EQUIVALENTS = HERE / "mutant_equivalents.json"
+GOAL = 0.95
+_FIRST_LIMIT = 600.0
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Number of mutants per module and the seed of the sample."""
+
+    sample: int
+    seed: int
+
+
+def equivalents() -> dict[str, list[dict[str, str]]]:
+    """Returns the mutants that no test can kill, by module: where, before, after, reason."""
+    return json.loads(EQUIVALENTS.read_text(encoding="utf-8"))
+
+
+def reason(module: str, mutant: Mutant) -> str | None:
+    """Returns the reason for which a mutant is equivalent, or None if none is known."""
+    key = {"where": mutant.where, "before": mutant.before, "after": mutant.after}
+    found = [entry["reason"] for entry in equivalents().get(module, ()) if key.items() <= entry.items()]
+    return found[0] if found else None
+
+
+def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Runs the tests of a module against a sample of its mutants and returns the result.
+
+    Args:
+        module: File of the module, relative to the package.
+        plan: Size and seed of the sample.
+        only: Survivors of an earlier result; if given, only these mutants of the sample are run.
+
+    Raises:
+        RuntimeError: If the tests fail without a mutant, before or after the others.
+    """
+    source = (PACKAGE / module).read_text(encoding="utf-8")
+    mutants, total = sample(source, plan.sample, f"{plan.seed}/{module}")
+    if only is not None:
+        known = [(entry["where"], entry["before"], entry["after"]) for entry in only]
+        mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
+    started = time.monotonic()
+    verdicts = _verdicts(module, mutants)
+    survived, equivalent, wrong = [], [], []
+    for mutant, verdict in zip(mutants, verdicts, strict=True):
+        entry: dict[str, Any] = {"line": mutant.line, "where": mutant.where}
+        entry |= {"before": mutant.before, "after": mutant.after}
+        why = reason(module, mutant)
+        if verdict.result == SURVIVED:
+            (survived if why is None else equivalent).append(entry | ({} if why is None else {"reason": why}))
+        elif why is not None:
+            wrong.append(entry)
+    killed = sum(verdict.result != SURVIVED for verdict in verdicts)
+    return {
+        "mutants": total, "run": len(mutants), "killed": killed,
+        "timeouts": sum(verdict.result == TIMEOUT for verdict in verdicts),
+        "score": score(killed, len(mutants), len(equivalent)),
+        "survived": survived, "equivalent": equivalent, "killed_though_called_equivalent": wrong,
+        "sample": plan.sample, "seed": plan.seed, "seconds": round(time.monotonic() - started, 1),
+        "tests": tests_of(module), "marks": CASES[module].marks, **hashes(module),
+    }  # fmt: skip
+
+
+def _verdicts(module: str, mutants: Sequence[Mutant]) -> list[Verdict]:
+    name = ".".join(("coterie", *Path(module).with_suffix("").parts))
+
+    def trial(source: str | None, limit: float) -> Trial:
+        return Trial(name, source, tests_of(module), CASES[module].marks, limit)
+
+    nursery = Nursery()
+    try:
+        for _ in range(2):  # the first one imports, so that the second one tells how long the tests take
+            control = nursery.run(trial(None, _FIRST_LIMIT))
+            _check(module, control)
+        limit = 15 + 8 * control.seconds
+        found = [nursery.run(trial(mutant.source, limit)) for mutant in mutants]
+        _check(module, nursery.run(trial(None, limit)))
+    finally:
+        nursery.close()
+    return found
+
+
+def _check(module: str, control: Verdict) -> None:
+    if control.result != SURVIVED:
+        raise RuntimeError(f"{module}: the tests fail without a mutant: {control.output}")
+
+
+def score(killed: int, run: int, equivalent: int) -> float | None:
+    """Returns the share of the mutants that are not equivalent that were killed, None if there are none."""
+    return killed / (run - equivalent) if run > equivalent else None
+
+
+def hashes(module: str) -> dict[str, str]:
+    """Returns the fingerprints of a module and of its tests, which depend on neither comments nor formatting."""
+    tests = "".join(fingerprint((ROOT / name).read_text(encoding="utf-8")) for name in tests_of(module))
+    found = fingerprint((PACKAGE / module).read_text(encoding="utf-8"))
+    return {"module_hash": found, "tests_hash": hashlib.sha256(tests.encode()).hexdigest()[:_DIGITS]}
+
+
+# ----------------------------------------------------------------------------------------------------------- the page
+
+
+def page(content: dict[str, Any]) -> str:
+    """Returns the Markdown page of the results."""
+    facts, rows = content["machine"], content["modules"]
+    columns = ["module", "mutants", "run", "killed", "by time limit", "survived", "equivalent", "score", "revision"]
+    sums = [sum(_counts(row)[i] for row in rows.values()) for i in range(6)]
+    total = score(sums[2], sums[1], sums[5])
+    table = [[name, *map(str, _counts(row)), _percent(row["score"]), _revision(name, row)] for name, row in rows.items()]
+    survivors = [f"- {_place(name, entry)}" for name, row in rows.items() for entry in row["survived"]]
+    equal = [f"- {_place(n, entry)}. {entry['reason']}" for n, row in rows.items() for entry in row["equivalent"]]
+    lines = [
+        "# Mutants",
+        "",
+        f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, {content['date']}. "
+        f"`{content['command']}`",
+        "",
+        "Samples are drawn with the seed of the command. The score is the share of killed mutants among those that are "
+        "not equivalent. A revision in parentheses means that the module's code has changed since.",
+        "",
+        *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
+        "",
+        "## Survivors",
+        "",
+        *(survivors or ["None."]),
+        "",
+        "## Equivalent mutants",
+        "",
+        *(equal or ["None."]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(row: dict[str, Any]) -> list[int]:
+    counts = [row[name] for name in ("mutants", "run", "killed", "timeouts")]
+    return [*counts, len(row["survived"]), len(row["equivalent"])]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}%"
+
+
+def _revision(module: str, row: dict[str, Any]) -> str:
+    path = PACKAGE / module
+    present = path.is_file() and fingerprint(path.read_text(encoding="utf-8")) == row["module_hash"]
+    return row["revision"] if present else f"({row['revision']})"
+
+
+def _place(module: str, entry: dict[str, Any]) -> str:
+    change = f"`` {entry['before']} `` becomes `` {entry['after']} ``" if entry["after"] else f"no `{entry['before']}`"
+    return f"{module}, {entry['where']}: {change}"
+
+
+def line(module: str, row: dict[str, Any]) -> str:
+    """Returns a line of progress."""
+    mutants, run, killed, late, survived, equivalent = _counts(row)
+    return (
+        f"{module:32} {run} of {mutants}: killed {killed} ({late} by time limit), survived {survived}, "
+        f"equivalent {equivalent}, score {_percent(row['score'])}, {row['seconds']:.0f} s"
+    )
+
+
+def _save(out: Path, content: dict[str, Any]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    order = list(CASES)
+    content["modules"] = dict(sorted(content["modules"].items(), key=lambda item: order.index(item[0])))
+    write_text(out, json.dumps(content, indent=1) + "\n")
+    write_text(out.with_suffix(".md"), page(content))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", help="files of modules, relative to the package, or their folders")
+    parser.add_argument("--sample", type=int, default=40, help="most mutants of a module")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--survivors", action="store_true", help="repeat those that survived; writes nothing")
+    parser.add_argument("--write", action="store_true", help="write the page again; runs nothing")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "mutants.json", help="results as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    given = parser.parse_args(argv)
+    only = given.only or list(CASES)
+    chosen = [name for name in CASES if any(name == word or name.startswith(f"{word}/") for word in only)]
+    unknown = [word for word in only if not any(name == word or name.startswith(f"{word}/") for name in CASES)]
+    if unknown:
+        parser.error(f"--only: unknown {', '.join(unknown)}. Known: {', '.join(CASES)}")
+    content = json.loads(given.out.read_text()) if given.out.exists() else {"modules": {}}
+    if given.write:
+        _save(given.out, content)
+        return 0
+    return _run_all(chosen, given, content)
+
+
+def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str, Any]) -> int:
+    """Measures modules, prints their survivors, and writes the results after each."""
+    from importlib.metadata import version
+
+    facts, below = reporting.machine(), False
+    for module in chosen:
+        plan, only = Plan(given.sample, given.seed), None
+        if given.survivors:
+            earlier = content["modules"].get(module, {"survived": []})
+            if not earlier["survived"]:
+                continue
+            plan, only = Plan(earlier["sample"], earlier["seed"]), earlier["survived"]
+        row = measure(module, plan, only)
+        print(line(module, row), flush=True)
+        for entry in (*row["survived"], *row["killed_though_called_equivalent"]):
+            print(f"    line {entry['line']}, {entry['where']}\n      - {entry['before']}\n      + {entry['after']}")
+        below |= bool(row["killed_though_called_equivalent"]) or (row["score"] is not None and row["score"] < GOAL)
+        if only is None:
+            date = datetime.now().astimezone().date().isoformat()
+            content["modules"][module] = row | {"revision": facts["revision"], "date": date}
+            command = f"python benchmarks/mutants.py --sample {given.sample} --seed {given.seed}"
+            content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
+            _save(given.out, content)
+    return int(below)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
