@@ -144,14 +144,16 @@ def page(content: dict[str, Any]) -> str:
     columns = ["module", "mutants", "run", "killed", "by time limit", "survived", "equivalent", "score", "revision"]
     sums = [sum(_counts(row)[i] for row in rows.values()) for i in range(6)]
     total = score(sums[2], sums[1], sums[5])
-    table = [[name, *map(str, _counts(row)), _percent(row["score"]), _revision(name, row)] for name, row in rows.items()]
+    table = [
+        [name, *map(str, _counts(row)), _percent(row["score"]), _revision(name, row)] for name, row in rows.items()
+    ]
     survivors = [f"- {_place(name, entry)}" for name, row in rows.items() for entry in row["survived"]]
     equal = [f"- {_place(n, entry)}. {entry['reason']}" for n, row in rows.items() for entry in row["equivalent"]]
     lines = [
         "# Mutants",
         "",
-        f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, {content['date']}. "
-        f"`{content['command']}`",
+        f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, "
+        f"{content['date']}. `{content['command']}`",
         "",
         "Samples are drawn with the seed of the command. The score is the share of killed mutants among those that are "
         "not equivalent. A revision in parentheses means that the module's code has changed since.",

@@ -5,12 +5,18 @@ import math
 import pytest
 import torch
 
+from coterie.core.specs import ActionSpec
 from coterie.math.action_sampling import (
     bounded_log_std,
     choice_distribution,
+    draw_noise,
     max_entropy,
+    sample_action,
     sample_squashed,
 )
+
+HYBRID = ActionSpec(choices=(3, 2), continuous=2, low=(-1, -1), high=(1, 1))
+ONE_COMPONENT = ActionSpec(choices=(4,))
 
 
 def test_squashed_sample_and_its_log_density():
@@ -78,3 +84,69 @@ def test_masked_choices_have_probability_and_log_prob_zero():
 def test_max_entropy_counts_available_choices():
     mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False, True, False, False, True]])
     assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0])
+
+
+def test_noise_is_gumbel_for_choices_and_normal_for_numbers():
+    """The same draws by hand; -log of an exponential variate is Gumbel."""
+    noise = draw_noise(HYBRID, (3, 4), torch.Generator().manual_seed(5), torch.device("cpu"))
+    draw = torch.Generator().manual_seed(5)
+    exponential = torch.empty(3, 4, 5).exponential_(generator=draw)
+    normal = torch.randn(3, 4, 2, generator=draw)
+    torch.testing.assert_close(noise, torch.cat([-exponential.log(), normal], -1))
+    for spec, size in ((ONE_COMPONENT, 4), (ActionSpec(continuous=2, low=(-1, -1), high=(1, 1)), 2)):
+        assert draw_noise(spec, (3, 4), torch.Generator(), torch.device("cpu")).shape == (3, 4, size)
+
+
+@pytest.mark.parametrize("with_noise", [False, True])
+@pytest.mark.parametrize("spec", [HYBRID, ONE_COMPONENT], ids=["hybrid", "one component"])
+def test_every_agent_of_a_batch_takes_its_own_action(spec, with_noise):
+    """Three environments of two agents, each compared with its formula: the highest log-probability plus noise among
+    available choices, and mean + std x noise. The number of environments equals a component's number of choices."""
+    draw = torch.Generator().manual_seed(0)
+    size = spec.mask_size + spec.continuous
+    params, noise = torch.randn(3, 2, size, generator=draw), torch.randn(3, 2, size, generator=draw)
+    mask = torch.tensor([[True, False, True, True, True], [False, True, True, False, True]])[:, : spec.mask_size]
+    mask, log_std = mask.expand(3, 2, -1), torch.tensor([-0.5, 0.3])
+    given = {"log_std": log_std if spec.continuous else None, "mask": mask, "noise": noise if with_noise else None}
+    action, log_prob = sample_action(spec, params, **given)
+    assert action.discrete is not None
+    assert action.discrete.shape == (3, 2, len(spec.choices))
+    for i, j in ((i, j) for i in range(3) for j in range(2)):
+        p, n, expected, start = params[i, j].tolist(), (noise * with_noise)[i, j].tolist(), 0.0, 0
+        for k, width in enumerate(spec.choices):
+            available = [a for a in range(start, start + width) if mask[i, j, a]]
+            best = max(available, key=lambda a, p=p, n=n: p[a] + n[a])
+            assert action.discrete[i, j, k] == best - start
+            expected += p[best] - math.log(sum(math.exp(p[a]) for a in available))
+            start += width
+        for c in range(spec.continuous):
+            s = log_std[c].item()
+            assert action.continuous is not None
+            assert action.continuous[i, j, c].item() == pytest.approx(p[start + c] + n[start + c] * math.exp(s))
+            expected += -0.5 * n[start + c] ** 2 - s - 0.5 * math.log(2 * math.pi)
+        assert log_prob[i, j].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_squashed_samples_and_distributions_of_a_batch_are_those_of_its_entries():
+    draw = torch.Generator().manual_seed(1)
+    mean, log_std, noise = torch.randn(3, 3, 2, 2, generator=draw)
+    found, density = sample_squashed(mean, log_std, noise)
+    logits, mask = torch.randn(3, 2, 5, generator=draw), torch.rand(3, 2, 5, generator=draw) < 0.7
+    mask[..., 1] = mask[..., 4] = True
+    prob, log_prob = choice_distribution((3, 2), logits, mask)
+    entropy = max_entropy((3, 2), mask)
+    for place in ((i, j) for i in range(3) for j in range(2)):
+        alone = sample_squashed(mean[place], log_std[place], noise[place])
+        torch.testing.assert_close((found[place], density[place]), alone)
+        alone = choice_distribution((3, 2), logits[place], mask[place])
+        torch.testing.assert_close((prob[place], log_prob[place]), alone)
+        counts = mask[place][:3].sum().item(), mask[place][3:].sum().item()
+        assert entropy[place].item() == pytest.approx(math.log(counts[0] * counts[1]), abs=1e-6)
+    one, _ = choice_distribution((5,), logits, None)
+    torch.testing.assert_close(one, logits.softmax(-1))
+
+
+def test_bounds_of_the_log_std_are_those_of_its_formula():
+    raw = torch.tensor([-1.0, 0.5, 2.0])
+    expected = [-1.5 + 3.5 * math.tanh(x + math.atanh(1.5 / 3.5)) for x in raw.tolist()]
+    assert bounded_log_std(raw).tolist() == pytest.approx(expected, abs=1e-6)

@@ -38,3 +38,11 @@ def test_gradients_of_norm_one_are_not_penalized():
     assert penalty.tolist() == pytest.approx([0.0, 4.0, 1.0], abs=1e-5)
     assert gradient.grad is not None
     assert gradient.grad.isfinite().all(), "also for a zero gradient"
+
+
+def test_gradients_are_penalized_per_sample():
+    gradient = torch.tensor([[[0.6, 0.8], [3.0, 0.0], [0.0, 0.0]], [[0.0, 2.0], [0.0, 1.0], [4.0, 3.0]]])
+    assert gradient_penalty(gradient).tolist() == [
+        pytest.approx([0.0, 4.0, 1.0], abs=1e-5),
+        pytest.approx([1.0, 0.0, 16.0], abs=1e-5),
+    ]

@@ -74,3 +74,44 @@ def test_actions_match_in_all_choices_and_in_numbers_within_the_tolerance():
     demonstrated = Action(torch.tensor([[0, 1]] * 3), torch.tensor([[0.5, 1.0]] * 3))
     greedy = Action(torch.tensor([[0, 1], [0, 0], [0, 1]]), torch.tensor([[0.55, 1.7], [0.5, 1.0], [0.3, 1.0]]))
     assert actions_match(greedy, demonstrated).tolist() == [True, False, False]
+
+
+def test_losses_of_a_batch_are_those_of_its_entries():
+    """Two environments of three agents, two components and two numbers; the formulas in plain Python."""
+    draw = torch.Generator().manual_seed(0)
+    spec = ActionSpec(choices=(2, 3), continuous=2, low=(-1.0, -1.0), high=(1.0, 1.0))
+    params, mask = torch.randn(2, 3, 7, generator=draw), torch.rand(2, 3, 5, generator=draw) < 0.6
+    choice = torch.stack([torch.randint(n, (2, 3), generator=draw) for n in spec.choices], -1)
+    mask[..., :2] |= torch.nn.functional.one_hot(choice[..., 0], 2).bool()
+    mask[..., 2:] |= torch.nn.functional.one_hot(choice[..., 1], 3).bool()
+    number, log_std = torch.rand(2, 3, 2, generator=draw) * 1.8 - 0.9, torch.randn(2, 3, 2, generator=draw)
+    margin = large_margin_loss(params[..., :5], choice, mask, choices=spec.choices, margin=0.8)
+    error = deterministic_loss(spec, params, mask, Action(choice, number))
+    density = squashed_log_prob(params[..., 5:], log_std, number)
+    for i, j in ((i, j) for i in range(2) for j in range(3)):
+        p, m, start, violation, cross_entropy, log_prob = params[i, j].tolist(), mask[i, j].tolist(), 0, 0.0, 0.0, 0.0
+        for k, width in enumerate(spec.choices):
+            own = start + int(choice[i, j, k])
+            available = [a for a in range(start, start + width) if m[a]]
+            violation += max(p[a] + 0.8 * (a != own) for a in available) - p[own]
+            cross_entropy -= p[own] - math.log(sum(math.exp(p[a]) for a in available))
+            start += width
+        for c in range(2):
+            x, s, a = p[5 + c], log_std[i, j, c].item(), number[i, j, c].item()
+            cross_entropy += 0.5 * (math.tanh(x) - a) ** 2
+            z = (math.atanh(a) - x) / math.exp(s)
+            log_prob += -0.5 * z * z - s - 0.5 * math.log(2 * math.pi) - math.log(1 - a * a)
+        assert margin[i, j].item() == pytest.approx(violation, abs=1e-5)
+        assert error[i, j].item() == pytest.approx(cross_entropy, abs=1e-5)
+        assert density[i, j].item() == pytest.approx(log_prob, abs=1e-4)
+
+
+def test_actions_of_one_kind_match_by_that_kind():
+    """Numbers beyond the bounds count as the bounds; a difference of exactly the tolerance is a match."""
+    one, other = torch.tensor([[[0], [1]], [[2], [2]]]), torch.tensor([[[0], [2]], [[2], [1]]])
+    assert actions_match(Action(one), Action(other)).tolist() == [[True, False], [True, False]]
+    number = torch.tensor([[[-1.7, 0.5], [0.25, 0.5]], [[0.5, 1.9], [0.5, 0.0]]])
+    demonstrated = torch.tensor([[[-1.0, 0.5], [0.5, 0.5]], [[0.5, 1.0], [0.0, 0.0]]])
+    found = actions_match(Action(None, number), Action(None, demonstrated), tolerance=0.25)
+    assert found.tolist() == [[True, True], [True, False]]
+    assert actions_match(Action(one, number), Action(one, demonstrated), 0.25).tolist() == found.tolist()

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from coterie.core.specs import ActionSpec
+from coterie.core.types import Action
 from coterie.math.action_sampling import draw_noise, sample_action
-from coterie.math.distributions import log_prob_and_entropy
+from coterie.math.distributions import choice_log_probs, component_log_probs, log_prob_and_entropy
 
 SPECS = {
     "discrete": ActionSpec(choices=(4,)),
@@ -97,3 +98,39 @@ def test_gaussian_log_prob_and_entropy_match_torch():
     torch.testing.assert_close(
         log_prob_and_entropy(spec, params, action, log_std=log_std, mask=None)[1], reference.entropy().sum(-1)
     )
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_log_probs_and_entropies_of_a_batch_are_those_of_its_entries(kind):
+    """Five environments of two agents, by the formulas in plain Python; five is also the sum of choices."""
+    spec, draw = SPECS[kind], torch.Generator().manual_seed(0)
+    params = torch.randn(5, 2, spec.mask_size + spec.continuous, generator=draw)
+    mask = torch.rand(5, 2, spec.mask_size, generator=draw) < 0.5
+    choice = [torch.randint(n, (5, 2), generator=draw) for n in spec.choices]
+    for part, index in zip(mask.split(spec.choices, -1), choice, strict=True):
+        part.scatter_(-1, index.unsqueeze(-1), True)
+    discrete = torch.stack(choice, -1) if choice else None
+    number = torch.randn(5, 2, 2, generator=draw) if spec.continuous else None
+    log_std = torch.randn(5, 2, 2, generator=draw) if spec.continuous else None
+    log_prob, entropy = log_prob_and_entropy(
+        spec, params, Action(discrete, number), log_std=log_std, mask=mask if choice else None
+    )
+    parts = component_log_probs(spec, params, mask if choice else None)
+    for i, j in ((i, j) for i in range(5) for j in range(2)):
+        p, start, log_p, h = params[i, j].tolist(), 0, 0.0, 0.0
+        for k, width in enumerate(spec.choices):
+            available = [a for a in range(start, start + width) if mask[i, j, a]]
+            total = math.log(sum(math.exp(p[a]) for a in available))
+            log_p += p[start + int(choice[k][i, j])] - total
+            h -= sum(math.exp(p[a] - total) * (p[a] - total) for a in available)
+            for a in available:
+                assert parts[k][i, j, a - start].item() == pytest.approx(p[a] - total, abs=1e-5)
+            start += width
+        if number is not None and log_std is not None:
+            for x, mean, s in zip(number[i, j].tolist(), p[start:], log_std[i, j].tolist(), strict=True):
+                log_p += -0.5 * ((x - mean) / math.exp(s)) ** 2 - s - 0.5 * math.log(2 * math.pi)
+                h += s + 0.5 * math.log(2 * math.pi * math.e)
+        assert log_prob[i, j].item() == pytest.approx(log_p, rel=1e-5, abs=1e-5)
+        assert entropy[i, j].item() == pytest.approx(h, abs=1e-5)
+    if choice:
+        torch.testing.assert_close(choice_log_probs(spec, params, mask), torch.cat(parts, -1))

@@ -75,3 +75,17 @@ def test_epsilon_greedy_divides_epsilon_among_available_choices():
     assert torch.allclose(epsilon_greedy(q, (3, 2), None, 0.3), torch.tensor([0.8, 0.1, 0.1, 0.85, 0.15]))
     mask = torch.tensor([False, True, True, True, True])
     assert torch.allclose(epsilon_greedy(q, (3, 2), mask, 0.3), torch.tensor([0.0, 0.15, 0.85, 0.85, 0.15]))
+
+
+def test_probabilities_and_choices_of_a_batch_are_those_of_its_entries():
+    draw = torch.Generator().manual_seed(0)
+    q, noise = torch.randn(3, 2, 5, generator=draw), torch.randn(3, 2, 5, generator=draw)
+    mask = torch.rand(3, 2, 5, generator=draw) < 0.6
+    mask[..., 0] = mask[..., 4] = True
+    greedy, soft = epsilon_greedy(q, (3, 2), mask, 0.3), choice_probs(q, (3, 2), mask)
+    chosen = sample_choice(q, mask, noise)
+    for place in ((i, j) for i in range(3) for j in range(2)):
+        entry = q[place], mask[place]
+        torch.testing.assert_close(greedy[place], epsilon_greedy(entry[0], (3, 2), entry[1], 0.3))
+        torch.testing.assert_close(soft[place], choice_probs(entry[0], (3, 2), entry[1]))
+        assert chosen[place] == sample_choice(*entry, noise[place])

@@ -100,3 +100,29 @@ def test_non_episodic_return_without_ends_is_the_lambda_return():
     assert not torch.allclose(
         found, lambda_return(reward, value[1:], terminated=never, boundary=never, gamma=0.9, td_lambda=0.8)
     )
+
+
+def test_action_errors_of_a_batch_are_those_of_its_entries():
+    draw = torch.Generator().manual_seed(0)
+    spec = ActionSpec(choices=(3, 2), continuous=2, low=(-1.0, -1.0), high=(1.0, 1.0))
+    params, number = torch.randn(3, 2, 7, generator=draw), torch.randn(3, 2, 2, generator=draw)
+    choice = torch.stack([torch.randint(n, (3, 2), generator=draw) for n in spec.choices], -1)
+    found = action_error(spec, params, None, Action(choice, number))
+    for i, j in ((i, j) for i in range(3) for j in range(2)):
+        p, expected, start = params[i, j].tolist(), 0.0, 0
+        for k, width in enumerate(spec.choices):
+            logits = p[start : start + width]
+            expected += math.log(sum(map(math.exp, logits))) - logits[choice[i, j, k]]
+            start += width
+        expected += sum(0.5 * (x - a) ** 2 for x, a in zip(p[start:], number[i, j].tolist(), strict=True))
+        assert found[i, j].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_signals_of_different_lengths_are_rejected():
+    reward, valid = torch.zeros(3, 1, 1), torch.ones(2, 1, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match="zip"):
+        running_return(reward, valid, torch.zeros(1, 1), 0.5)
+    with pytest.raises(ValueError, match="zip"):
+        non_episodic_return(reward, torch.zeros(4, 1, 1), valid, gamma=0.5, td_lambda=1.0)
+    with pytest.raises(ValueError, match="zip"):
+        action_error(ActionSpec(choices=(3, 2)), torch.zeros(1, 5), None, Action(torch.tensor([[2]])))

@@ -49,3 +49,21 @@ def test_clipped_normal_mean_matches_samples():
         assert inverse_transform.clipped_normal_mean(0.5, 1.0, low, high) == pytest.approx(drawn, abs=1e-4)
     assert inverse_transform.clipped_normal_mean(0.5, 1.0, -math.inf, math.inf) == 0.5
     assert inverse_transform.clipped_normal_mean(0.5, 0.0, 0.6, 2.0) == 0.6
+
+
+def test_noise_close_to_one_is_clipped_in_double_precision_as_well():
+    """ndtri(1 - 2^-24) = 5.2938; negative control: the quantile of the noise itself."""
+    noise = torch.tensor([1 - 2.0**-40, 2.0**-40], dtype=torch.float64)
+    drawn = inverse_transform.clipped_normal(noise, mean=0.0, std=1.0, low=-math.inf, high=math.inf)
+    assert drawn.tolist() == pytest.approx([5.2938, -5.2938], abs=1e-3)
+    assert torch.special.ndtri(noise)[0] > 7
+
+
+def test_clipped_normal_mean_of_a_narrow_distribution():
+    """a = -1, b = 2: 0.5 F(-1) + 2 (1 - F(2)) + (F(2) - F(-1)) + 0.5 (f(1) - f(2)) with F(1) = 0.841345."""
+    below, above = 0.158655254, 0.022750132
+    density = (math.exp(-0.5) - math.exp(-2)) / math.sqrt(2 * math.pi)
+    expected = 0.5 * below + 2 * above + 1 * (1 - below - above) + 0.5 * density
+    assert inverse_transform.clipped_normal_mean(1.0, 0.5, 0.5, 2.0) == pytest.approx(expected, abs=1e-7)
+    assert inverse_transform.clipped_normal_mean(0.7, 0.0, 0.1, 0.6) == 0.6
+    assert inverse_transform.clipped_normal_mean(0.3, 0.0, 0.1, 0.6) == 0.3

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from coterie.math.policy_gradient import (
+    clipped_policy_loss,
     clipped_surrogate,
     clipped_value_error,
     ema_mean_and_std,
     initial_ema_moments,
     update_ema_moments,
+    update_value_moments,
 )
 
 
@@ -61,3 +63,40 @@ def test_variance_is_at_least_a_hundredth():
 def test_without_data_the_moving_mean_is_zero_and_std_is_one():
     mean, std = ema_mean_and_std(initial_ema_moments(2))
     assert (mean.tolist(), std.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize("valid", [None, torch.tensor([True, True, True, False])])
+def test_policy_loss_kl_and_clip_fraction_have_literal_values(valid):
+    """Ratios 2, 0.5 and 1 with advantages 1, -1 and 2: losses -1.2, 0.8 and -2. The fourth ratio is 1, or invalid."""
+    old = torch.full((4,), -1.0)
+    log_prob = torch.tensor([2.0, 0.5, 1.0, 1.0]).log() - 1
+    advantage = torch.tensor([1.0, -1.0, 2.0, 4.0])
+    if valid is not None:
+        log_prob[3] = float("inf")
+    loss, kl, clipped = clipped_policy_loss(log_prob, old, advantage, valid, 0.2)
+    count, last = (4, -4.0) if valid is None else (3, 0.0)
+    assert loss.item() == pytest.approx((-1.2 + 0.8 - 2.0 + last) / count, abs=1e-6)
+    assert kl.item() == pytest.approx(((2 - 1 - 0.693147) + (0.5 - 1 + 0.693147)) / count, abs=1e-5)
+    assert clipped.item() == pytest.approx(2 / count)
+
+
+def test_a_ratio_at_the_limit_is_not_counted_as_clipped():
+    zero = torch.zeros(2)
+    assert clipped_policy_loss(zero, zero, zero, None, clip_eps=0.0)[2].item() == 0
+
+
+def test_moving_moments_have_literal_values():
+    """Decay 0.75, means 4 and 8: weights 0.25 and 0.4375; each signal has its own, and masked entries do not count."""
+    moments = initial_ema_moments(2)
+    target = torch.tensor([[[3.0, 0.0], [5.0, 2.0], [9e9, 9e9]]])
+    mask = torch.tensor([[True, True, False]])
+    moments = update_value_moments(moments, target, mask, 0.75)
+    assert moments["mean"].tolist() == [1.0, 0.25]
+    assert moments["square"].tolist() == [0.25 * 17, 0.25 * 2]
+    moments = update_value_moments(moments, target * 2, mask, 0.75)
+    assert moments["weight"].item() == 0.4375
+    assert moments["mean"].tolist() == [0.75 * 1 + 0.25 * 8, 0.75 * 0.25 + 0.25 * 2]
+    mean, std = ema_mean_and_std(moments)
+    square = 0.75 * 0.25 * 17 + 0.25 * 4 * 17
+    assert mean[0].item() == pytest.approx(2.75 / 0.4375)
+    assert std[0].item() == pytest.approx((square / 0.4375 - (2.75 / 0.4375) ** 2) ** 0.5)

@@ -61,3 +61,39 @@ def test_opponent_probabilities_have_literal_values():
     assert pfsp_probs(torch.tensor([0.5, 0.9, 1.0]), 2.0).tolist() == pytest.approx([25 / 26, 1 / 26, 0.0])
     assert pfsp_probs(torch.tensor([0.5, 0.9, 1.0]), 1.0).tolist() == pytest.approx([5 / 6, 1 / 6, 0.0])
     assert pfsp_probs(torch.tensor([1.0, 1.0]), 2.0).tolist() == [0.5, 0.5]
+
+
+def test_the_prior_has_a_standard_deviation_of_a_thousand_points():
+    assert elo(torch.zeros(2, 2))[1].tolist() == pytest.approx([0, 1000])
+
+
+def test_ratings_are_relative_to_the_anchor():
+    true = torch.tensor([0.0, 120.0, -60.0], dtype=torch.float64)
+    score = (500 * expected_score(true)).fill_diagonal_(0)
+    rating, error = elo(score, prior_std=1e6, anchor=1)
+    assert rating.tolist() == pytest.approx([-120, 0, -180], abs=1e-3)
+    assert error[1] == 0
+    assert (error[[0, 2]] > 0).all()
+
+
+def test_ratings_maximize_the_posterior():
+    """The gradient of log-likelihood and prior is zero, with the prior's share: w = (173.7 / 300)^2."""
+    score = torch.tensor([[0.0, 3.0], [9.0, 0.0]])
+    rating = elo(score, prior_std=300.0)[0][1].item() / (400 / math.log(10))
+    weight = (400 / math.log(10) / 300) ** 2
+    assert 9 - 12 / (1 + math.exp(-rating)) == pytest.approx(weight * rating, abs=1e-9)
+
+
+def test_a_single_player_has_rating_zero():
+    assert [x.tolist() for x in elo(torch.zeros(1, 1))] == [[0.0], [0.0]]
+
+
+def test_expected_scores_have_literal_values():
+    """400 points are odds of ten to one."""
+    found = expected_score(torch.tensor([0.0, 400.0, 0.0]))
+    assert found[1].tolist() == pytest.approx([10 / 11, 0.5, 10 / 11])
+    assert found[:, 1].tolist() == pytest.approx([1 / 11, 0.5, 1 / 11])
+
+
+def test_a_win_rate_that_rounding_raised_above_one_counts_as_one():
+    assert pfsp_probs(torch.tensor([0.5, 1 + 1e-6]), 0.5).tolist() == [1.0, 0.0]

@@ -5,7 +5,14 @@ import torch
 
 from coterie.core.types import Rollout
 from coterie.math.policy_gradient import gae
-from coterie.math.returns import bootstrap_masks, lambda_return, n_step_return, present_agents, valid_mask
+from coterie.math.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    lambda_return,
+    n_step_return,
+    present_agents,
+    valid_mask,
+)
 
 NO, YES = False, True
 
@@ -283,3 +290,56 @@ def test_ends_of_a_team_s_return(case):
     ended, boundary = bootstrap_masks(rollout, centralized=False, agents_can_die=True)  # each agent has its own return
     assert ended.equal(flags(terminated))
     assert boundary.equal(flags(terminated) | flags(truncated))
+
+
+def random_rollout(timesteps: int, envs: int) -> Rollout:
+    """A rollout of two agents with random flags, which need not be consistent."""
+    draw = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=draw) < 0.5
+
+    rows, agents = (timesteps, envs), (timesteps, envs, 2)
+    terminated, ended = some(*agents), some(*rows)
+    return Rollout(
+        obs={}, action_mask={}, state={}, action={}, extras={}, hidden_state={},
+        alive=some(timesteps + 1, envs, 2), first=some(timesteps + 1, envs, 2), acted=some(timesteps + 1, envs),
+        reward=torch.randn(*agents, generator=draw), group_reward=torch.randn(*rows, 3, generator=draw),
+        terminated=terminated, truncated=some(*agents) & ~terminated,
+        episode_terminated=ended, episode_truncated=some(*rows) & ~ended,
+    )  # fmt: skip
+
+
+def test_masks_of_a_rollout_are_those_of_its_steps():
+    """Five timesteps of three environments, each compared with its formula in plain Python."""
+    rollout = random_rollout(5, 3)
+    alive, team = valid_mask(rollout), valid_mask(rollout, of_team=True)
+    present = present_agents(rollout)
+    ends = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    own = [bootstrap_masks(rollout, *flags) for flags in ((False, True), (True, False), (False, False))]
+    for t, b in ((t, b) for t in range(5) for b in range(3)):
+        acted, later = rollout.acted[t, b].item(), rollout.alive[t + 1, b].tolist()
+        valid = [agent and acted for agent in rollout.alive[t, b].tolist()]
+        truncated, terminated = rollout.truncated[t, b].tolist(), rollout.terminated[t, b].tolist()
+        assert (alive[t, b].tolist(), team[t, b].tolist()) == (valid, [any(valid)] * 2)
+        seen = [there or (cut and not any(later)) for there, cut in zip(later, truncated, strict=True)]
+        assert present[t + 1, b].tolist() == seen
+        last = any(terminated + truncated) and not any(later)
+        ended = rollout.episode_terminated[t, b].item() or (last and not any(seen))
+        boundary = ended or last or rollout.episode_truncated[t, b].item() or not acted
+        assert [mask[t, b].tolist() for mask in ends] == [[ended] * 2, [boundary] * 2]
+        for found, stop in own:
+            assert found[t, b].tolist() == terminated
+            assert stop[t, b].tolist() == [x or y or not acted for x, y in zip(terminated, truncated, strict=True)]
+    assert present[0].equal(rollout.alive[0])
+
+
+def test_rewards_of_agents_are_their_own_plus_their_group_s_or_the_mean_of_the_team():
+    """Of three groups, the first has both agents, the second has agent 1, and the third has none."""
+    rollout, membership = random_rollout(4, 3), torch.tensor([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+    group = rollout.group_reward
+    both = torch.stack([rollout.reward[..., 0] + group[..., 0], rollout.reward[..., 1] + group[..., :2].sum(-1)], -1)
+    assert agent_rewards(rollout, membership, False, False).equal(rollout.reward)
+    torch.testing.assert_close(agent_rewards(rollout, membership, True, False), both)
+    mean = ((both[..., 0] + both[..., 1]) / 2).unsqueeze(-1).expand(-1, -1, 2)
+    torch.testing.assert_close(agent_rewards(rollout, membership, True, True), mean)
