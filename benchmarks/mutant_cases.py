@@ -28,6 +28,8 @@ class Case:
     marks: str = ""
 
 
+_FAST = "not slow"
+
 CASES: dict[str, Case] = {
     "math/action_sampling.py": Case(),
     "math/adversarial_imitation.py": Case(),
@@ -41,6 +43,44 @@ CASES: dict[str, Case] = {
     "math/ratings.py": Case(),
     "math/returns.py": Case(),
     "math/statistics.py": Case(),
+    "nets/counterfactual_critic.py": Case(),
+    "nets/decentralized_action_critic.py": Case(("algos/test_ddpg.py",), _FAST),
+    "nets/encoders.py": Case(("nets/test_attention.py",)),
+    "nets/entity_critic.py": Case(("nets/test_attention.py",)),
+    "nets/initialization.py": Case(("nets/test_layers.py",)),
+    "nets/joint_actions.py": Case(),
+    "nets/last_actions.py": Case(),
+    "nets/layer_norm.py": Case(),
+    "nets/layers.py": Case(),
+    "nets/mixer_variants.py": Case(("nets/test_mixers.py",)),
+    "nets/mixers.py": Case(),
+    "nets/normalization.py": Case(("policies/test_stochastic.py",)),
+    "nets/recurrent.py": Case(),
+    "nets/relaxed_actions.py": Case(),
+    "nets/stochastic_actor.py": Case(("policies/test_stochastic.py",)),
+    "nets/team.py": Case(("algos/test_mistakes.py", "nets/test_recurrent.py"), _FAST),
+    "nets/value_critics.py": Case(("algos/test_ppo.py",), _FAST),
+    "algos/clipped_learner.py": Case(("algos/test_ppo.py", "algos/test_algorithm.py"), _FAST),
+    "algos/coma.py": Case(
+        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_answers.py"), _FAST
+    ),
+    "algos/minibatches.py": Case(),
+    "algos/off_policy.py": Case(("algos/test_qlearning.py",), _FAST),
+    "algos/on_policy.py": Case(),
+    "algos/optimizer.py": Case(),
+    "algos/poca.py": Case(("algos/test_on_policy_losses.py", "algos/test_answers.py"), _FAST),
+    "algos/ppo.py": Case(("algos/test_on_policy_losses.py", "algos/test_answers.py"), _FAST),
+    "algos/qlearning.py": Case(("algos/test_answers.py", "algos/test_mistakes.py"), _FAST),
+    "algos/reward_streams.py": Case(),
+    "algos/sequences.py": Case(),
+    "algos/weighted_qmix.py": Case(("algos/test_qlearning.py",), _FAST),
+    "algos/replay/buffer.py": Case((), _FAST),
+    "algos/replay/checkpoint.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/mapped_files.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/memory.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/prioritized.py": Case(("algos/replay/test_sum_tree.py", "algos/replay/test_buffer.py"), _FAST),
+    "algos/replay/spec.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/sum_tree.py": Case(),
 }
 """By file of a module, relative to the package."""
 

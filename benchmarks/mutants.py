@@ -77,7 +77,7 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
     if only is not None:
         known = [(entry["where"], entry["before"], entry["after"]) for entry in only]
         mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
-    started = time.monotonic()
+    started, found = time.monotonic(), hashes(module)
     verdicts = _verdicts(module, mutants)
     survived, equivalent, wrong = [], [], []
     for mutant, verdict in zip(mutants, verdicts, strict=True):
@@ -95,7 +95,7 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
         "score": score(killed, len(mutants), len(equivalent)),
         "survived": survived, "equivalent": equivalent, "killed_though_called_equivalent": wrong,
         "sample": plan.sample, "seed": plan.seed, "seconds": round(time.monotonic() - started, 1),
-        "tests": tests_of(module), "marks": CASES[module].marks, **hashes(module),
+        "tests": tests_of(module), "marks": CASES[module].marks, **found,
     }  # fmt: skip
 
 

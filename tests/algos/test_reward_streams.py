@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from coterie.algos.reward_streams import RewardStream, RewardStreams
+from coterie.algos.reward_streams import RewardStream, RewardStreams, weighted_streams
+from coterie.core.types import Rollout
 
 LAMBDA = 0.8
 STREAMS = (
@@ -66,3 +67,42 @@ def test_advantages_are_summed_with_scheduled_weights():
     assert learner.weights(0.25).tolist() == [2.0, 2.25, 0.5]
     summed = 2.0 * advantage[:, 0] + 2.25 * advantage[:, 1] + 0.5 * advantage[:, 2]
     torch.testing.assert_close(learner.combine(advantage, 0.25), summed)
+
+
+def test_group_returns_sum_each_signal_over_the_members():
+    """One group of two members; the second signal is 0.25 and 0.75 times its literal rewards."""
+    learner = RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
+    flags, no = torch.tensor(TERMINATED).view(3, 1, 1, 1), torch.zeros(3, 1, 2, dtype=torch.bool)
+    share = torch.tensor([0.25, 0.75])
+    rollout = Rollout(
+        obs={}, action_mask={}, state={}, action={}, extras={}, hidden_state={},
+        alive=torch.tensor([[[True, False]]] * 4), first=torch.zeros(4, 1, 2, dtype=torch.bool),
+        acted=torch.ones(4, 1, dtype=torch.bool), reward=torch.zeros(3, 1, 2), group_reward=torch.zeros(3, 1, 1),
+        terminated=no, truncated=no, episode_terminated=no[..., 0], episode_truncated=no[..., 0],
+        streams={s.name: torch.tensor(REWARD[k]).view(3, 1, 1) * share for k, s in enumerate(STREAMS) if k},
+    )  # fmt: skip
+    found = learner.group_returns(
+        rollout, torch.tensor(REWARD[0]).view(3, 1, 1), column(VALUE), terminated=flags, boundary=flags,
+        td_lambda=LAMBDA,
+    )  # fmt: skip
+    assert found.shape == (3, 1, 1, 3)
+    for k, gamma in enumerate((0.9, 0.5, 0.7)):
+        torch.testing.assert_close(found[:, 0, 0, k], expected_returns(k, gamma))
+
+
+def test_only_the_weight_of_the_environment_s_reward_is_multiplied():
+    found = weighted_streams(STREAMS, 0.25)
+    assert [stream.weight for stream in found] == [0.5, 3.0, 0.5]
+    assert [stream.name for stream in found] == [stream.name for stream in STREAMS]
+    assert found[1:] == STREAMS[1:]
+
+
+def test_a_signal_has_weight_one_the_algorithm_s_discount_and_ends_with_episodes_by_default():
+    stream = RewardStream(name="extrinsic")
+    assert (stream.weight, stream.gamma, stream.episodic, stream.schedule, stream.end) == (1, None, True, "constant", 1)
+    learner = RewardStreams((stream,), gamma=0.9, device=torch.device("cpu"))
+    assert (learner.gamma, len(learner)) == (0.9, 1)
+    several = RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
+    assert isinstance(several.gamma, torch.Tensor)
+    assert several.gamma.tolist() == pytest.approx([0.9, 0.5, 0.7])
+    assert len(several) == 3

@@ -110,7 +110,7 @@ def test_every_agent_of_a_batch_takes_its_own_action(spec, with_noise):
     given = {"log_std": log_std if spec.continuous else None, "mask": mask, "noise": noise if with_noise else None}
     action, log_prob = sample_action(spec, params, **given)
     assert action.discrete is not None
-    assert action.discrete.shape == (3, 2, len(spec.choices))
+    assert (action.discrete.shape, log_prob.shape) == ((3, 2, len(spec.choices)), (3, 2))
     for i, j in ((i, j) for i in range(3) for j in range(2)):
         p, n, expected, start = params[i, j].tolist(), (noise * with_noise)[i, j].tolist(), 0.0, 0
         for k, width in enumerate(spec.choices):
@@ -135,6 +135,7 @@ def test_squashed_samples_and_distributions_of_a_batch_are_those_of_its_entries(
     mask[..., 1] = mask[..., 4] = True
     prob, log_prob = choice_distribution((3, 2), logits, mask)
     entropy = max_entropy((3, 2), mask)
+    assert (found.shape, density.shape, prob.shape, entropy.shape) == ((3, 2, 2), (3, 2), (3, 2, 5), (3, 2))
     for place in ((i, j) for i in range(3) for j in range(2)):
         alone = sample_squashed(mean[place], log_std[place], noise[place])
         torch.testing.assert_close((found[place], density[place]), alone)

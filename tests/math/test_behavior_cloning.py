@@ -88,6 +88,7 @@ def test_losses_of_a_batch_are_those_of_its_entries():
     margin = large_margin_loss(params[..., :5], choice, mask, choices=spec.choices, margin=0.8)
     error = deterministic_loss(spec, params, mask, Action(choice, number))
     density = squashed_log_prob(params[..., 5:], log_std, number)
+    assert margin.shape == error.shape == density.shape == (2, 3)
     for i, j in ((i, j) for i in range(2) for j in range(3)):
         p, m, start, violation, cross_entropy, log_prob = params[i, j].tolist(), mask[i, j].tolist(), 0, 0.0, 0.0, 0.0
         for k, width in enumerate(spec.choices):
@@ -115,3 +116,5 @@ def test_actions_of_one_kind_match_by_that_kind():
     found = actions_match(Action(None, number), Action(None, demonstrated), tolerance=0.25)
     assert found.tolist() == [[True, True], [True, False]]
     assert actions_match(Action(one, number), Action(one, demonstrated), 0.25).tolist() == found.tolist()
+    assert actions_match(Action(one, number), Action(other)).tolist() == [[True, False], [True, False]]
+    assert actions_match(Action(one, number), Action(None, demonstrated), 0.25).tolist() == found.tolist()

@@ -43,7 +43,7 @@ def test_values_of_a_batch_are_those_of_its_entries(choices):
     q = torch.randn(3, 2, 5, generator=draw)
     action = torch.stack([torch.randint(n, (3, 2), generator=draw) for n in choices], -1)
     value, (index, top) = taken(q, action, choices), best(q, None, choices)
-    assert index.shape == (3, 2, len(choices))
+    assert (index.shape, value.shape, top.shape) == ((3, 2, len(choices)), (3, 2), (3, 2))
     for i, j in ((i, j) for i in range(3) for j in range(2)):
         parts = [part.tolist() for part in q[i, j].split(choices)]
         chosen = zip(parts, action[i, j].tolist(), strict=True)

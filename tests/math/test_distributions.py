@@ -116,6 +116,7 @@ def test_log_probs_and_entropies_of_a_batch_are_those_of_its_entries(kind):
         spec, params, Action(discrete, number), log_std=log_std, mask=mask if choice else None
     )
     parts = component_log_probs(spec, params, mask if choice else None)
+    assert log_prob.shape == entropy.shape == (5, 2)
     for i, j in ((i, j) for i in range(5) for j in range(2)):
         p, start, log_p, h = params[i, j].tolist(), 0, 0.0, 0.0
         for k, width in enumerate(spec.choices):

@@ -84,6 +84,7 @@ def test_probabilities_and_choices_of_a_batch_are_those_of_its_entries():
     mask[..., 0] = mask[..., 4] = True
     greedy, soft = epsilon_greedy(q, (3, 2), mask, 0.3), choice_probs(q, (3, 2), mask)
     chosen = sample_choice(q, mask, noise)
+    assert (greedy.shape, soft.shape, chosen.shape) == ((3, 2, 5), (3, 2, 5), (3, 2))
     for place in ((i, j) for i in range(3) for j in range(2)):
         entry = q[place], mask[place]
         torch.testing.assert_close(greedy[place], epsilon_greedy(entry[0], (3, 2), entry[1], 0.3))

@@ -108,6 +108,7 @@ def test_action_errors_of_a_batch_are_those_of_its_entries():
     params, number = torch.randn(3, 2, 7, generator=draw), torch.randn(3, 2, 2, generator=draw)
     choice = torch.stack([torch.randint(n, (3, 2), generator=draw) for n in spec.choices], -1)
     found = action_error(spec, params, None, Action(choice, number))
+    assert found.shape == (3, 2)
     for i, j in ((i, j) for i in range(3) for j in range(2)):
         p, expected, start = params[i, j].tolist(), 0.0, 0
         for k, width in enumerate(spec.choices):

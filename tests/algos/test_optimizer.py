@@ -1,0 +1,145 @@
+"""Gradient steps, clipping, target networks and metrics against literal numbers; `test_schedules.py`: schedules."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.core.errors import NonFiniteError
+
+
+class Weights(nn.Module):
+    """A vector and a matrix of ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.ones(2))
+        self.matrix = nn.Parameter(torch.ones(2, 3))
+
+
+def optimizer_of(**modules: nn.Module) -> Optimizer:
+    return Optimizer(modules, eps=1e-8, weight_decay=0.0, max_grad_norm=None)
+
+
+@pytest.mark.parametrize(("progress", "value"), [(-1.0, 2.0), (0.25, 4.0), (1.0, 32.0), (3.0, 32.0)])
+def test_exponential_schedules_multiply_and_are_clipped(progress, value):
+    assert scheduled("exponential", 2.0, 32.0, progress) == pytest.approx(value)
+    assert scheduled("linear", 2.0, 32.0, progress) == 2 + 30 * min(max(progress, 0), 1)
+
+
+def test_the_first_step_of_adam_is_the_learning_rate_times_the_sign_of_the_gradient():
+    """Per module, with its own learning rate; parameters stay views of one tensor, and the norms are returned."""
+    one, other = Weights(), Weights()
+    optimizer = optimizer_of(one=one, other=other)
+    assert optimizer.names == ("one", "other")
+    loss = 3 * one.vector[0] - 4 * one.matrix[1, 2] + 2 * other.matrix.sum()
+    norms = optimizer.step(loss, {"one": 0.1, "other": 0.01})
+    assert norms.tolist() == pytest.approx([5.0, math.sqrt(24)])
+    assert not norms.requires_grad
+    torch.testing.assert_close(one.vector.detach(), torch.tensor([0.9, 1.0]))
+    torch.testing.assert_close(one.matrix.detach(), torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.1]]))
+    torch.testing.assert_close(other.vector.detach(), torch.ones(2))
+    torch.testing.assert_close(other.matrix.detach(), torch.full((2, 3), 0.99))
+
+
+def test_gradients_of_earlier_steps_do_not_add_up():
+    """Adam's second step with gradient 1 after one of 1: the learning rate again; their sum would give another."""
+    weights = Weights()
+    optimizer = optimizer_of(one=weights)
+    for step in (1, 2):
+        assert optimizer.step(weights.vector[0] * 1.0, {"one": 0.1}).item() == pytest.approx(1.0)
+        assert weights.vector[0].item() == pytest.approx(1 - 0.1 * step, abs=1e-6)
+
+
+@pytest.mark.parametrize(("max_grad_norm", "scale"), [(None, 1.0), (10.0, 1.0), (2.5, 0.5), (0.5, 0.1)])
+def test_gradients_are_clipped_to_a_norm_per_module(max_grad_norm, scale):
+    """A gradient of (3, 4); norms are returned as they were before."""
+    clipped, other = Weights(), Weights()
+    optimizer = Optimizer({"a": clipped, "b": other}, eps=1e-8, weight_decay=0.0, max_grad_norm=max_grad_norm)
+    norms = optimizer.step(3 * clipped.vector[0] + 4 * clipped.vector[1] + 0.1 * other.vector[0], {"a": 0.0, "b": 0.0})
+    assert norms.tolist() == pytest.approx([5.0, 0.1])
+    assert clipped.vector.grad is not None
+    assert clipped.vector.grad.tolist() == pytest.approx([3 * scale, 4 * scale], rel=1e-5)
+    assert other.vector.grad is not None
+    assert other.vector.grad[0].item() == pytest.approx(0.1, rel=1e-5)
+
+
+def test_weight_decay_and_eps_reach_adam():
+    """Weight decay adds 0.5 to a gradient of zero; an eps of 1 divides the first step of gradient 1 by 2."""
+    decayed, damped = Weights(), Weights()
+    Optimizer({"a": decayed}, eps=1e-8, weight_decay=0.5, max_grad_norm=None).step(0 * decayed.vector.sum(), {"a": 0.1})
+    assert decayed.vector.tolist() == pytest.approx([0.9, 0.9])
+    optimizer = Optimizer({"a": damped}, eps=1.0, weight_decay=0.5, max_grad_norm=None)
+    own = optimizer.for_module("a")
+    own.step(damped.vector[0] * 1.0, {"a": 0.1})
+    assert damped.vector.tolist() == pytest.approx([0.95, 1.0])
+
+
+def test_an_optimizer_for_one_module_has_moments_of_its_own():
+    one, other = Weights(), Weights()
+    optimizer = optimizer_of(one=one, other=other)
+    optimizer.step(one.vector[0] + other.vector[0], {"one": 0.1, "other": 0.1})
+    alone = optimizer.for_module("one")
+    assert (alone.names, optimizer.names) == (("one",), ("one", "other"))
+    assert alone.state_dict() == {"one": {}}
+    before = one.vector.detach().clone()
+    alone.step(-one.vector[0], {"one": 0.1})  # the earlier moments would make this step smaller
+    torch.testing.assert_close(one.vector.detach() - before, torch.tensor([0.1, 0.0]))
+    assert optimizer.state_dict()["one"]["step"].item() == 1
+
+
+def test_a_restored_optimizer_takes_the_same_steps():
+    one, other = Weights(), Weights()
+    optimizer, restored = optimizer_of(one=one), optimizer_of(one=other)
+    restored.load_state_dict(optimizer.state_dict())
+    optimizer.step((one.vector * torch.tensor([1.0, -2.0])).sum(), {"one": 0.1})
+    other.load_state_dict(one.state_dict())
+    state = optimizer.state_dict()
+    restored.load_state_dict(state)
+    for weights, adam in ((one, optimizer), (other, restored)):
+        adam.step((weights.vector * torch.tensor([0.5, 3.0])).sum(), {"one": 0.1})
+    assert one.vector.equal(other.vector)
+
+
+def test_soft_and_hard_updates_of_a_target_network():
+    online = Weights()
+    soft, hard = TargetNetwork(online, 0.25, None), TargetNetwork(online, 0.25, 3)
+    assert not any(p.requires_grad for p in soft.module.parameters())
+    with torch.no_grad():
+        online.vector.copy_(torch.tensor([5.0, 1.0]))
+    soft.update()
+    assert soft.module.vector.tolist() == [2.0, 1.0]
+    soft.update()
+    assert soft.module.vector.tolist() == [2.75, 1.0]
+    for expected in (1.0, 1.0, 5.0):
+        hard.update()
+        assert hard.module.vector[0].item() == expected
+    soft.hard_update()
+    assert soft.module.vector.tolist() == [5.0, 1.0]
+    assert soft.module.vector.data_ptr() != online.vector.data_ptr()
+
+
+def test_a_restored_target_network_is_updated_at_the_same_call():
+    online = Weights()
+    target, restored = TargetNetwork(online, 0.5, 2), TargetNetwork(online, 0.5, 2)
+    target.update()
+    restored.load_state_dict(target.state_dict())
+    with torch.no_grad():
+        online.vector.fill_(3.0)
+    restored.update()
+    assert restored.module.vector.tolist() == [3.0, 3.0]
+
+
+def test_metrics_are_means_over_minibatches_and_must_be_finite():
+    reports = torch.tensor([[1.0, -2.0], [3.0, -6.0]])
+    assert mean_metrics(reports, ("a", "b"), "blue") == {"a": 2.0, "b": -4.0}
+    for wrong in (math.nan, math.inf, -math.inf):
+        reports = torch.tensor([[1.0, 2.0], [3.0, wrong], [1.0, 1.0]])
+        with pytest.raises(NonFiniteError, match=r"^team blue: b became NaN or infinite in minibatch 1 of the update"):
+            mean_metrics(reports, ("a", "b"), "blue")
+    with pytest.raises(ValueError, match="zip"):
+        mean_metrics(torch.zeros(2, 2), ("a",), "blue")
