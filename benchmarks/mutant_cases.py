@@ -6,13 +6,19 @@ import ast
 import difflib
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "coterie"
+
+Place = tuple[int, int]
+"""Line, from 1, and column, from 0."""
+Change = Callable[[], str]
+"""Returns source with a change."""
 
 
 @dataclass(frozen=True)
@@ -127,31 +133,28 @@ def sample(source: str, count: int, seed: str) -> tuple[list[Mutant], int]:
         mutants, total: Those drawn, and the number that the module has.
     """
     generator = random.Random(seed)
-    places: dict[tuple[int, int], list[tuple[Any, int]]] = defaultdict(list)
+    changes: dict[Place, list[Change]] = defaultdict(list)
     annotations = _annotations(source)
-    for place, operator, occurrence in _mutations(source):
+    for place, change in mutations(source):
         if not any(start <= place < end for start, end in annotations):
-            places[place].append((operator, occurrence))
-    for mutations in places.values():
-        generator.shuffle(mutations)
-    order = generator.sample(sorted(places), len(places))
-    total = sum(len(mutations) for mutations in places.values())
-    waiting = [
-        mutations[i]
-        for i in range(max(map(len, places.values()), default=0))
-        for mutations in (places[place] for place in order)
-        if i < len(mutations)
-    ]
+            changes[place].append(change)
+    for at_place in changes.values():
+        generator.shuffle(at_place)
+    order = generator.sample(sorted(changes), len(changes))
+    total = sum(map(len, changes.values()))
     found: list[Mutant] = []
-    programs = {_program(source)}
-    while waiting and len(found) < count:
-        mutant = _mutated(source, *waiting.pop(0))
-        program = None if mutant is None else _program(mutant)
-        if mutant is None or program is None or program in programs:
+    programs = {_program(source), None}
+    rounds = zip_longest(*(changes[place] for place in order))
+    for change in (change for a_round in rounds for change in a_round if change is not None):
+        if len(found) == count:
+            break
+        mutant = change()
+        program = _program(mutant)
+        if program in programs:
             total -= 1
-            continue
-        programs.add(program)
-        found.append(described(source, mutant))
+        else:
+            programs.add(program)
+            found.append(described(source, mutant))
     return found, total
 
 
@@ -165,10 +168,11 @@ def described(source: str, mutant: str) -> Mutant:
     return Mutant(first + 1, _definition(source, first + 1), *texts, source=mutant)
 
 
-def _mutations(source: str) -> Iterator[tuple[tuple[int, int], Any, int]]:
-    """Yields place, operator and occurrence of Cosmic Ray's mutations. Those of comparisons share the place."""
+def mutations(source: str) -> Iterator[tuple[Place, Change]]:
+    """Yields the place of each of Cosmic Ray's mutations, and a function that returns the source with it."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
 
     nodes = list(ast_nodes(get_ast(source)))
     for name in plugins.operator_names():
@@ -178,13 +182,7 @@ def _mutations(source: str) -> Iterator[tuple[tuple[int, int], Any, int]]:
         operator = kind()
         positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, start in enumerate(positions):
-            yield start, operator, occurrence
-
-
-def _mutated(source: str, operator: Any, occurrence: int) -> str | None:
-    from cosmic_ray.mutating import mutate_code
-
-    return mutate_code(source, operator, occurrence)
+            yield start, partial(mutate_code, source, operator, occurrence)
 
 
 def _program(source: str) -> str | None:
@@ -195,7 +193,7 @@ def _program(source: str) -> str | None:
         return None
 
 
-def _annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _annotations(source: str) -> list[tuple[Place, Place]]:
     """Returns the places, from and to, of the annotations in source."""
     found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(source)):

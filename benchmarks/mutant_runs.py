@@ -92,9 +92,8 @@ class Nursery:
         return Verdict(**json.loads(line))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes its pipes and waits
+            pass
 
 
 # ------------------------------------------------------------------------------------------- the process of the script

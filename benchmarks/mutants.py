@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +111,17 @@ def _verdicts(module: str, mutants: Sequence[Mutant]) -> list[Verdict]:
         for _ in range(2):  # the first one imports, so that the second one tells how long the tests take
             control = nursery.run(trial(None, _FIRST_LIMIT))
             _check(module, control)
-        limit = 15 + 8 * control.seconds
+        limit = _limit(control.seconds)
         found = [nursery.run(trial(mutant.source, limit)) for mutant in mutants]
         _check(module, nursery.run(trial(None, limit)))
     finally:
         nursery.close()
     return found
+
+
+def _limit(seconds: float) -> float:
+    """Returns the time limit of tests that take `seconds` without a mutant."""
+    return 15 + 8 * seconds
 
 
 def _check(module: str, control: Verdict) -> None:
@@ -155,8 +161,9 @@ def page(content: dict[str, Any]) -> str:
         f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, "
         f"{content['date']}. `{content['command']}`",
         "",
-        "Samples are drawn with the seed of the command. The score is the share of killed mutants among those that are "
-        "not equivalent. A revision in parentheses means that the module's code has changed since.",
+        "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the share "
+        "of killed mutants among those that are not equivalent. A revision in parentheses means that the module's code "
+        "has changed since.",
         "",
         *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
         "",
@@ -188,7 +195,7 @@ def _revision(module: str, row: dict[str, Any]) -> str:
 
 def _place(module: str, entry: dict[str, Any]) -> str:
     change = f"`` {entry['before']} `` becomes `` {entry['after']} ``" if entry["after"] else f"no `{entry['before']}`"
-    return f"{module}, {entry['where']}: {change}"
+    return f"`{module}`, `{entry['where']}`: {change}"
 
 
 def line(module: str, row: dict[str, Any]) -> str:
@@ -236,8 +243,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str, Any]) -> int:
     """Measures modules, prints their survivors, and writes the results after each."""
-    from importlib.metadata import version
-
     facts, below = reporting.machine(), False
     for module in chosen:
         plan, only = Plan(given.sample, given.seed), None
@@ -254,7 +259,7 @@ def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str
         if only is None:
             date = datetime.now().astimezone().date().isoformat()
             content["modules"][module] = row | {"revision": facts["revision"], "date": date}
-            command = f"python benchmarks/mutants.py --sample {given.sample} --seed {given.seed}"
+            command = f"python benchmarks/mutants.py --seed {given.seed}"
             content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
             _save(given.out, content)
     return int(below)

@@ -1,0 +1,150 @@
+"""The mutation campaign of benchmarks/: sampling, trials, and the score, with mutants written by hand."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from places import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+SOURCE = '''def double(x: int | None = 2) -> int:
+    """Returns 2 + 2."""
+    return x + x
+
+
+class Number:
+    def half(self) -> float:
+        return 4 / 2
+'''
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a module of benchmarks/ by name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def by_hand(*changes: tuple[str, str]) -> Callable[[str], Any]:
+    """Mutations that replace the first occurrence of a text, in place of Cosmic Ray's."""
+
+    def mutations(source: str) -> Any:
+        for old, new in changes:
+            start = source.index(old)
+            line = source.count("\n", 0, start) + 1
+            place = line, start - (source.rfind("\n", 0, start) + 1)
+            yield place, lambda old=old, new=new: source.replace(old, new, 1)
+
+    return mutations
+
+
+def test_a_sample_changes_as_many_places_as_possible_and_leaves_annotations_out(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+):
+    cases = script("mutant_cases")
+    operators = (("x + x", "x - x"), ("x + x", "x * x"), ("x + x", "x +"), ("x + x", "(x + x)"))
+    annotation, other = ("int | None", "int & None"), ("4 / 2", "4 * 2")
+    monkeypatch.setattr(cases, "mutations", by_hand(*operators, annotation, other))
+    for seed in "abc":
+        two, total = cases.sample(SOURCE, 2, seed)
+        assert {mutant.where for mutant in two} == {"double", "Number.half"}
+        everything, total = cases.sample(SOURCE, 9, seed)
+        assert {(m.line, m.where, m.before, m.after) for m in everything} == {
+            (3, "double", "return x + x", "return x - x"),
+            (3, "double", "return x + x", "return x * x"),
+            (8, "Number.half", "return 4 / 2", "return 4 * 2"),
+        }
+        assert total == 3
+        assert all(mutant.source != SOURCE for mutant in everything)
+
+
+def test_every_module_has_tests_and_equivalent_mutants_have_reasons(script: Callable[[str], ModuleType]):
+    cases, mutants = script("mutant_cases"), script("mutants")
+    for module in cases.CASES:
+        assert (cases.PACKAGE / module).is_file(), module
+        assert cases.tests_of(module), module
+        assert all((ROOT / name).is_file() for name in cases.tests_of(module)), module
+    for module, entries in mutants.equivalents().items():
+        source = " ".join(line.strip() for line in (cases.PACKAGE / module).read_text().splitlines())
+        for entry in entries:
+            assert set(entry) == {"where", "before", "after", "reason"}
+            assert entry["before"] in source, f"{module}: remove the mutant of {entry['before']}"
+            assert entry["before"] != entry["after"]
+
+
+def test_equivalent_mutants_do_not_count(script: Callable[[str], ModuleType]):
+    score = script("mutants").score
+    assert (score(19, 20, 0), score(19, 20, 1), score(18, 20, 1)) == (0.95, 1.0, 18 / 19)
+    assert score(0, 3, 3) is None
+
+
+def test_the_page_marks_modules_that_changed_since(script: Callable[[str], ModuleType]):
+    """If this fails: run the module again, or mark it with `python benchmarks/mutants.py --write`."""
+    content = json.loads((BENCHMARKS / "results" / "mutants.json").read_text())
+    page = script("mutants").page
+    assert page(content) == (BENCHMARKS / "results" / "mutants.md").read_text()
+    module, row = next(iter(content["modules"].items()))
+    other = content | {"modules": {module: row | {"module_hash": "other"}}}
+    assert f"({row['revision']})" in page(other)
+
+
+@pytest.mark.slow
+def test_a_tiny_campaign_counts_killed_and_surviving_mutants(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Mutants of math/choices.py: a wrong sum, one that never ends, and one that is equal."""
+    mutants, cases = script("mutants"), script("mutant_cases")
+    changes = (
+        ("for top in tops]).sum(0)", "for top in tops]).sum(0) + 1"),
+        ("tops = [part", "while True: pass\n    tops = [part"),
+        ("return logits if mask is None", "return logits if mask is None or False"),
+    )
+    monkeypatch.setattr(cases, "mutations", by_hand(*changes))
+    monkeypatch.setattr(mutants, "_limit", lambda seconds: 3 + 2 * seconds)
+    monkeypatch.setattr(mutants, "equivalents", dict)
+    monkeypatch.setattr(mutants, "version", lambda package: "none")
+    out = tmp_path / "mutants.json"
+    before = {path: path.read_bytes() for path in (cases.PACKAGE / "math").glob("*.py")}
+    assert mutants.main(["--only", "math/choices.py", "--out", str(out)]) == 1, "a score below 95%"
+    row = json.loads(out.read_text())["modules"]["math/choices.py"]
+    assert (row["mutants"], row["run"], row["killed"], row["timeouts"]) == (3, 3, 2, 1)
+    assert row["score"] == pytest.approx(2 / 3)
+    assert [entry["where"] for entry in row["survived"]] == ["mask_logits"]
+    assert "| math/choices.py | 3 | 3 | 2 | 1 | 1 | 0 | 66.7% |" in out.with_suffix(".md").read_text()
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(SystemExit):
+        mutants.main(["--only", "math/unknown.py", "--out", str(out)])
+
+
+def test_only_survivors_are_repeated_and_those_with_a_reason_are_equivalent(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    mutants, cases, runs = script("mutants"), script("mutant_cases"), script("mutant_runs")
+    changes = (("sum(0)", "sum(0) + 1"), ("return logits if mask is None", "return logits if mask is None or False"))
+    monkeypatch.setattr(cases, "mutations", by_hand(*changes))
+    repeated = []
+
+    def survive(module: str, found: list[Any]) -> list[Any]:
+        repeated.append([mutant.where for mutant in found])
+        return [runs.Verdict(runs.SURVIVED, 0, 1.0, "") for _ in found]
+
+    monkeypatch.setattr(mutants, "_verdicts", survive)
+    monkeypatch.setattr(mutants, "equivalents", dict)
+    monkeypatch.setattr(mutants, "version", lambda package: "none")
+    given = ["--only", "math/choices.py", "--out", str(tmp_path / "mutants.json")]
+    assert mutants.main(given) == 1
+    monkeypatch.setattr(mutants, "reason", lambda module, mutant: "Equal." if mutant.where == "mask_logits" else None)
+    assert mutants.main([*given, "--survivors"]) == 1
+    assert mutants.main(given) == 1
+    written = json.loads((tmp_path / "mutants.json").read_text())["modules"]["math/choices.py"]
+    assert [entry["reason"] for entry in written["equivalent"]] == ["Equal."]
+    assert (written["score"], len(written["survived"])) == (0, 1)
+    assert mutants.main([*given, "--survivors"]) == 1
+    assert [len(found) for found in repeated] == [2, 2, 2, 1]
