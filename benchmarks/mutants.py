@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
     if only is not None:
         known = [(entry["where"], entry["before"], entry["after"]) for entry in only]
         mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
-    started, found = time.monotonic(), hashes(module)
+    started, found = time.monotonic(), {"revision": revision(module), **hashes(module)}
     verdicts = _verdicts(module, mutants)
     survived, equivalent, wrong = [], [], []
     for mutant, verdict in zip(mutants, verdicts, strict=True):
@@ -127,6 +128,16 @@ def _limit(seconds: float) -> float:
 def _check(module: str, control: Verdict) -> None:
     if control.result != SURVIVED:
         raise RuntimeError(f"{module}: the tests fail without a mutant: {control.output}")
+
+
+def revision(module: str) -> str:
+    """Returns the present revision, with a note if the module or its tests have changes that are not committed."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    changes = git("status", "--porcelain", "--", str(PACKAGE / module), *tests_of(module))
+    return git("rev-parse", "--short=10", "HEAD") + (" and changes" if changes else "")
 
 
 def score(killed: int, run: int, equivalent: int) -> float | None:
@@ -258,7 +269,7 @@ def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str
         below |= bool(row["killed_though_called_equivalent"]) or (row["score"] is not None and row["score"] < GOAL)
         if only is None:
             date = datetime.now().astimezone().date().isoformat()
-            content["modules"][module] = row | {"revision": facts["revision"], "date": date}
+            content["modules"][module] = row | {"date": date}
             command = f"python benchmarks/mutants.py --seed {given.seed}"
             content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
             _save(given.out, content)
