@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SURVIVED, KILLED, TIMEOUT = "survived", "killed", "timeout"
 _ADDRESS_SPACE = 16 << 30
 _FILE_SIZE = 1 << 30
-_BROKEN, _USAGE, _NO_TESTS = 99, 4, 5
+_BROKEN, _NO_TESTS = 99, 5
 _OPTIONS = (
     *("-x", "-q", "-n0", "--tb=no", "--no-header", "-p", "no:cacheprovider"),
     *("--hypothesis-seed=0", "--rootdir", str(ROOT), "-W", "ignore::pytest.PytestAssertRewriteWarning"),
@@ -161,7 +161,7 @@ def _run(trial: Trial, folder: Path, report: bool) -> Verdict:
     with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)  # processes that the tests left
     output = (folder / "output.txt").read_text(errors="replace")[-1500:]
-    if code in (_BROKEN, _USAGE, _NO_TESTS):
+    if code in (_BROKEN, _NO_TESTS):
         raise RuntimeError(f"{trial.tests}: the tests did not run, exit code {code}: {output}")
     return Verdict(result or (KILLED if code else SURVIVED), code, time.monotonic() - started, output)
 

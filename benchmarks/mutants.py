@@ -172,9 +172,9 @@ def page(content: dict[str, Any]) -> str:
         f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, "
         f"{content['date']}. `{content['command']}`",
         "",
-        "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the share "
-        "of killed mutants among those that are not equivalent. A revision in parentheses means that the module's code "
-        "has changed since.",
+        "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the "
+        "share of killed mutants among those that are not equivalent. A revision in parentheses means that the "
+        "module's code has changed since.",
         "",
         *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
         "",

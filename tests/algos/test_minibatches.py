@@ -57,10 +57,11 @@ def test_selected_environments_keep_their_order_and_their_hidden_states():
     ends = dict.fromkeys(("episode_terminated", "episode_truncated"), torch.arange(4).expand(2, 4))
     rollout = Rollout(
         obs={"a": torch.arange(4.0).view(1, 4, 1).expand(3, 4, 2)}, action_mask={}, state={}, action={}, extras={},
-        hidden_state={"h": torch.arange(4.0)}, acted=torch.arange(4).expand(3, 4), **values, **ends,
+        hidden_state={"h": torch.arange(4.0).view(4, 1).expand(4, 5)}, acted=torch.arange(4).expand(3, 4),
+        **values, **ends,
     )  # fmt: skip
     found = select_envs(rollout, torch.tensor([2, 0]))
-    assert found.hidden_state["h"].tolist() == [2, 0]
+    assert found.hidden_state["h"].tolist() == [[2] * 5, [0] * 5]
     assert found.obs["a"][:, :, 0].tolist() == [[2, 0]] * 3
     assert found.reward[:, :, 0].tolist() == [[2, 0]] * 2
     assert found.episode_terminated.tolist() == [[2, 0]] * 2

@@ -107,8 +107,10 @@ def test_a_restored_optimizer_takes_the_same_steps():
 
 def test_soft_and_hard_updates_of_a_target_network():
     online = Weights()
+    online.vector.sum().backward()
     soft, hard = TargetNetwork(online, 0.25, None), TargetNetwork(online, 0.25, 3)
     assert not any(p.requires_grad for p in soft.module.parameters())
+    assert all(p.grad is None for p in soft.module.parameters())
     with torch.no_grad():
         online.vector.copy_(torch.tensor([5.0, 1.0]))
     soft.update()
@@ -138,8 +140,8 @@ def test_metrics_are_means_over_minibatches_and_must_be_finite():
     reports = torch.tensor([[1.0, -2.0], [3.0, -6.0]])
     assert mean_metrics(reports, ("a", "b"), "blue") == {"a": 2.0, "b": -4.0}
     for wrong in (math.nan, math.inf, -math.inf):
-        reports = torch.tensor([[1.0, 2.0], [3.0, wrong], [1.0, 1.0]])
-        with pytest.raises(NonFiniteError, match=r"^team blue: b became NaN or infinite in minibatch 1 of the update"):
+        reports = torch.tensor([[1.0, 2.0], [3.0, 3.0], [1.0, wrong]])
+        with pytest.raises(NonFiniteError, match=r"^team blue: b became NaN or infinite in minibatch 2 of the update"):
             mean_metrics(reports, ("a", "b"), "blue")
     with pytest.raises(ValueError, match="zip"):
         mean_metrics(torch.zeros(2, 2), ("a",), "blue")

@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
-from coterie.nets.joint_actions import JointAction
+from coterie.nets.joint_actions import JointAction, pad_by_agent
 from coterie.nets.layers import encode_actions
 
 
@@ -37,3 +37,34 @@ def test_others_actions_have_zeros_at_the_agents_own_entries():
     assert others.tolist() == [[0, 0, 0, 4, 5, 6, 7, 8], [1, 2, 3, 0, 0, 0, 7, 8], [1, 2, 3, 4, 5, 6, 0, 0]]
     replaced = joint.with_own(torch.zeros(8), torch.ones(8))
     assert replaced.tolist() == joint.is_own.float().tolist()
+
+
+def test_joint_actions_of_a_batch_are_joined_split_and_masked():
+    """Five timesteps of four environments, guards 3 + 3 numbers and a scout 2."""
+    joint, batch = JointAction(two_roles(), torch.device("cpu")), torch.arange(5 * 4 * 8.0).view(5, 4, 8) + 1
+    parts = joint.split(batch)
+    assert (parts["guard"].shape, parts["scout"].shape) == ((5, 4, 2, 3), (5, 4, 1, 2))
+    assert parts["guard"][1, 2, 1].tolist() == batch[1, 2, 3:6].tolist()
+    assert parts["scout"][1, 2, 0].tolist() == batch[1, 2, 6:].tolist()
+    assert joint.join(parts).equal(batch)
+    alive = torch.ones(5, 4, 3, dtype=torch.bool)
+    alive[1, 2, 1] = alive[0, 3, 2] = False
+    expected = batch.clone()
+    expected[1, 2, 3:6] = expected[0, 3, 6:] = 0
+    assert joint.mask_absent(batch, alive).equal(expected)
+    others, own = joint.others(batch), joint.with_own(batch, -batch)
+    assert others.shape == own.shape == (5, 4, 3, 8)
+    for agent, entries in enumerate((slice(0, 3), slice(3, 6), slice(6, 8))):
+        without, replaced = batch.clone(), batch.clone()
+        without[..., entries] = 0
+        replaced[..., entries] *= -1
+        assert others[..., agent, :].equal(without)
+        assert own[..., agent, :].equal(replaced)
+
+
+def test_vectors_of_agents_are_padded_with_zeros_at_their_ends():
+    guards, scout = torch.ones(5, 4, 2, 3), torch.full((5, 4, 1, 2), 2.0)
+    padded = pad_by_agent({"guard": guards, "scout": scout})
+    assert padded.shape == (5, 4, 3, 3)
+    assert padded[3, 1].tolist() == [[1, 1, 1], [1, 1, 1], [2, 2, 0]]
+    assert pad_by_agent({"guard": guards}).equal(guards)

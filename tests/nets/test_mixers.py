@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer
+from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer, build_mixer
 from coterie.nets.mixers import QMIXMixer, VDNMixer
 
 AGENTS, CHOICES, STATE = 3, 4, 6
@@ -94,3 +94,98 @@ def test_qplex_represents_what_qmix_cannot():
         flat = total(mixer("qmix"), q, actions, torch.ones(STATE))
     assert abs(one - other) > 1e-4
     assert flat[0] == flat[1]
+
+
+def batch(seed=4):
+    """Inputs of a mixer for two timesteps of five environments; agent 1 of the first environment is dead."""
+    g = torch.Generator().manual_seed(seed)
+    alive = torch.ones(2, 5, AGENTS, dtype=torch.bool)
+    alive[0, 0, 1] = False
+    chosen = torch.randn(2, 5, AGENTS, generator=g) * alive
+    top = (chosen + torch.rand(2, 5, AGENTS, generator=g)) * alive
+    return chosen, top, torch.randn(2, 5, STATE, generator=g), torch.rand(2, 5, AGENTS * CHOICES, generator=g), alive
+
+
+def affine(layer, x):
+    return x @ layer.weight + layer.bias
+
+
+def positive(x):
+    return torch.log(1 + torch.exp(x))
+
+
+def test_q_tot_of_qmix_is_that_of_its_formula():
+    """Q_tot = elu(Q |W1(s)| + b1(s)) |w2(s)| + V(s), one environment at a time."""
+    net = mixer("qmix")
+    chosen, top, state, joint, alive = batch()
+    with torch.no_grad():
+        found = net(chosen, top, state, joint, alive)
+        assert found.shape == (2, 5)
+        for place in itertools.product(range(2), range(5)):
+            s = state[place]
+            hidden, direct = affine(net.hidden, s).clamp(min=0), affine(net.direct, s)
+            w1 = affine(net.first, hidden[:16]).abs().view(AGENTS, 8)
+            w2 = affine(net.second, hidden[16:]).abs()
+            x = chosen[place] @ w1 + direct[:8]
+            x = torch.where(x > 0, x, x.exp() - 1)
+            expected = x @ w2 + affine(net.value, direct[8:].clamp(min=0))[0]
+            torch.testing.assert_close(found[place], expected)
+    assert (net.hidden.weight.shape, net.direct.weight.shape) == ((STATE, 32), (STATE, 16))
+    gain = torch.linalg.svdvals(net.hidden.weight)
+    torch.testing.assert_close(gain, torch.full_like(gain, 2**0.5))
+    for layer in (net.first, net.second, net.direct, net.value):
+        gain = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(gain, torch.ones_like(gain))
+
+
+def test_q_tot_of_qplex_is_that_of_its_formula():
+    """sum_i (w_i V_i + b_i) + sum_i lambda_i w_i (Q_i - V_i) over living agents, one environment at a time."""
+    net = mixer("qplex")
+    chosen, top, state, joint, alive = batch()
+    with torch.no_grad():
+        found = net(chosen, top, state, joint, alive)
+        assert found.shape == (2, 5)
+        for place in itertools.product(range(2), range(5)):
+            s, u, here = state[place], joint[place], alive[place].float()
+            heads = affine(net.heads, affine(net.weights.layers[0], s).clamp(min=0))
+            weight, offset = positive(heads[:AGENTS]), heads[AGENTS:]
+            x = torch.cat([s, u])
+            for layer in net.attend.layers:
+                x = affine(layer, x).clamp(min=0)
+            importance = positive(affine(net.importance, x))
+            value, advantage = top[place], chosen[place] - top[place]
+            expected = (weight * value + offset * here + importance * weight * advantage * here).sum()
+            torch.testing.assert_close(found[place], expected)
+    assert net.reads_joint_action
+    for layer in (net.heads, net.importance):
+        gain = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(gain, torch.ones_like(gain))
+
+
+def test_q_tot_of_an_unrestricted_mixer_is_a_network_of_all_inputs():
+    net = mixer("plain")
+    chosen, top, state, joint, alive = batch()
+    with torch.no_grad():
+        found = net(chosen, top, state, joint, alive)
+        x = torch.cat([chosen, state], -1)
+        for layer in net.body.layers:
+            x = affine(layer, x).clamp(min=0)
+        torch.testing.assert_close(found, affine(net.head, x).squeeze(-1))
+    gain = torch.linalg.svdvals(net.head.weight)
+    torch.testing.assert_close(gain, torch.ones_like(gain))
+    assert not net.reads_joint_action
+
+
+def test_vdn_sums_the_agents_q():
+    chosen, top, state, joint, alive = batch()
+    torch.testing.assert_close(mixer("vdn")(chosen, top, state, joint, alive), chosen.sum(2))
+    assert not mixer("vdn").reads_joint_action
+
+
+@pytest.mark.parametrize(("kind", "cls"), [("vdn", VDNMixer), ("qmix", QMIXMixer), ("qplex", QPLEXMixer)])
+def test_mixers_are_chosen_by_name(kind, cls):
+    sizes = {"agents": AGENTS, "state_size": STATE, "joint_size": AGENTS * CHOICES, "embed_dim": 8, "hidden": 16}
+    net = build_mixer(kind, **sizes, generator=torch.Generator().manual_seed(0))
+    assert type(net) is cls
+    assert [p.shape for p in net.parameters()] == [p.shape for p in mixer(kind).parameters()]
+    assert build_mixer("none", **sizes, generator=torch.Generator()) is None

@@ -1,0 +1,52 @@
+"""State-value critics: the agents and signals of their outputs, and their inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
+from policy_cases import draw, make_team
+
+TEAM = make_team("discrete")
+
+
+def observations() -> dict[str, torch.Tensor]:
+    """Five timesteps of three environments."""
+    return {r.name: torch.randn(5, 3, r.n, *(r.observation_space.shape or ()), generator=draw(1)) for r in TEAM.roles}
+
+
+def test_a_decentralized_critic_values_each_agents_own_observation():
+    """Values of four signals; those of the guards and the scout come from networks of their own."""
+    critic, obs = DecentralizedCritic(TEAM, 4, NetworkConfig((8,), "tanh"), draw()), observations()
+    value, hidden_state = critic(obs, None, None, {})
+    assert (value.shape, hidden_state) == ((5, 3, 3, 4), {})
+    for name, agents in (("guard", slice(0, 2)), ("scout", slice(2, 3))):
+        network = critic.network.networks[name].network
+        x = torch.tanh(obs[name] @ network.body.layers[0].weight + network.body.layers[0].bias)
+        expected = x @ network.head.weight + network.head.bias
+        torch.testing.assert_close(value[:, :, agents], expected, atol=1e-5, rtol=0)
+    other = obs | {"scout": obs["scout"] + 1}
+    changed = (critic(other, None, None, {})[0] != value).any(-1).any(0).any(0)
+    assert changed.tolist() == [False, False, True]
+
+
+def test_a_centralized_critic_has_an_output_per_agent_and_signal():
+    """The input is the joint observation, guards first, and the state."""
+    critic = CentralizedCritic(TEAM, 4, NetworkConfig((8,), "tanh"), draw(), inputs=CentralInputs(True, 6))
+    obs, state = observations(), torch.randn(5, 3, 6, generator=draw(2))
+    value, hidden_state = critic(obs, state, None, {})
+    assert (value.shape, hidden_state) == ((5, 3, 3, 4), {})
+    x = torch.cat([obs["guard"].flatten(-2), obs["scout"].flatten(-2), state], -1)
+    assert critic.encoder.features == x.shape[-1] == 2 * 5 + 3 + 6
+    body, head = critic.network.body.layers[0], critic.network.head
+    expected = torch.tanh(x @ body.weight + body.bias) @ head.weight + head.bias
+    torch.testing.assert_close(value, expected.view(5, 3, 3, 4), atol=1e-5, rtol=0)
+
+
+def test_a_recurrent_centralized_critic_has_one_hidden_state_per_environment():
+    config = NetworkConfig((8,), "tanh", rnn="gru", rnn_size=7)
+    critic = CentralizedCritic(TEAM, 2, config, draw(), inputs=CentralInputs(False, 6))
+    state, first = torch.randn(5, 3, 6, generator=draw(2)), torch.zeros(5, 3, 1, dtype=torch.bool)
+    value, hidden_state = critic({}, state, first, {"h": torch.zeros(3, 1, 7)})
+    assert (value.shape, hidden_state["h"].shape) == ((5, 3, 3, 2), (3, 1, 7))
