@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from coterie.nets.recurrent import GRU, build_rnn, unroll_with_burn_in
+from coterie.nets import recurrent
+from coterie.nets.recurrent import GRU, build_rnn, unroll, unroll_with_burn_in, vmapped, zero_hidden_state
 
 
 def build(kind, sets, inputs=5, size=4, dtype=torch.double):
@@ -123,3 +124,87 @@ def test_gradients_after_a_burn_in_are_those_of_a_sequence_that_starts_with_its_
     found, expected, whole = (torch.autograd.grad(y.square().sum(), weights) for y in outputs)
     torch.testing.assert_close(found, expected)
     assert all((a - b).abs().max() > 1e-6 for a, b in zip(found, whole, strict=True))
+
+
+@pytest.mark.parametrize("sets", [None, 2])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_outputs_without_gradients_are_the_same(kind, sets):
+    """Of a whole sequence and of one timestep, for which a GRU has a faster way."""
+    rnn = build(kind, sets)
+    with torch.no_grad():  # zero biases would hide where they are added
+        for bias in (p for name, p in rnn.named_parameters() if name.endswith("bias")):
+            bias.copy_(torch.linspace(-1, 1, bias.numel()).view(bias.shape))
+    x, first, hidden_state = random_inputs(rnn, sets)
+    for steps in (6, 1):
+        with_gradients = rnn(x[:steps], first[:steps], hidden_state)
+        with torch.no_grad():
+            torch.testing.assert_close(rnn(x[:steps], first[:steps], hidden_state), with_gradients)
+            token = vmapped.set(True)
+            torch.testing.assert_close(rnn(x[:steps], first[:steps], hidden_state), with_gradients)
+            vmapped.reset(token)
+
+
+@pytest.mark.parametrize("sets", [None, 2])
+def test_gradients_of_a_sequence_in_chunks_are_those_of_the_whole(sets, monkeypatch):
+    """Chunks of two of seven timesteps, then of one; the backward pass starts with the last."""
+    rnn = build("gru", sets)
+    x, first, hidden_state = random_inputs(rnn, sets, steps=7)
+    weight = torch.linspace(-1, 1, 7).view(7, *[1] * (x.ndim - 1))
+    leaves = [x.requires_grad_(), hidden_state["h"].requires_grad_(), *rnn.parameters()]
+    elements = hidden_state["h"].numel()
+    found = []
+    for chunk in (1 << 17, 2 * elements, 1):
+        monkeypatch.setattr(recurrent, "_CHUNK_ELEMENTS", chunk)
+        found.append(torch.autograd.grad((rnn(x, first, hidden_state)[0].square() * weight).sum(), leaves))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+@pytest.mark.parametrize(("kind", "gates", "bias"), [("gru", 3, [0.0] * 12), ("lstm", 4, [0] * 4 + [1] * 4 + [0] * 8)])
+def test_initial_gates_are_orthogonal_and_only_the_forget_gate_has_a_bias(kind, gates, bias):
+    for sets in (None, 2):
+        rnn = build(kind, sets)
+        weights = [rnn.weight] if sets is None else [*rnn.weight]
+        for weight in weights:
+            for gate in weight.split(4, -1):
+                torch.testing.assert_close(gate.T @ gate, torch.eye(4, dtype=torch.double), atol=1e-6, rtol=0)
+        assert rnn.input_weight.shape[-2:] == (5, 4 * gates)
+        assert rnn.bias.flatten().tolist() == bias * (sets or 1)
+        if kind == "gru":
+            assert rnn.recurrent_bias.flatten().tolist() == [0] * 4 * (sets or 1)
+
+
+def test_initial_hidden_states_are_zeros_by_name():
+    states = {kind: zero_hidden_state(kind, (2, 3), torch.device("cpu")) for kind in ("none", "gru", "lstm")}
+    assert {kind: set(state) for kind, state in states.items()} == {"none": set(), "gru": {"h"}, "lstm": {"h", "c"}}
+    assert all(x.equal(torch.zeros(2, 3)) for state in states.values() for x in state.values())
+
+
+@pytest.mark.parametrize("sets", [None, 3])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_agents_of_a_sequence_are_unrolled_separately(kind, sets):
+    """Six timesteps of two environments with three agents, and the first timestep alone."""
+    rnn, draw = build(kind, sets), torch.Generator().manual_seed(2)
+    features = torch.randn(6, 2, 3, 5, dtype=torch.double, generator=draw)
+    first = torch.rand(6, 2, 3, generator=draw) < 0.3
+    start = {name: torch.randn(2, 3, 4, dtype=torch.double, generator=draw) for name in state_names(rnn)}
+
+    def flat(x):
+        return x.flatten(0, -2) if sets is None else x.flatten(0, -3).transpose(0, 1)
+
+    out, after = unroll(rnn, flat(features), first, start)
+    one, after_one = unroll(rnn, flat(features[0]), first[0], start)
+    out = (out if sets is None else out.transpose(0, 1)).reshape(6, 2, 3, 4)
+    torch.testing.assert_close((one if sets is None else one.transpose(0, 1)).reshape(2, 3, 4), out[0])
+    for b, i in ((b, i) for b in range(2) for i in range(3)):
+        own = rnn
+        if sets is not None:
+            own = build(kind, None)
+            own.load_state_dict({k: v[i].view(own.state_dict()[k].shape) for k, v in rnn.state_dict().items()})
+        state = {name: x[b, i].unsqueeze(0) for name, x in start.items()}
+        alone, last = own(features[:, b, i : i + 1], first[:, b, i : i + 1], state)
+        torch.testing.assert_close(out[:, b, i], alone[:, 0])
+        for name in start:
+            assert after[name].shape == (2, 3, 4)
+            torch.testing.assert_close(after[name][b, i], last[name][0])
+    torch.testing.assert_close(after_one["h"], out[0])
