@@ -28,10 +28,12 @@ class Case:
     Attributes:
         tests: Further test files, relative to tests/, run first.
         marks: Expression that selects tests by their marks, as pytest's -m.
+        names: Expression that selects tests by their names, as pytest's -k.
     """
 
     tests: tuple[str, ...] = ()
     marks: str = ""
+    names: str = ""
 
 
 _FAST = "not slow"
@@ -65,10 +67,12 @@ CASES: dict[str, Case] = {
     "algos/weighted_qmix.py": Case(("algos/test_qlearning.py",), _FAST),
     "algos/replay/buffer.py": Case((), _FAST),
     "algos/replay/checkpoint.py": Case(("algos/replay/test_buffer.py",), _FAST),
-    "algos/replay/mapped_files.py": Case(("algos/replay/test_buffer.py",), _FAST),
-    "algos/replay/memory.py": Case(("algos/replay/test_buffer.py",), _FAST),
-    "algos/replay/prioritized.py": Case(("algos/replay/test_sum_tree.py", "algos/replay/test_buffer.py"), _FAST),
-    "algos/replay/spec.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/mapped_files.py": Case(("algos/replay/test_buffer.py",), _FAST, "disk or folder or mapped or file"),
+    "algos/replay/memory.py": Case(
+        ("algos/replay/test_buffer.py",), _FAST, "memory or bytes or fit or allocated or disk or describe"
+    ),
+    "algos/replay/prioritized.py": Case(),
+    "algos/replay/spec.py": Case(),
     "algos/replay/sum_tree.py": Case(),
     "nets/counterfactual_critic.py": Case(),
     "nets/encoders.py": Case(("nets/test_attention.py",)),

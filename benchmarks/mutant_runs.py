@@ -32,6 +32,7 @@ _ADDRESS_SPACE = 16 << 30
 _FILE_SIZE = 1 << 30
 _BROKEN, _NO_TESTS = 99, 5
 _OPTIONS = (
+    *("--noconftest",),  # it imports all of Coterie, for tests of whole runs
     *("-x", "-q", "-n0", "--tb=no", "--no-header", "-p", "no:cacheprovider"),
     *("--hypothesis-seed=0", "--rootdir", str(ROOT), "-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
@@ -47,6 +48,7 @@ class Trial:
         tests: Test files, relative to the repository, in this order.
         marks: Expression that selects tests by their marks, as pytest's -m; empty for all.
         limit: Seconds after which the tests are stopped.
+        names: Expression that selects tests by their names, as pytest's -k; empty for all.
     """
 
     module: str
@@ -54,6 +56,7 @@ class Trial:
     tests: list[str]
     marks: str
     limit: float
+    names: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,13 +177,17 @@ def _child(trial: Trial, folder: Path, report: bool) -> None:
         descriptor = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        os.environ |= {"TMPDIR": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
+        os.environ |= {
+            "TMPDIR": str(folder),
+            "XDG_STATE_HOME": str(folder),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder),
+        }
         tempfile.tempdir = None
         if trial.source is not None:
             sys.meta_path.insert(0, _Mutant(trial.module, trial.source))
         import pytest
 
-        marks = ["-m", trial.marks] if trial.marks else []
+        marks = [*["-m", trial.marks] * bool(trial.marks), *["-k", trial.names] * bool(trial.names)]
         code = int(pytest.main([*_OPTIONS, "--basetemp", str(folder / "pytest"), *marks, *trial.tests]))
         if report:
             (folder / "modules.json").write_text(json.dumps(_unaffected(trial.module)))

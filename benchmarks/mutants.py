@@ -97,15 +97,16 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
         "score": score(killed, len(mutants), len(equivalent)),
         "survived": survived, "equivalent": equivalent, "killed_though_called_equivalent": wrong,
         "sample": plan.sample, "seed": plan.seed, "seconds": round(time.monotonic() - started, 1),
-        "tests": tests_of(module), "marks": CASES[module].marks, **found,
+        "tests": tests_of(module), "marks": CASES[module].marks, "names": CASES[module].names, **found,
     }  # fmt: skip
 
 
 def _verdicts(module: str, mutants: Sequence[Mutant]) -> list[Verdict]:
+    case = CASES[module]
     name = ".".join(("coterie", *Path(module).with_suffix("").parts))
 
     def trial(source: str | None, limit: float) -> Trial:
-        return Trial(name, source, tests_of(module), CASES[module].marks, limit)
+        return Trial(name, source, tests_of(module), case.marks, limit=limit, names=case.names)
 
     nursery = Nursery()
     try:
