@@ -106,3 +106,42 @@ def test_a_signal_has_weight_one_the_algorithm_s_discount_and_ends_with_episodes
     assert isinstance(several.gamma, torch.Tensor)
     assert several.gamma.tolist() == pytest.approx([0.9, 0.5, 0.7])
     assert len(several) == 3
+
+
+def test_advantages_of_a_batch_are_those_of_its_agents():
+    """Three timesteps of two environments with two agents, each of which ends at times of its own."""
+    draw, learner = torch.Generator().manual_seed(0), RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
+    reward, value = torch.randn(3, 2, 2, 3, generator=draw), torch.randn(4, 2, 2, 3, generator=draw)
+    terminated = torch.rand(3, 2, 2, generator=draw) < 0.4
+    boundary = terminated | (torch.rand(3, 2, 2, generator=draw) < 0.4)
+    valid = torch.rand(3, 2, 2, generator=draw) < 0.7
+    found = learner.advantages(reward, value, terminated, boundary, valid=valid, gae_lambda=LAMBDA)
+    assert boundary.any()
+    assert not terminated.equal(boundary)
+    for b, i in ((b, i) for b in range(2) for i in range(2)):
+        place = (slice(None), slice(b, b + 1), slice(i, i + 1))
+        alone = learner.advantages(
+            reward[place], value[place], terminated[place], boundary[place], valid=valid[place], gae_lambda=LAMBDA
+        )
+        torch.testing.assert_close([x[place] for x in found], [*alone])
+        for k, gamma in enumerate((0.9, 0.5)):
+            later = torch.tensor(0.0)
+            for t in (2, 1, 0):
+                at = (t, b, i, k)
+                successor = 0.0 if terminated[t, b, i] else value[t + 1, b, i, k]
+                later = reward[at] + gamma * successor - value[at] + gamma * LAMBDA * later * ~boundary[t, b, i]
+                torch.testing.assert_close(found[0][at], later)
+
+
+def test_advantages_of_a_single_signal_are_not_rounded_to_the_scale_of_its_values():
+    """r = 0.75 and V(s') = 0 with V(s) = -2^24: A = 16777216.75 is rounded to 2^24 + 1, and A + V - V to 2^24."""
+    value = torch.tensor([-(2.0**24), 0.0]).view(2, 1, 1, 1)
+    no = torch.zeros(1, 1, 1, dtype=torch.bool)
+    learner = RewardStreams(STREAMS[:1], gamma=1.0, device=torch.device("cpu"))
+    found, target = learner.advantages(torch.full((1, 1, 1, 1), 3.0), value / 8, no, no, valid=~no, gae_lambda=LAMBDA)
+    assert (found.item(), target.item()) == (2.0**21 + 3, 3.0)
+
+
+def test_reward_signals_are_described_by_name():
+    with pytest.raises(TypeError):
+        RewardStream("extrinsic")  # pyright: ignore[reportCallIssue]

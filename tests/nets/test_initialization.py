@@ -36,3 +36,13 @@ def test_gains_are_those_of_pytorch():
     assert GAINS["tanh"] == torch.nn.init.calculate_gain("tanh")
     for name in ("relu", "elu", "gelu", "silu"):
         assert GAINS[name] == pytest.approx(torch.nn.init.calculate_gain("relu"))
+
+
+@pytest.mark.parametrize(
+    "draw_matrix", [lambda **given: orthogonal(4, 3, gain=1.0, **given), lambda **given: xavier_normal(4, 3, **given)]
+)
+def test_matrices_are_drawn_one_after_the_other(draw_matrix):
+    """A matrix without sets takes as much from the generator as one of a set."""
+    source = draw()
+    apart = torch.stack([draw_matrix(sets=None, generator=source) for _ in range(3)])
+    assert draw_matrix(sets=3, generator=draw()).equal(apart)

@@ -25,3 +25,9 @@ def test_layer_norm_has_a_scale_and_a_shift_per_feature_and_set():
     torch.testing.assert_close(single(x), expected, atol=1e-4, rtol=0)
     plain = torch.tensor([[-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]])
     torch.testing.assert_close(sets(torch.stack([x, x])), torch.stack([plain, expected]), atol=1e-4, rtol=0)
+
+
+def test_only_the_last_axis_is_normalized():
+    x = torch.tensor([[[1.0, 3.0], [30.0, 10.0]], [[5.0, 7.0], [9.0, 8.0]]])
+    expected = torch.tensor([[[-1.0, 1.0], [1.0, -1.0]], [[-1.0, 1.0], [1.0, -1.0]]])
+    torch.testing.assert_close(LayerNorm(2, None)(x), expected, atol=1e-4, rtol=0)

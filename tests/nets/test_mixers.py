@@ -5,8 +5,13 @@ import itertools
 import pytest
 import torch
 
+from coterie.core.types import Action
+from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer, build_mixer
-from coterie.nets.mixers import QMIXMixer, VDNMixer
+from coterie.nets.mixers import Mixer, QMIXMixer, TeamQNetwork, VDNMixer, greedy_actions, taken_actions
+from coterie.nets.team import CentralEncoder, TeamNetwork
+from policy_cases import CPU, draw, make_team
 
 AGENTS, CHOICES, STATE = 3, 4, 6
 
@@ -185,7 +190,80 @@ def test_vdn_sums_the_agents_q():
 @pytest.mark.parametrize(("kind", "cls"), [("vdn", VDNMixer), ("qmix", QMIXMixer), ("qplex", QPLEXMixer)])
 def test_mixers_are_chosen_by_name(kind, cls):
     sizes = {"agents": AGENTS, "state_size": STATE, "joint_size": AGENTS * CHOICES, "embed_dim": 8, "hidden": 16}
-    net = build_mixer(kind, **sizes, generator=torch.Generator().manual_seed(0))
+    net = build_mixer("".join(list(kind)), **sizes, generator=torch.Generator().manual_seed(0))
     assert type(net) is cls
     assert [p.shape for p in net.parameters()] == [p.shape for p in mixer(kind).parameters()]
     assert build_mixer("none", **sizes, generator=torch.Generator()) is None
+
+
+class Recorder(Mixer):
+    """Returns the sum of the chosen Q, and keeps its inputs."""
+
+    def __init__(self, reads_joint_action):
+        super().__init__()
+        self.reads_joint_action = reads_joint_action
+
+    def forward(self, chosen, best, state, joint, alive):
+        self.given = {"chosen": chosen, "best": best, "state": state, "joint": joint, "alive": alive}
+        return chosen.sum(-1)
+
+
+def team_q(mixer, encoder=None):
+    """Q-networks of two guards and a scout with four choices each."""
+    team = make_team("discrete")
+    net = TeamNetwork(team, {"guard": 4, "scout": 4}, NetworkConfig((8,), "tanh"), draw())
+    return TeamQNetwork(net, mixer, encoder, JointAction(team, CPU))
+
+
+def team_batch():
+    """Q, actions, masks and flags of five timesteps of three environments."""
+    q = {name: torch.randn(5, 3, n, 4, generator=draw(n)) for name, n in (("guard", 2), ("scout", 1))}
+    actions = {name: torch.randint(4, (5, 3, n, 1), generator=draw(n)) for name, n in (("guard", 2), ("scout", 1))}
+    masks = {"guard": torch.rand(5, 3, 2, 4, generator=draw(7)) < 0.6, "scout": None}
+    masks["guard"][..., 0] = True
+    return q, actions, masks, torch.rand(5, 3, 3, generator=draw(8)) < 0.7
+
+
+@pytest.mark.parametrize("reads_joint_action", [False, True])
+def test_a_mixer_gets_the_q_of_living_agents_and_the_joint_action(reads_joint_action):
+    recorder, (q, actions, masks, alive) = Recorder(reads_joint_action), team_batch()
+    team, state = make_team("discrete"), torch.randn(5, 3, 6)
+    given = {"masks": masks, "alive": alive, "obs": {}}
+    net = team_q(recorder, CentralEncoder(team, CentralInputs(False, 6), draw()))
+    total_q = net.evaluate(q, actions, **given, state=state)
+    independent = team_q(None).evaluate(q, actions, **given, state=None)
+    found = recorder.given
+    assert found["state"].equal(state)
+    assert found["alive"] is alive
+    assert total_q.equal(found["chosen"].sum(-1))
+    for t, b, i in itertools.product(range(5), range(3), range(3)):
+        name, k = ("guard", i) if i < 2 else ("scout", 0)
+        own, choice, here = q[name][t, b, k].tolist(), int(actions[name][t, b, k]), bool(alive[t, b, i])
+        assert independent[t, b, i].item() == own[choice]
+        assert found["chosen"][t, b, i].item() == own[choice] * here
+        if reads_joint_action:
+            mask = [True] * 4 if name == "scout" else masks["guard"][t, b, k].tolist()
+            top = max(value for value, available in zip(own, mask, strict=True) if available)
+            assert found["best"][t, b, i].item() == top * here
+            one_hot = [float(a == choice and here) for a in range(4)]
+            assert found["joint"][t, b, 4 * i : 4 * i + 4].tolist() == one_hot
+    team_q(recorder).evaluate(q, actions, **given, state=None)
+    assert recorder.given["state"].equal(recorder.given["chosen"]), "a mixer without an input of its own"
+
+
+def test_actions_of_agents_are_chosen_and_compared_by_block():
+    net, (q, actions, masks, _) = team_q(None), team_batch()
+    greedy = greedy_actions(net.net, q, masks)
+    assert greedy["scout"].equal(q["scout"].argmax(-1, keepdim=True))
+    assert greedy["guard"].equal(torch.where(masks["guard"], q["guard"], -1e9).argmax(-1, keepdim=True))
+    by_role = {name: Action(action) for name, action in actions.items()}
+    assert all(taken_actions(net.net, by_role)[name].equal(action) for name, action in actions.items())
+    several = {name: torch.cat([action, action * 0], -1) for name, action in actions.items()}
+    other = {name: action.clone() for name, action in several.items()}
+    other["guard"][1, 2, 1, 1] = 3
+    other["scout"][4, 0, 0, 0] += 1
+    same = net.same_actions(several, other)
+    assert same.shape == (5, 3, 3)
+    assert (~same).nonzero().tolist() == [[1, 2, 1], [4, 0, 2]]
+    obs = {"guard": torch.randn(5, 3, 2, 5), "scout": torch.randn(5, 3, 1, 3)}
+    assert net(obs, None, {}, None)[0]["guard"].equal(net.net(obs, None, {})[0]["guard"])
