@@ -33,7 +33,8 @@ def test_a_decentralized_critic_values_each_agents_own_observation():
 
 def test_a_centralized_critic_has_an_output_per_agent_and_signal():
     """The input is the joint observation, guards first, and the state."""
-    critic = CentralizedCritic(TEAM, 4, NetworkConfig((8,), "tanh"), draw(), inputs=CentralInputs(True, 6))
+    config = NetworkConfig((8,), "tanh")
+    critic = CentralizedCritic(team=TEAM, num_signals=4, config=config, generator=draw(), inputs=CentralInputs(True, 6))
     obs, state = observations(), torch.randn(5, 3, 6, generator=draw(2))
     value, hidden_state = critic(obs, state, None, {})
     assert (value.shape, hidden_state) == ((5, 3, 3, 4), {})
@@ -50,3 +51,16 @@ def test_a_recurrent_centralized_critic_has_one_hidden_state_per_environment():
     state, first = torch.randn(5, 3, 6, generator=draw(2)), torch.zeros(5, 3, 1, dtype=torch.bool)
     value, hidden_state = critic({}, state, first, {"h": torch.zeros(3, 1, 7)})
     assert (value.shape, hidden_state["h"].shape) == ((5, 3, 3, 2), (3, 1, 7))
+
+
+def test_values_of_a_batch_without_time_are_the_same():
+    obs, state = observations(), torch.randn(5, 3, 6, generator=draw(2))
+    flat = {name: x.flatten(0, 1) for name, x in obs.items()}
+    config = NetworkConfig((8,), "tanh")
+    for critic in (
+        DecentralizedCritic(TEAM, 4, config, draw()),
+        CentralizedCritic(TEAM, 4, config, draw(), inputs=CentralInputs(True, 6)),
+    ):
+        found = critic(flat, state.flatten(0, 1), None, {})[0]
+        assert found.shape == (15, 3, 4)
+        torch.testing.assert_close(found, critic(obs, state, None, {})[0].flatten(0, 1))
