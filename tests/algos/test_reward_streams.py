@@ -134,12 +134,16 @@ def test_advantages_of_a_batch_are_those_of_its_agents():
 
 
 def test_advantages_of_a_single_signal_are_not_rounded_to_the_scale_of_its_values():
-    """r = 0.75 and V(s') = 0 with V(s) = -2^24: A = 16777216.75 is rounded to 2^24 + 1, and A + V - V to 2^24."""
-    value = torch.tensor([-(2.0**24), 0.0]).view(2, 1, 1, 1)
-    no = torch.zeros(1, 1, 1, dtype=torch.bool)
+    """r = (2^25, 0.5) and V = (2^25, 0, 0): the advantages are 0.8 x 0.5 and 0.5. The first return, 2^25 + 0.4, is
+    rounded to 2^25, so that the return minus the value would be 0."""
+    reward, value = torch.tensor([2.0**25, 0.5]), torch.tensor([2.0**25, 0.0, 0.0])
+    no = torch.zeros(2, 1, 1, dtype=torch.bool)
     learner = RewardStreams(STREAMS[:1], gamma=1.0, device=torch.device("cpu"))
-    found, target = learner.advantages(torch.full((1, 1, 1, 1), 3.0), value / 8, no, no, valid=~no, gae_lambda=LAMBDA)
-    assert (found.item(), target.item()) == (2.0**21 + 3, 3.0)
+    advantage, target = learner.advantages(
+        reward.view(2, 1, 1, 1), value.view(3, 1, 1, 1), no, no, valid=~no, gae_lambda=LAMBDA
+    )
+    assert advantage.flatten().tolist() == pytest.approx([0.4, 0.5])
+    assert target.flatten().tolist() == [2.0**25, 0.5]
 
 
 def test_reward_signals_are_described_by_name():
