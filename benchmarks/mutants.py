@@ -1,7 +1,7 @@
 """Changes one place of a module at a time and counts the changes that its tests detect.
 
     python benchmarks/mutants.py [--only MODULE ...] [--sample 40] [--seed 0] [--out FILE]
-    python benchmarks/mutants.py --survivors     # repeats the mutants that survived, and writes nothing
+    python benchmarks/mutants.py --survivors     # repeats only the mutants that survived, after tests were added
     python benchmarks/mutants.py --write         # writes the page again, which marks modules that changed since
 
 Cosmic Ray (`pip install 'coterie[mutation]'`) makes the mutants: other operators, comparisons and constants, conditions
@@ -81,24 +81,49 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
         mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
     started, found = time.monotonic(), {"revision": revision(module), **hashes(module)}
     verdicts = _verdicts(module, mutants)
-    survived, equivalent, wrong = [], [], []
+    survived, wrong = [], []
     for mutant, verdict in zip(mutants, verdicts, strict=True):
         entry: dict[str, Any] = {"line": mutant.line, "where": mutant.where}
         entry |= {"before": mutant.before, "after": mutant.after}
-        why = reason(module, mutant)
         if verdict.result == SURVIVED:
-            (survived if why is None else equivalent).append(entry | ({} if why is None else {"reason": why}))
-        elif why is not None:
+            survived.append(entry)
+        elif reason(module, mutant) is not None:
             wrong.append(entry)
-    killed = sum(verdict.result != SURVIVED for verdict in verdicts)
-    return {
-        "mutants": total, "run": len(mutants), "killed": killed,
+    row = {
+        "mutants": total, "run": len(mutants), "killed": sum(verdict.result != SURVIVED for verdict in verdicts),
         "timeouts": sum(verdict.result == TIMEOUT for verdict in verdicts),
-        "score": score(killed, len(mutants), len(equivalent)),
-        "survived": survived, "equivalent": equivalent, "killed_though_called_equivalent": wrong,
+        "survived": survived, "equivalent": [], "killed_though_called_equivalent": wrong,
         "sample": plan.sample, "seed": plan.seed, "seconds": round(time.monotonic() - started, 1),
         "tests": tests_of(module), "marks": CASES[module].marks, "names": CASES[module].names, **found,
     }  # fmt: skip
+    return classified(module, row)
+
+
+def merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Returns a result with its survivors replaced by what became of them when they were repeated.
+
+    Raises:
+        ValueError: If the module has changed in between, so that the others would have to be repeated as well.
+    """
+    if earlier["module_hash"] != later["module_hash"]:
+        raise ValueError("the module has changed since. Run all of its mutants again.")
+    killed = earlier["killed"] + later["killed"]
+    return earlier | {
+        "killed": killed, "timeouts": earlier["timeouts"] + later["timeouts"], "survived": later["survived"],
+        "killed_though_called_equivalent": later["killed_though_called_equivalent"], "repeated": later["revision"],
+        "tests": later["tests"], "marks": later["marks"], "names": later["names"], "tests_hash": later["tests_hash"],
+    }  # fmt: skip
+
+
+def classified(module: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a result with those survivors marked as equivalent for which there is a reason by now."""
+    survived, equivalent = [], []
+    for entry in (*row["survived"], *row["equivalent"]):
+        entry = {name: entry[name] for name in ("line", "where", "before", "after")}
+        why = reason(module, Mutant(**entry, source=""))
+        (survived if why is None else equivalent).append(entry | ({} if why is None else {"reason": why}))
+    found = score(row["killed"], row["run"], len(equivalent))
+    return row | {"survived": survived, "equivalent": equivalent, "score": found}
 
 
 def _verdicts(module: str, mutants: Sequence[Mutant]) -> list[Verdict]:
@@ -174,8 +199,8 @@ def page(content: dict[str, Any]) -> str:
         f"{content['date']}. `{content['command']}`",
         "",
         "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the "
-        "share of killed mutants among those that are not equivalent. A revision in parentheses means that the "
-        "module's code has changed since.",
+        "share of killed mutants among those that are not equivalent. A second revision is that at which only the "
+        "survivors were repeated, after tests were added. Parentheses mean that the module's code has changed since.",
         "",
         *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
         "",
@@ -202,7 +227,8 @@ def _percent(share: float | None) -> str:
 def _revision(module: str, row: dict[str, Any]) -> str:
     path = PACKAGE / module
     present = path.is_file() and fingerprint(path.read_text(encoding="utf-8")) == row["module_hash"]
-    return row["revision"] if present else f"({row['revision']})"
+    revisions = row["revision"] + (f", {row['repeated']}" if "repeated" in row else "")
+    return revisions if present else f"({revisions})"
 
 
 def _place(module: str, entry: dict[str, Any]) -> str:
@@ -232,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="*", help="files of modules, relative to the package, or their folders")
     parser.add_argument("--sample", type=int, default=40, help="most mutants of a module")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    parser.add_argument("--survivors", action="store_true", help="repeat those that survived; writes nothing")
+    parser.add_argument("--survivors", action="store_true", help="repeat only those that survived")
     parser.add_argument("--write", action="store_true", help="write the page again; runs nothing")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "mutants.json", help="results as JSON")
     return parser
@@ -248,6 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--only: unknown {', '.join(unknown)}. Known: {', '.join(CASES)}")
     content = json.loads(given.out.read_text()) if given.out.exists() else {"modules": {}}
     if given.write:
+        content["modules"] = {name: classified(name, row) for name, row in content["modules"].items()}
         _save(given.out, content)
         return 0
     return _run_all(chosen, given, content)
@@ -264,16 +291,17 @@ def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str
                 continue
             plan, only = Plan(earlier["sample"], earlier["seed"]), earlier["survived"]
         row = measure(module, plan, only)
+        if only is not None:
+            row = classified(module, merged(content["modules"][module], row))
         print(line(module, row), flush=True)
         for entry in (*row["survived"], *row["killed_though_called_equivalent"]):
             print(f"    line {entry['line']}, {entry['where']}\n      - {entry['before']}\n      + {entry['after']}")
         below |= bool(row["killed_though_called_equivalent"]) or (row["score"] is not None and row["score"] < GOAL)
-        if only is None:
-            date = datetime.now().astimezone().date().isoformat()
-            content["modules"][module] = row | {"date": date}
-            command = f"python benchmarks/mutants.py --seed {given.seed}"
-            content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
-            _save(given.out, content)
+        date = datetime.now().astimezone().date().isoformat()
+        content["modules"][module] = row | {"date": date}
+        command = f"python benchmarks/mutants.py --seed {given.seed}"
+        content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
+        _save(given.out, content)
     return int(below)
 
 

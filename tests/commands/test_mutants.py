@@ -131,20 +131,32 @@ def test_only_survivors_are_repeated_and_those_with_a_reason_are_equivalent(
     monkeypatch.setattr(cases, "mutations", by_hand(*changes))
     repeated = []
 
-    def survive(module: str, found: list[Any]) -> list[Any]:
+    def verdicts(module: str, found: list[Any]) -> list[Any]:
+        """All survive at first; those in `taken` do not when they are repeated."""
         repeated.append([mutant.where for mutant in found])
-        return [runs.Verdict(runs.SURVIVED, 0, 1.0, "") for _ in found]
+        killed = len(repeated) > 1
+        return [
+            runs.Verdict(runs.KILLED if killed and m.where == "taken" else runs.SURVIVED, 0, 1.0, "") for m in found
+        ]
 
-    monkeypatch.setattr(mutants, "_verdicts", survive)
+    monkeypatch.setattr(mutants, "_verdicts", verdicts)
     monkeypatch.setattr(mutants, "equivalents", dict)
     monkeypatch.setattr(mutants, "version", lambda package: "none")
-    given = ["--only", "math/choices.py", "--out", str(tmp_path / "mutants.json")]
+    out = tmp_path / "mutants.json"
+    given = ["--only", "math/choices.py", "--out", str(out)]
     assert mutants.main(given) == 1
-    monkeypatch.setattr(mutants, "reason", lambda module, mutant: "Equal." if mutant.where == "mask_logits" else None)
-    assert mutants.main([*given, "--survivors"]) == 1
-    assert mutants.main(given) == 1
-    written = json.loads((tmp_path / "mutants.json").read_text())["modules"]["math/choices.py"]
-    assert [entry["reason"] for entry in written["equivalent"]] == ["Equal."]
-    assert (written["score"], len(written["survived"])) == (0, 1)
-    assert mutants.main([*given, "--survivors"]) == 1
-    assert [len(found) for found in repeated] == [2, 2, 2, 1]
+    reasons = {"mask_logits": "Equal."}
+    monkeypatch.setattr(mutants, "reason", lambda module, mutant: reasons.get(mutant.where))
+    assert mutants.main(["--write", "--out", str(out)]) == 0
+
+    def row() -> dict[str, Any]:
+        return json.loads(out.read_text())["modules"]["math/choices.py"]
+
+    assert [entry["reason"] for entry in row()["equivalent"]] == ["Equal."]
+    assert (row()["score"], row()["run"], [entry["where"] for entry in row()["survived"]]) == (0, 2, ["taken"])
+    assert mutants.main([*given, "--survivors"]) == 0
+    assert (row()["score"], row()["run"], row()["killed"], row()["survived"]) == (1, 2, 1, [])
+    assert row()["repeated"]
+    assert [len(found) for found in repeated] == [2, 1]
+    with pytest.raises(ValueError, match="has changed since"):
+        mutants.merged(row(), row() | {"module_hash": "other"})
