@@ -13,13 +13,13 @@ from coterie.core.specs import EnvSpec, RoleSpec
 CPU = torch.device("cpu")
 
 
-def positions_of(alpha: float = 1.0) -> PrioritizedPositions:
-    """Of a buffer with four timesteps of two environments and one more that is being written."""
+def positions_of(alpha: float = 1.0, rollout_length: int = 2) -> PrioritizedPositions:
+    """Of a buffer with two rollouts of two environments and one more timestep, which is being written."""
     role = RoleSpec("agent", "agent", ("agent_0",), spaces.Box(-9, 9, (3,)), spaces.Discrete(5))
     team = EnvSpec("one", (role,), {}).default_teams()[0]
     spec = ReplaySpec(
-        team=team, num_envs=2, rollout_length=2, capacity=8, sequence_length=1, sequence_start="timestep", seed=0,
-        device=CPU, priority_alpha=alpha,
+        team=team, num_envs=2, rollout_length=rollout_length, capacity=4 * rollout_length, sequence_length=1,
+        sequence_start="timestep", seed=0, device=CPU, priority_alpha=alpha,
     )  # fmt: skip
     return PrioritizedPositions(spec)
 
@@ -122,3 +122,17 @@ def test_error_of_a_sequence_is_mostly_its_largest():
     error = torch.tensor([[[1.0, 2.0], [5.0, 5.0]], [[4.0, 3.0], [5.0, 99.0]]])
     valid = torch.tensor([[[True, True], [True, True]], [[True, True], [True, False]]])
     assert sequence_error(error, valid).tolist() == pytest.approx([0.9 * 4 + 0.1 * 2.5, 5.0])
+
+
+def test_error_of_a_sequence_with_one_valid_entry():
+    assert sequence_error(torch.tensor([[4.0], [9.0]]), torch.tensor([[True], [False]])).item() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("rollout_length", [1, 2, 3])
+def test_the_ring_has_one_more_timestep_than_the_rollouts_held(rollout_length):
+    """The last of its places is followed by the first."""
+    positions = positions_of(rollout_length=rollout_length)
+    last = 2 * rollout_length
+    positions.insert(last, STARTS, 3)
+    found = positions.state_dict(0, last + 1)["priority"]
+    assert found.nonzero().tolist() == [[0, 1], [last, 0], [last, 1]]
