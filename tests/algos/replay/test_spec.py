@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -81,3 +82,11 @@ def test_a_buffer_has_room_for_sequences_and_batches():
         UserError, match=r"holds at most 2 sequences of 4 steps, less than algo.batch_size=3. Set a larg"
     ):
         spec_of(capacity=8, sequence_length=4, min_sequences=3).require_sequences()
+
+
+def test_settings_are_given_by_name_and_do_not_change():
+    spec = spec_of()
+    with pytest.raises(TypeError):
+        ReplaySpec(spec.team, 2, 4, 40, 3, "timestep", 0, torch.device("cpu"))  # pyright: ignore[reportCallIssue]
+    with pytest.raises(FrozenInstanceError):
+        spec.capacity = 80  # pyright: ignore[reportAttributeAccessIssue]
