@@ -75,7 +75,7 @@ CASES: dict[str, Case] = {
     "algos/replay/spec.py": Case(),
     "algos/replay/sum_tree.py": Case(),
     "nets/counterfactual_critic.py": Case(),
-    "nets/encoders.py": Case(("nets/test_attention.py",)),
+    "nets/encoders.py": Case(),
     "nets/entity_critic.py": Case(("nets/test_attention.py",)),
     "nets/initialization.py": Case(),
     "nets/joint_actions.py": Case(),
@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     "nets/normalization.py": Case(),
     "nets/recurrent.py": Case((), _FAST),
     "nets/relaxed_actions.py": Case(),
-    "nets/stochastic_actor.py": Case(("policies/test_stochastic.py",)),
+    "nets/stochastic_actor.py": Case(),
     "nets/team.py": Case(),
     "nets/value_critics.py": Case(),
 }

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from coterie.core.specs import ActionSpec
+from coterie.core.types import Action
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import ACTIVATIONS, MLP, Linear, tanh
+from coterie.nets.layers import ACTIVATIONS, MLP, Linear, VectorEncoder, action_size, encode_actions, tanh
 
 
 def draw(seed=0):
@@ -56,7 +58,7 @@ def test_xavier_weights_have_variance_two_over_inputs_plus_outputs(sets):
 
 
 @pytest.mark.parametrize("batch", [1023, 1024, 3000])
-@pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9, 20])
 @pytest.mark.parametrize("sets", [None, 3])
 def test_padded_products_match_plain_ones_with_gradients(batch, outputs, sets):
     layer = Linear(7, outputs, gain=1.0, generator=draw(), sets=sets).double()
@@ -82,3 +84,45 @@ def test_padded_products_work_under_vmap():
     }
     found = torch.vmap(lambda p, x: torch.func.functional_call(layers[0], p, (x,)))(params, x)
     torch.testing.assert_close(found, torch.stack([layer(one) for layer, one in zip(layers, x, strict=True)]).detach())
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("init", ["orthogonal", "xavier"])
+def test_hidden_layers_are_products_with_an_activation_each(layer_norm, init):
+    """5, 8, 6 and 7 units; with layer normalization, the input and each layer's output are normalized."""
+    mlp = MLP(5, NetworkConfig((8, 6, 7), "relu", layer_norm, init=init), draw())
+    assert mlp.features == 7
+    assert [tuple(layer.weight.shape) for layer in mlp.layers] == [(5, 8), (8, 6), (6, 7)]
+    assert (mlp.norms is not None) == layer_norm
+    x = torch.randn(4, 5, generator=draw(1))
+    expected = torch.nn.functional.layer_norm(x, (5,)) if layer_norm else x
+    for layer in mlp.layers:
+        assert layer.bias.equal(torch.zeros_like(layer.bias))
+        expected = (expected @ layer.weight).clamp(min=0)
+        expected = torch.nn.functional.layer_norm(expected, expected.shape[-1:]) if layer_norm else expected
+        singular = torch.linalg.svdvals(layer.weight)
+        is_orthogonal = torch.allclose(singular, torch.full_like(singular, 2**0.5))
+        assert is_orthogonal == (init == "orthogonal"), "the gain of relu"
+    torch.testing.assert_close(mlp(x), expected)
+
+
+def test_vector_observations_become_floats():
+    encoder, x = VectorEncoder(3), torch.randn(2, 3)
+    assert encoder.features == 3
+    assert encoder(x) is x
+    assert encoder(x.double()).dtype == torch.double
+    assert encoder(torch.tensor([[1, 2, 3]])).equal(torch.tensor([[1.0, 2.0, 3.0]]))
+
+
+def test_actions_of_a_batch_are_vectors_of_one_hot_choices_and_numbers():
+    """Five timesteps of three environments with two agents: 2 + 3 + 4 choices, then two numbers."""
+    spec = ActionSpec(choices=(2, 3, 4), continuous=2, low=(-1, -1), high=(1, 1))
+    choice = torch.stack([torch.randint(n, (5, 3, 2), generator=draw(n)) for n in spec.choices], -1)
+    number = torch.randn(5, 3, 2, 2, generator=draw())
+    one_hot = [torch.nn.functional.one_hot(choice[..., k], n).float() for k, n in enumerate(spec.choices)]
+    assert encode_actions(spec, Action(choice, number)).equal(torch.cat([*one_hot, number], -1))
+    assert encode_actions(ActionSpec(choices=(2, 3, 4)), Action(choice)).equal(torch.cat(one_hot, -1))
+    assert encode_actions(ActionSpec(choices=(2,)), Action(choice[..., :1])).equal(one_hot[0])
+    numbers = ActionSpec(continuous=2, low=(-1, -1), high=(1, 1))
+    assert encode_actions(numbers, Action(None, number)) is number
+    assert [action_size(s) for s in (spec, numbers, ActionSpec(choices=(2, 3)))] == [11, 2, 5]
