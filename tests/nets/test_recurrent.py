@@ -60,7 +60,16 @@ def test_without_resets_it_matches_torch(kind):
         reference.bias_hh_l0.zero_()
     start = {name: torch.zeros(3, 4, dtype=torch.double) for name in state_names(rnn)}
     out, _ = rnn(x, torch.zeros(6, 3, dtype=torch.bool), start)
-    torch.testing.assert_close(out, reference(x)[0])
+    expected = reference(x)[0]
+    torch.testing.assert_close(out, expected)
+    scale = torch.linspace(-1, 2, out.numel(), dtype=torch.double).view(out.shape)
+    (out * scale).sum().backward()
+    (expected * scale).sum().backward()
+    torch.testing.assert_close(in_order(rnn.input_weight.grad), reference.weight_ih_l0.grad)
+    torch.testing.assert_close(in_order(rnn.weight.grad), reference.weight_hh_l0.grad)
+    torch.testing.assert_close(rnn.bias.grad if kind == "gru" else in_order(rnn.bias.grad), reference.bias_ih_l0.grad)
+    if kind == "gru":
+        torch.testing.assert_close(rnn.recurrent_bias.grad, reference.bias_hh_l0.grad[8:])
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

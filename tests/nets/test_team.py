@@ -13,6 +13,7 @@ from coterie.core.types import Action
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.team import (
     AgentNetwork,
+    BlockNetwork,
     CentralEncoder,
     TeamNetwork,
     join_blocks,
@@ -163,9 +164,9 @@ def test_parts_of_blocks_are_sliced_and_joined():
     assert slice_agents(guard, None, {}) == (None, {})
     assert join_hidden_states([{"h": h[:, :2]}, {"h": h[:, 2:]}])["h"].equal(h)
     assert join_hidden_states([{"h": h}])["h"].equal(h)
-    values = {"guard": torch.ones(6, 3, 2, 2), "scout": torch.ones(6, 3, 3, 4)}
+    values = {"guard": torch.ones(6, 4, 2, 2), "scout": torch.ones(6, 4, 3, 4)}  # as many environments as choices
     joined = join_choices(values, (guard, scout), -7.0)
-    assert joined.shape == (6, 3, 5, 4)
+    assert joined.shape == (6, 4, 5, 4)
     assert joined[0, 0].tolist() == [[1, 1, -7, -7]] * 2 + [[1, 1, 1, 1]] * 3
 
 
@@ -181,3 +182,23 @@ def test_a_central_input_is_the_joint_observation_and_the_state():
         encoder = CentralEncoder(team, inputs, draw())
         assert encoder.features == expected.shape[-1]
         assert encoder(obs, given).equal(expected)
+
+
+def test_outputs_of_a_head_have_a_gain_of_one_unless_configured():
+    team = make_team("discrete")
+    (guard, _), generator = team_blocks(team, "role"), draw()
+    heads = [
+        AgentNetwork(5, 2, SMALL, generator).head,
+        BlockNetwork(guard, 2, SMALL, generator).network.head,
+        TeamNetwork(team, {"guard": 2, "scout": 2}, SMALL, generator).networks["scout"].network.head,
+    ]
+    for head in heads:
+        torch.testing.assert_close(torch.linalg.svdvals(head.weight), torch.ones(2))
+    narrow = BlockNetwork(guard, 2, SMALL, generator, head_gain=0.25).network.head
+    torch.testing.assert_close(torch.linalg.svdvals(narrow.weight), torch.full((2,), 0.25))
+
+
+def test_the_agents_of_a_block_have_one_action_space():
+    guard, scout = team_blocks(make_team("hybrid"), "role")
+    assert guard.action_spec == guard.roles[0].action
+    assert (guard.action_spec.choices, guard.action_spec.continuous, guard.n, scout.n) == ((4,), 2, 2, 1)
