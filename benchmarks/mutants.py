@@ -38,6 +38,7 @@ from coterie.core.files import write_text
 
 HERE = Path(__file__).resolve().parent
 EQUIVALENTS = HERE / "mutant_equivalents.json"
+PACKAGES = ("math", "algos", "nets")
 GOAL = 0.95
 _FIRST_LIMIT = 600.0
 _DIGITS = 12
@@ -204,6 +205,8 @@ def page(content: dict[str, Any]) -> str:
         "",
         *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
         "",
+        f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured(rows)) or 'none'}.",
+        "",
         "## Survivors",
         "",
         *(survivors or ["None."]),
@@ -213,6 +216,13 @@ def page(content: dict[str, Any]) -> str:
         *(equal or ["None."]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def unmeasured(rows: dict[str, Any]) -> list[str]:
+    """Returns the modules of the packages of the campaign that have no result."""
+    paths = sorted(path for package in PACKAGES for path in (PACKAGE / package).rglob("*.py") if path.name[0] != "_")
+    names = [path.relative_to(PACKAGE).as_posix() for path in paths]
+    return [name for name in names if name not in rows]
 
 
 def _counts(row: dict[str, Any]) -> list[int]:
