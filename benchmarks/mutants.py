@@ -110,7 +110,7 @@ def merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the module has changed since. Run all of its mutants again.")
     killed = earlier["killed"] + later["killed"]
     return earlier | {
-        "killed": killed, "timeouts": earlier["timeouts"] + later["timeouts"], 
+        "killed": killed, "timeouts": earlier["timeouts"] + later["timeouts"],
         "survived": [*later["survived"], *later["equivalent"]],
         "killed_though_called_equivalent": later["killed_though_called_equivalent"], "repeated": later["revision"],
         "tests": later["tests"], "marks": later["marks"], "names": later["names"], "tests_hash": later["tests_hash"],

@@ -158,5 +158,7 @@ def test_only_survivors_are_repeated_and_those_with_a_reason_are_equivalent(
     assert (row()["score"], row()["run"], row()["killed"], row()["survived"]) == (1, 2, 1, [])
     assert row()["repeated"]
     assert [len(found) for found in repeated] == [2, 1]
+    later = row() | {"killed": 0, "survived": [], "equivalent": [{"where": "best"}]}
+    assert mutants.merged(row(), later)["survived"] == [{"where": "best"}], "no mutant gets lost"
     with pytest.raises(ValueError, match="has changed since"):
         mutants.merged(row(), row() | {"module_hash": "other"})
