@@ -49,7 +49,7 @@ def train(out, **settings):
 
 
 @pytest.fixture
-def without_kernels_later(without_curves, kernels_on):
+def without_kernels_later(kernels_on):
     with kernels_on(False):
         yield
 
