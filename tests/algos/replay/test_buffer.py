@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from coterie.algos.replay import buffer as buffer_module
 from coterie.algos.replay import checkpoint, memory
 from coterie.algos.replay.buffer import STEP_FIELDS, ReplayBuffer, ReplaySample, SequenceStorage, join_rollout
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
@@ -177,12 +176,21 @@ def test_a_sequence_across_the_end_of_the_ring_is_detected():
 def test_a_ring_without_room_for_the_bootstrap_timestep_is_detected(monkeypatch):
     """Negative control: the timestep to bootstrap from overwrites the oldest one."""
 
-    class SmallRing(SequenceStorage):
-        def __init__(self, *args):
-            super().__init__(*args)
-            self.size -= 1
+    def one_less(self, start, timesteps, steps, write=SequenceStorage.write):
+        self.size -= 1
+        write(self, start, timesteps, steps)
+        self.size += 1
 
-    monkeypatch.setattr(buffer_module, "SequenceStorage", SmallRing)
+    gather = SequenceStorage.gather
+
+    def gather_from_less(self, start, length):
+        self.size -= 1
+        found = gather(self, start, length)
+        self.size += 1
+        return found
+
+    monkeypatch.setattr(SequenceStorage, "write", one_less)
+    monkeypatch.setattr(SequenceStorage, "gather", gather_from_less)
     assert "obs" in wrong_fields(filled_buffer(7).sample(500), 3)
 
 
