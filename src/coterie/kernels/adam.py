@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from coterie.kernels import native
-
-torch.library.define(
-    "coterie::adam_",
-    "(Tensor(a!) parameter, Tensor(b!) grad, Tensor(c!) average, Tensor(d!) square, Tensor(e!) norm, float[] options) "
-    "-> ()",
-)
+from coterie.kernels.operators import Operator
 
 
 def adam_step(
@@ -42,7 +36,7 @@ def adam_step(
         return None
     state["step"] += 1
     norm = flat.new_empty(())
-    torch.ops.coterie.adam_(
+    _ADAM(
         *(flat, gradient, state["exp_avg"], state["exp_avg_sq"], norm),
         [float(x) for x in (lr, 0.9, 0.999, eps, weight_decay, max_grad_norm or 0.0, state["step"])],
     )
@@ -54,9 +48,14 @@ def _step(parameter, grad, average, square, norm, options):
     native.call("adam", parameter.dtype, sizes, native.reals(*options), parameter, grad, average, square, norm)
 
 
-torch.library.impl("coterie::adam_", "CPU", _step)
-
-
-@torch.library.register_fake("coterie::adam_")
-def _(parameter, grad, average, square, norm, options):
+def _fake_step(parameter, grad, average, square, norm, options):
     return None
+
+
+_ADAM = Operator(
+    "adam_",
+    "(Tensor(a!) parameter, Tensor(b!) grad, Tensor(c!) average, Tensor(d!) square, Tensor(e!) norm, float[] options) "
+    "-> ()",
+    _step,
+    _fake_step,
+)

@@ -6,17 +6,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
-
-torch.library.define(
-    "coterie::categorical", "(Tensor logits, Tensor? mask, Tensor action, int[] choices) -> (Tensor, Tensor)"
-)
-torch.library.define(
-    "coterie::categorical_backward",
-    "(Tensor log_prob_grad, Tensor entropy_grad, Tensor logits, Tensor? mask, Tensor action, int[] choices) -> Tensor",
-)
-torch.library.define(
-    "coterie::categorical_sample", "(Tensor logits, Tensor? mask, Tensor? noise, int[] choices) -> (Tensor, Tensor)"
-)
+from coterie.kernels.operators import Operator
 
 
 def categorical(
@@ -35,7 +25,7 @@ def categorical(
     """
     if not native.is_supported(logits):
         return None
-    return torch.ops.coterie.categorical(logits, mask, action, choices)
+    return _CATEGORICAL(logits, mask, action, choices)
 
 
 def sample_categorical(
@@ -51,7 +41,7 @@ def sample_categorical(
     """
     if not native.is_supported(logits) or torch.is_grad_enabled():
         return None
-    return torch.ops.coterie.categorical_sample(logits, mask, noise, choices)
+    return _SAMPLE(logits, mask, noise, choices)
 
 
 def _sizes(logits: Tensor, choices: list[int]):
@@ -100,8 +90,7 @@ class _Categorical(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, mask, action, choices):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out = torch.ops.coterie.categorical(logits, mask, action, choices)
+        out = _CATEGORICAL.without_gradient(logits, mask, action, choices)
         ctx.save_for_backward(logits, mask, action)
         ctx.choices = choices
         return out
@@ -109,29 +98,37 @@ class _Categorical(torch.autograd.Function):
     @staticmethod
     def backward(ctx, log_prob_grad, entropy_grad):  # type: ignore[override]
         logits, mask, action = ctx.saved_tensors
-        grad = torch.ops.coterie.categorical_backward(log_prob_grad, entropy_grad, logits, mask, action, ctx.choices)
+        grad = _BACKWARD(log_prob_grad, entropy_grad, logits, mask, action, ctx.choices)
         return grad, None, None, None
 
 
-torch.library.impl("coterie::categorical", "CPU", _forward)
-torch.library.impl("coterie::categorical_backward", "CPU", _backward)
-torch.library.impl("coterie::categorical_sample", "CPU", _sample)
-torch.library.impl("coterie::categorical", "Autograd", _Categorical.apply)
-
-
-@torch.library.register_fake("coterie::categorical")
-def _(logits, mask, action, choices):
+def _fake_forward(logits, mask, action, choices):
     return logits.new_empty(logits.shape[:-1]), logits.new_empty(logits.shape[:-1])
 
 
-@torch.library.register_fake("coterie::categorical_backward")
-def _(log_prob_grad, entropy_grad, logits, mask, action, choices):
+def _fake_backward(log_prob_grad, entropy_grad, logits, mask, action, choices):
     return logits.new_empty(logits.shape)
 
 
-@torch.library.register_fake("coterie::categorical_sample")
-def _(logits, mask, noise, choices):
+def _fake_sample(logits, mask, noise, choices):
     return (
         logits.new_empty((*logits.shape[:-1], len(choices)), dtype=torch.int64),
         logits.new_empty(logits.shape[:-1]),
     )
+
+
+_INPUTS = "Tensor logits, Tensor? mask, Tensor action, int[] choices"
+_BACKWARD = Operator(
+    "categorical_backward",
+    f"(Tensor log_prob_grad, Tensor entropy_grad, {_INPUTS}) -> Tensor",
+    _backward,
+    _fake_backward,
+)
+_CATEGORICAL = Operator("categorical", f"({_INPUTS}) -> (Tensor, Tensor)", _forward, _fake_forward)
+_CATEGORICAL.set_gradient(_Categorical.apply)
+_SAMPLE = Operator(
+    "categorical_sample",
+    "(Tensor logits, Tensor? mask, Tensor? noise, int[] choices) -> (Tensor, Tensor)",
+    _sample,
+    _fake_sample,
+)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.kernels import native
+from coterie.kernels.operators import Operator
 
 ACTIVATIONS = {"tanh": 0, "relu": 1}
 """Codes of the activation functions that have a kernel, by name."""
@@ -18,16 +19,7 @@ ACTIVATIONS = {"tanh": 0, "relu": 1}
 _TILE = 48  # rows of a tile, kTile in memory.hpp
 _LINE = 64  # bytes of a cache line, to which rows are padded
 
-torch.library.define(
-    "coterie::mlp",
-    "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] scales, Tensor[] shifts, int activation, int activated, "
-    "bool save) -> (Tensor, Tensor)",
-)
-torch.library.define(
-    "coterie::mlp_backward",
-    "(Tensor grad, Tensor x, Tensor saved, Tensor[] weights, Tensor[] scales, Tensor[] shifts, int activation, "
-    "int activated, bool needs_x) -> Tensor[]",
-)
+_WIDEST = 256  # columns of a hidden layer; PyTorch's products are faster for wider ones
 
 
 def mlp(
@@ -56,10 +48,12 @@ def mlp(
     """
     if (activated and activation not in ACTIVATIONS) or not native.is_supported(x, weights[0]):
         return None
+    if any(weight.shape[-1] > _WIDEST for weight in weights[:-1]):
+        return None
     save = activated > 0 and torch.is_grad_enabled()
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
     code = ACTIVATIONS.get(activation, 0)
-    return torch.ops.coterie.mlp(x, weights, biases, scales, shifts, code, activated, save)[0]
+    return _OPERATOR(x, weights, biases, scales, shifts, code, activated, save)[0]
 
 
 def fused_mlp(
@@ -136,8 +130,7 @@ def _forward(x, weights, biases, scales, shifts, activation, activated, save):
     return out, saved
 
 
-@torch.library.register_fake("coterie::mlp")
-def _(x, weights, biases, scales, shifts, activation, activated, save):
+def _fake_forward(x, weights, biases, scales, shifts, activation, activated, save):
     return x.new_empty(*x.shape[:-1], weights[-1].shape[-1]), x.new_empty(
         _saved_size(x, weights, activated) if save else 0
     )
@@ -157,8 +150,7 @@ def _backward(grad, x, saved, weights, scales, shifts, activation, activated, ne
     return found
 
 
-@torch.library.register_fake("coterie::mlp_backward")
-def _(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
+def _fake_backward(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
     return _empty_gradients(x, weights, scales, needs_x)
 
 
@@ -183,8 +175,7 @@ class _Mlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, counts, activation, activated, save, x, *parameters):  # type: ignore[override]
         weights, biases, scales, shifts = _split(parameters, counts)
-        with torch._C._AutoDispatchBelowAutograd():
-            out, saved = torch.ops.coterie.mlp(x, weights, biases, scales, shifts, activation, activated, save)
+        out, saved = _OPERATOR.without_gradient(x, weights, biases, scales, shifts, activation, activated, save)
         ctx.save_for_backward(x, saved, *parameters)
         ctx.counts, ctx.activation, ctx.activated = counts, activation, activated
         ctx.mark_non_differentiable(saved)
@@ -203,9 +194,7 @@ class _Mlp(torch.autograd.Function):
             out = eager_mlp(x, weights, biases, scales, shifts, ctx.activation, ctx.activated)
             found = torch.autograd.grad(out, inputs, grad, create_graph=True)
             return (None, None, None, None, *(found if needs_x else (None, *found)))
-        x_grad, *found = torch.ops.coterie.mlp_backward(
-            grad, x, saved, weights, scales, shifts, ctx.activation, ctx.activated, needs_x
-        )
+        x_grad, *found = _BACKWARD(grad, x, saved, weights, scales, shifts, ctx.activation, ctx.activated, needs_x)
         return None, None, None, None, x_grad if needs_x else None, *found
 
 
@@ -221,6 +210,18 @@ def _with_gradient(x, weights, biases, scales, shifts, activation, activated, sa
     return _Mlp.apply(counts, activation, activated, save, x, *weights, *biases, *scales, *shifts)
 
 
-torch.library.impl("coterie::mlp", "CPU", _forward)
-torch.library.impl("coterie::mlp_backward", "CPU", _backward)
-torch.library.impl("coterie::mlp", "Autograd", _with_gradient)
+_BACKWARD = Operator(
+    "mlp_backward",
+    "(Tensor grad, Tensor x, Tensor saved, Tensor[] weights, Tensor[] scales, Tensor[] shifts, int activation, "
+    "int activated, bool needs_x) -> Tensor[]",
+    _backward,
+    _fake_backward,
+)
+_OPERATOR = Operator(
+    "mlp",
+    "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] scales, Tensor[] shifts, int activation, int activated, "
+    "bool save) -> (Tensor, Tensor)",
+    _forward,
+    _fake_forward,
+)
+_OPERATOR.set_gradient(_with_gradient)

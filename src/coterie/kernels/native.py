@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,10 +37,10 @@ def load() -> ctypes.CDLL:
 def is_supported(*tensors: Tensor) -> bool:
     """Returns True if kernels can read the tensors: all on the CPU, of the same floating-point type."""
     dtype = tensors[0].dtype
-    return dtype in _SUFFIXES and all(x.device.type == "cpu" and x.dtype is dtype for x in tensors)
+    return dtype in _SUFFIXES and all(x.is_cpu and x.dtype is dtype for x in tensors)
 
 
-def call(name: str, dtype: torch.dtype, *arguments: Tensor | ctypes.Array[Any] | None) -> None:
+def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) -> None:
     """Calls the C function `coterie_<name>_<dtype>` with pointers and the number of PyTorch's threads.
 
     Args:
@@ -52,25 +53,29 @@ def call(name: str, dtype: torch.dtype, *arguments: Tensor | ctypes.Array[Any] |
         function = getattr(load(), f"coterie_{name}_{_SUFFIXES[dtype]}")
         function.argtypes, function.restype = [ctypes.c_void_p] * len(arguments) + [ctypes.c_int], None
         _functions[key] = function
-    plain = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+    plain = [_address(x) for x in arguments]
     _functions[key](*plain, torch.get_num_threads())
 
 
-def integers(*values: int) -> ctypes.Array[Any]:
+def _address(x: Tensor | array[Any] | None) -> int | None:
+    return x.data_ptr() if isinstance(x, Tensor) else None if x is None else x.buffer_info()[0]
+
+
+def integers(*values: int) -> array[int]:
     """Returns an array of int64_t."""
-    return (ctypes.c_int64 * len(values))(*values)
+    return array("q", values)
 
 
-def reals(*values: float) -> ctypes.Array[Any]:
+def reals(*values: float) -> array[float]:
     """Returns an array of double."""
-    return (ctypes.c_double * len(values))(*values)
+    return array("d", values)
 
 
-def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[Any]:
+def pointers(tensors: Sequence[Tensor]) -> array[int]:
     """Returns an array of the tensors' addresses."""
-    return addresses(*[x.data_ptr() for x in tensors])
+    return array("Q", [x.data_ptr() for x in tensors])
 
 
-def addresses(*values: int | None) -> ctypes.Array[Any]:
+def addresses(*values: int | None) -> array[int]:
     """Returns an array of addresses; None stands for a null pointer."""
-    return (ctypes.c_void_p * max(1, len(values)))(*values)
+    return array("Q", [value or 0 for value in values])

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from coterie.kernels import native
-
-torch.library.define(
-    "coterie::particle_step",
-    "(Tensor flat, Tensor coasting, Tensor thrust, Tensor? messages, Tensor? scale, Tensor? max_speed, "
-    "Tensor? damping, Tensor contact_distance, Tensor inverse_mass, int[] sizes, float[] constants) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-)
+from coterie.kernels.operators import Operator
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ def particle_step(
     sizes = [constants.movers, constants.resting, constants.messages, len(pairs), int(constants.velocity_first)]
     sizes += [first for first, _ in pairs] + [second for _, second in pairs]
     tensors = (messages, scale, constants.max_speed, damping, constants.contact_distance, constants.inverse_mass)
-    return torch.ops.coterie.particle_step(flat, coasting, thrust, *tensors, sizes, constants.numbers)
+    return _STEP(flat, coasting, thrust, *tensors, sizes, constants.numbers)
 
 
 def _empty(flat: Tensor, coasting: Tensor, contact_distance: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
@@ -104,9 +97,17 @@ def _step(
     return out
 
 
-torch.library.impl("coterie::particle_step", "CPU", _step)
-
-
-@torch.library.register_fake("coterie::particle_step")
-def _(flat, coasting, thrust, messages, scale, max_speed, damping, contact_distance, inverse_mass, sizes, constants):
+def _fake_step(
+    flat, coasting, thrust, messages, scale, max_speed, damping, contact_distance, inverse_mass, sizes, constants
+):
     return _empty(flat, coasting, contact_distance, sizes)
+
+
+_STEP = Operator(
+    "particle_step",
+    "(Tensor flat, Tensor coasting, Tensor thrust, Tensor? messages, Tensor? scale, Tensor? max_speed, "
+    "Tensor? damping, Tensor contact_distance, Tensor inverse_mass, int[] sizes, float[] constants) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    _step,
+    _fake_step,
+)

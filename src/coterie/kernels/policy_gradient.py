@@ -6,16 +6,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
-
-torch.library.define(
-    "coterie::clipped_policy_loss",
-    "(Tensor log_prob, Tensor old_log_prob, Tensor advantage, Tensor? valid, float clip_eps) -> (Tensor, Tensor)",
-)
-torch.library.define(
-    "coterie::clipped_value_loss",
-    "(Tensor value, Tensor old_value, Tensor target, Tensor? valid, float clip_eps, float huber_delta) "
-    "-> (Tensor, Tensor)",
-)
+from coterie.kernels.operators import Operator
 
 
 def clipped_policy_loss(
@@ -31,7 +22,7 @@ def clipped_policy_loss(
         return None
     if valid is not None and valid.shape != log_prob.shape:
         return None
-    found, _ = torch.ops.coterie.clipped_policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps)
+    found, _ = _POLICY_LOSS(log_prob, old_log_prob, advantage, valid, clip_eps)
     loss, kl, clip_fraction = found.unbind(0)
     return loss, kl.detach(), clip_fraction.detach()
 
@@ -54,7 +45,7 @@ def clipped_value_loss(
     if not value.shape == old_value.shape == target.shape or (valid is not None and valid.shape != value.shape[:-1]):
         return None
     options = (clip_eps or 0.0, huber_delta or 0.0)
-    return torch.ops.coterie.clipped_value_loss(value, old_value, target, valid, *options)[0]
+    return _VALUE_LOSS(value, old_value, target, valid, *options)[0]
 
 
 def _policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps):
@@ -81,8 +72,7 @@ class _PolicyLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *inputs):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out, grad = torch.ops.coterie.clipped_policy_loss(*inputs)
+        out, grad = _POLICY_LOSS.without_gradient(*inputs)
         ctx.save_for_backward(grad)
         ctx.mark_non_differentiable(grad)
         return out, grad
@@ -97,8 +87,7 @@ class _ValueLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *inputs):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out, grad = torch.ops.coterie.clipped_value_loss(*inputs)
+        out, grad = _VALUE_LOSS.without_gradient(*inputs)
         ctx.save_for_backward(grad)
         ctx.mark_non_differentiable(grad)
         return out, grad
@@ -108,17 +97,26 @@ class _ValueLoss(torch.autograd.Function):
         return ctx.saved_tensors[0] * grad_out, None, None, None, None, None
 
 
-torch.library.impl("coterie::clipped_policy_loss", "CPU", _policy_loss)
-torch.library.impl("coterie::clipped_policy_loss", "Autograd", _PolicyLoss.apply)
-torch.library.impl("coterie::clipped_value_loss", "CPU", _value_loss)
-torch.library.impl("coterie::clipped_value_loss", "Autograd", _ValueLoss.apply)
-
-
-@torch.library.register_fake("coterie::clipped_policy_loss")
-def _(log_prob, old_log_prob, advantage, valid, clip_eps):
+def _fake_policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps):
     return log_prob.new_empty(3), log_prob.new_empty(log_prob.shape)
 
 
-@torch.library.register_fake("coterie::clipped_value_loss")
-def _(value, old_value, target, valid, clip_eps, huber_delta):
+def _fake_value_loss(value, old_value, target, valid, clip_eps, huber_delta):
     return value.new_empty(()), value.new_empty(value.shape)
+
+
+_POLICY_LOSS = Operator(
+    "clipped_policy_loss",
+    "(Tensor log_prob, Tensor old_log_prob, Tensor advantage, Tensor? valid, float clip_eps) -> (Tensor, Tensor)",
+    _policy_loss,
+    _fake_policy_loss,
+)
+_POLICY_LOSS.set_gradient(_PolicyLoss.apply)
+_VALUE_LOSS = Operator(
+    "clipped_value_loss",
+    "(Tensor value, Tensor old_value, Tensor target, Tensor? valid, float clip_eps, float huber_delta) "
+    "-> (Tensor, Tensor)",
+    _value_loss,
+    _fake_value_loss,
+)
+_VALUE_LOSS.set_gradient(_ValueLoss.apply)

@@ -6,27 +6,11 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
+from coterie.kernels.operators import Operator
 
 _LINE = 64  # bytes of a cache line, to which the units are padded
 _SAVED = {"gru": 4, "lstm": 6}
 """Vectors of hidden units per timestep that the backward pass needs."""
-
-torch.library.define(
-    "coterie::gru",
-    "(Tensor x, Tensor first, Tensor h, Tensor weight, Tensor recurrent, Tensor bias, Tensor extra, bool save) "
-    "-> (Tensor, Tensor)",
-)
-torch.library.define(
-    "coterie::lstm",
-    "(Tensor x, Tensor first, Tensor h, Tensor c, Tensor weight, Tensor recurrent, Tensor bias, bool save) "
-    "-> (Tensor, Tensor, Tensor)",
-)
-_GRADIENT = "Tensor out, Tensor saved, Tensor grad, Tensor? c_grad, bool needs_x) -> Tensor[]"
-for _kind, _extra in (("gru", "Tensor extra, "), ("lstm", "")):
-    torch.library.define(
-        f"coterie::{_kind}_backward",
-        f"(Tensor x, Tensor first, Tensor h, Tensor weight, Tensor recurrent, Tensor bias, {_extra}{_GRADIENT}",
-    )
 
 
 def gru(
@@ -49,7 +33,7 @@ def gru(
     """
     if not native.is_supported(x, h, *weights, bias, recurrent_bias):
         return None
-    return torch.ops.coterie.gru(x, first, h, *weights, bias, recurrent_bias, torch.is_grad_enabled())[0]
+    return _GRU(x, first, h, *weights, bias, recurrent_bias, torch.is_grad_enabled())[0]
 
 
 def lstm(
@@ -71,7 +55,7 @@ def lstm(
     """
     if not native.is_supported(x, *state, *weights, bias):
         return None
-    out, last_c, _ = torch.ops.coterie.lstm(x, first, *state, *weights, bias, torch.is_grad_enabled())
+    out, last_c, _ = _LSTM(x, first, *state, *weights, bias, torch.is_grad_enabled())
     return out, last_c
 
 
@@ -135,8 +119,7 @@ class _Gru(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, first, h, weight, recurrent, bias, extra, save):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out, saved = torch.ops.coterie.gru(x, first, h, weight, recurrent, bias, extra, save)
+        out, saved = _GRU.without_gradient(x, first, h, weight, recurrent, bias, extra, save)
         ctx.save_for_backward(x, first, h, weight, recurrent, bias, extra, out, saved)
         ctx.mark_non_differentiable(saved)
         return out, saved
@@ -144,7 +127,7 @@ class _Gru(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, _):  # type: ignore[override]
         needs_x = ctx.needs_input_grad[0]
-        x, h, *parameters = torch.ops.coterie.gru_backward(*ctx.saved_tensors, grad, None, needs_x)
+        x, h, *parameters = _GRU_BACKWARD(*ctx.saved_tensors, grad, None, needs_x)
         return x if needs_x else None, None, h, *parameters, None
 
 
@@ -153,8 +136,7 @@ class _Lstm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, first, h, c, weight, recurrent, bias, save):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out, last_c, saved = torch.ops.coterie.lstm(x, first, h, c, weight, recurrent, bias, save)
+        out, last_c, saved = _LSTM.without_gradient(x, first, h, c, weight, recurrent, bias, save)
         ctx.save_for_backward(x, first, h, weight, recurrent, bias, out, saved)
         ctx.mark_non_differentiable(saved)
         return out, last_c, saved
@@ -162,32 +144,34 @@ class _Lstm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, c_grad, _):  # type: ignore[override]
         needs_x = ctx.needs_input_grad[0]
-        x, h, c, *parameters = torch.ops.coterie.lstm_backward(*ctx.saved_tensors, grad, c_grad, needs_x)
+        x, h, c, *parameters = _LSTM_BACKWARD(*ctx.saved_tensors, grad, c_grad, needs_x)
         return x if needs_x else None, None, h, c, *parameters, None
 
 
-for _name, _function in (("gru", _gru), ("gru_backward", _gru_backward), ("lstm", _lstm)):
-    torch.library.impl(f"coterie::{_name}", "CPU", _function)
-torch.library.impl("coterie::lstm_backward", "CPU", _lstm_backward)
-torch.library.impl("coterie::gru", "Autograd", _Gru.apply)
-torch.library.impl("coterie::lstm", "Autograd", _Lstm.apply)
-
-
-@torch.library.register_fake("coterie::gru")
-def _(x, first, h, weight, recurrent, bias, extra, save):
+def _fake_gru(x, first, h, weight, recurrent, bias, extra, save):
     return x.new_empty(*x.shape[:-1], h.shape[-1]), _saved("gru", x, h, save)
 
 
-@torch.library.register_fake("coterie::lstm")
-def _(x, first, h, c, weight, recurrent, bias, save):
+def _fake_lstm(x, first, h, c, weight, recurrent, bias, save):
     return x.new_empty(*x.shape[:-1], h.shape[-1]), x.new_empty(h.shape), _saved("lstm", x, h, save)
 
 
-@torch.library.register_fake("coterie::gru_backward")
-def _(x, first, h, weight, recurrent, bias, extra, out, saved, grad, c_grad, needs_x):
+def _fake_gru_backward(x, first, h, weight, recurrent, bias, extra, out, saved, grad, c_grad, needs_x):
     return [x.new_empty(p.shape) for p in (x, h, weight, recurrent, bias, extra)]
 
 
-@torch.library.register_fake("coterie::lstm_backward")
-def _(x, first, h, weight, recurrent, bias, out, saved, grad, c_grad, needs_x):
+def _fake_lstm_backward(x, first, h, weight, recurrent, bias, out, saved, grad, c_grad, needs_x):
     return [x.new_empty(p.shape) for p in (x, h, h, weight, recurrent, bias)]
+
+
+_GRADIENT = "Tensor out, Tensor saved, Tensor grad, Tensor? c_grad, bool needs_x) -> Tensor[]"
+_SEQUENCE = "(Tensor x, Tensor first, Tensor h, "
+_PARAMETERS = "Tensor weight, Tensor recurrent, Tensor bias, "
+_GRU_BACKWARD = Operator(
+    "gru_backward", f"{_SEQUENCE}{_PARAMETERS}Tensor extra, {_GRADIENT}", _gru_backward, _fake_gru_backward
+)
+_LSTM_BACKWARD = Operator("lstm_backward", f"{_SEQUENCE}{_PARAMETERS}{_GRADIENT}", _lstm_backward, _fake_lstm_backward)
+_GRU = Operator("gru", f"{_SEQUENCE}{_PARAMETERS}Tensor extra, bool save) -> (Tensor, Tensor)", _gru, _fake_gru)
+_LSTM = Operator("lstm", f"{_SEQUENCE}Tensor c, {_PARAMETERS}bool save) -> (Tensor, Tensor, Tensor)", _lstm, _fake_lstm)
+_GRU.set_gradient(_Gru.apply)
+_LSTM.set_gradient(_Lstm.apply)
