@@ -8,10 +8,8 @@
 
 #define DECLARE(T, S)                                                                                                  \
   extern "C" {                                                                                                         \
-  void coterie_mlp_forward_##S(const int64_t*, const T*, const T* const*, const T* const*, const T* const*,            \
-                               const T* const*, T*, T*, int);                                                          \
-  void coterie_mlp_backward_##S(const int64_t*, const T*, const T* const*, const T* const*, const T* const*, const T*, \
-                                T*, T*, T* const*, T* const*, T* const*, T* const*, int);                              \
+  void coterie_mlp_forward_##S(const int64_t*, const T*, const T* const*, T*, T*, int);                                \
+  void coterie_mlp_backward_##S(const int64_t*, const T*, const T* const*, const T*, T*, T*, T* const*, int);          \
   void coterie_gru_forward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,          \
                                const T*, const T*, T*, T*, T*, int);                                                   \
   void coterie_gru_backward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,         \
@@ -81,13 +79,16 @@ struct Blocks {
       for (Blocks<T>* x : {&s, &h, &ds, &dh}) x->add(sets * widths[size_t(l)]);                                        \
     Block<T> x(sets * rows * widths[0]), dx(sets * rows * widths[0]), out(sets * rows * widths.back());                \
     Block<T> saved(sets * ((rows + 47) / 48) * 48 * columns);                                                          \
+    const auto in_order = [](std::vector<Blocks<T>*> parts) {                                                          \
+      std::vector<T*> pointers;                                                                                        \
+      for (const Blocks<T>* part : parts) pointers.insert(pointers.end(), part->pointers.begin(), part->pointers.end());\
+      return pointers;                                                                                                 \
+    };                                                                                                                 \
+    const auto all = in_order({&w, &b, &s, &h}), inputs = in_order({&w, &s, &h}), found = in_order({&dw, &db, &ds, &dh});\
     for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(saved)})                                                 \
-      coterie_mlp_forward_##S(n.data(), x, w.pointers.data(), b.pointers.data(), s.pointers.data(), h.pointers.data(), \
-                              out, keep, threads);                                                                     \
+      coterie_mlp_forward_##S(n.data(), x, all.data(), out, keep, threads);                                            \
     for (T* grad : {static_cast<T*>(nullptr), static_cast<T*>(dx)})                                                    \
-      coterie_mlp_backward_##S(n.data(), x, w.pointers.data(), s.pointers.data(), h.pointers.data(), out, saved, grad, \
-                               dw.pointers.data(), db.pointers.data(), ds.pointers.data(), dh.pointers.data(),         \
-                               threads);                                                                               \
+      coterie_mlp_backward_##S(n.data(), x, inputs.data(), out, saved, grad, found.data(), threads);                   \
   }                                                                                                                    \
   void check_recurrent_##S(bool lstm, int64_t t, int64_t g, int64_t m, int64_t d, int64_t h, int threads) {            \
     const std::vector<int64_t> n{t, g, m, d, h};                                                                       \

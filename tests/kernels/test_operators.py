@@ -41,7 +41,7 @@ def test_a_traced_call_is_an_operator_of_the_graph():
     assert torch.ops.coterie.mlp.default in {node.target for node in graph.graph.nodes}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 def test_a_scripted_trace_is_an_operator_of_the_graph():
     traced = torch.jit.trace(run, torch.ones(5, 3))
     assert "coterie::mlp" in str(traced.graph)

@@ -125,8 +125,8 @@ def _forward(x, weights, biases, scales, shifts, activation, activated, save):
     out = x.new_empty(*x.shape[:-1], weights[-1].shape[-1])
     saved = x.new_empty(_saved_size(x, weights, activated) if save else 0)
     sizes = _sizes(x, weights, activation, activated, bool(scales))
-    lists = [native.pointers(tensors) for tensors in (weights, biases, scales, shifts)]
-    native.call("mlp_forward", x.dtype, sizes, x, *lists, out, saved if save else None)
+    parameters = native.pointers([*weights, *biases, *scales, *shifts])
+    native.call("mlp_forward", x.dtype, sizes, x, parameters, out, saved if save else None)
     return out, saved
 
 
@@ -139,14 +139,9 @@ def _fake_forward(x, weights, biases, scales, shifts, activation, activated, sav
 def _backward(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
     x, grad, weights = _with_contiguous_rows(x), grad.contiguous(), [w.contiguous() for w in weights]
     found = _empty_gradients(x, weights, scales, needs_x)
-    count, norms = len(weights), len(scales)
-    parts = (found[1 : 1 + count], found[1 + count : 1 + 2 * count])
-    parts += (found[1 + 2 * count : 1 + 2 * count + norms], found[1 + 2 * count + norms :])
     sizes = _sizes(x, weights, activation, activated, bool(scales))
-    inputs = [native.pointers(tensors) for tensors in (weights, scales, shifts)]
-    outputs = [native.pointers(tensors) for tensors in parts]
-    x_grad = found[0] if needs_x else None
-    native.call("mlp_backward", x.dtype, sizes, x, *inputs, grad, saved, x_grad, *outputs)
+    parameters, gradients = native.pointers([*weights, *scales, *shifts]), native.pointers(found[1:])
+    native.call("mlp_backward", x.dtype, sizes, x, parameters, grad, saved, found[0] if needs_x else None, gradients)
     return found
 
 

@@ -73,13 +73,18 @@ void activation_gradient(const T* a, T* g, int64_t count, int64_t activation) {
   }
 }
 
+// Weights [in, padded out] and bias of every layer, copied into `out` if they have to be padded.
 template <class T>
-void pack(const Mlp<T>& net, int64_t set, const T* const* weights, const T* const* biases, T* out) {
+void pack(const Mlp<T>& net, int64_t set, const T* const* weights, const T* const* biases, T* out, const T** packed) {
   for (int64_t l = 0; l < net.layers; l++) {
     const int64_t in = net.width(l), cols = net.width(l + 1), ld = net.pad(l + 1);
+    const T *weight = weights[l] + set * in * cols, *bias = biases[l] + set * cols;
+    packed[2 * l] = weight, packed[2 * l + 1] = bias;
+    if (cols == ld) continue;
     T* to = out + net.packed(l);
-    pad_rows(weights[l] + set * in * cols, cols, in, cols, to, ld);
-    pad_rows(biases[l] + set * cols, cols, 1, cols, to + in * ld, ld);
+    pad_rows(weight, cols, in, cols, to, ld);
+    pad_rows(bias, cols, 1, cols, to + in * ld, ld);
+    packed[2 * l] = to, packed[2 * l + 1] = to + in * ld;
   }
 }
 
@@ -97,9 +102,10 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
                  const T* const* biases, const T* const* scales, const T* const* shifts, T* out, T* saved, int threads) {
   const int64_t tiles = net.tiles(), widest = net.widest(), last = net.layers;
   const int64_t packed_size = net.packed(last), norm_size = net.norm(net.num_norms());
-  Buffer<T> packed(net.sets * packed_size), norms(net.sets * norm_size);
+  Buffer<T> copies(net.sets * packed_size), norms(net.sets * norm_size);
+  Buffer<const T*> packed(net.sets * 2 * last);
   for (int64_t s = 0; s < net.sets; s++) {
-    pack(net, s, weights, biases, packed + s * packed_size);
+    pack(net, s, weights, biases, copies + s * packed_size, packed + s * 2 * last);
     pack_norms(net, s, scales, shifts, norms + s * norm_size);
   }
 #pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * tiles > 1)
@@ -109,7 +115,8 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     for (int64_t task = 0; task < net.sets * tiles; task++) {
       const int64_t set = task / tiles, tile = task % tiles, first = tile * kTile;
       const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first;
-      const T *p = packed + set * packed_size, *n = norms + set * norm_size;
+      const T* const* p = packed + set * 2 * last;
+      const T* n = norms + set * norm_size;
       const T* in = x + set * x_set + first * x_row;
       int64_t ld = x_row;
       if (net.normed) {
@@ -119,10 +126,9 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
       }
       for (int64_t l = 0; l < last; l++) {
         const int64_t columns = net.pad(l + 1);
-        const T* w = p + net.packed(l);
         T* to = buffers + (l % 2) * kTile * widest;
         if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l);
-        product(in, ld, w, columns, rows, net.width(l), columns, to, columns, Start::kBias, w + net.width(l) * columns);
+        product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, columns, Start::kBias, p[2 * l + 1]);
         in = to, ld = columns;
         if (l >= net.activated) continue;
         if (saved != nullptr) std::memset(to + rows * columns, 0, size_t((kTile - rows) * columns) * sizeof(T));
@@ -239,20 +245,22 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
 }  // namespace coterie
 
 // sizes: sets, rows, layers, activated layers, activation, normalized, stride of x by set and by row; then the widths.
+// Parameters are in the order weights, biases (not for the backward pass), scales, shifts; so are their gradients.
 #define COTERIE_MLP(T, SUFFIX)                                                                                         \
-  COTERIE_API void coterie_mlp_forward_##SUFFIX(const int64_t* s, const T* x, const T* const* weights,                 \
-                                                const T* const* biases, const T* const* scales,                        \
-                                                const T* const* shifts, T* out, T* saved, int threads) {               \
+  COTERIE_API void coterie_mlp_forward_##SUFFIX(const int64_t* s, const T* x, const T* const* parameters, T* out,      \
+                                                T* saved, int threads) {                                               \
     coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
-    coterie::mlp_forward<T>(net, x, s[6], s[7], weights, biases, scales, shifts, out, saved, threads);                 \
+    const T *const *biases = parameters + s[2], *const *scales = biases + s[2], *const *shifts = scales + net.num_norms(); \
+    coterie::mlp_forward<T>(net, x, s[6], s[7], parameters, biases, scales, shifts, out, saved, threads);              \
   }                                                                                                                    \
-  COTERIE_API void coterie_mlp_backward_##SUFFIX(                                                                      \
-      const int64_t* s, const T* x, const T* const* weights, const T* const* scales, const T* const* shifts,           \
-      const T* grad_out, T* saved, T* x_grad, T* const* weight_grads, T* const* bias_grads, T* const* scale_grads,     \
-      T* const* shift_grads, int threads) {                                                                            \
+  COTERIE_API void coterie_mlp_backward_##SUFFIX(const int64_t* s, const T* x, const T* const* parameters,             \
+                                                 const T* grad_out, T* saved, T* x_grad, T* const* found,              \
+                                                 int threads) {                                                        \
     coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
-    coterie::MlpGradients<T> grads{x_grad, weight_grads, bias_grads, scale_grads, shift_grads};                        \
-    coterie::mlp_backward<T>(net, x, s[6], s[7], weights, scales, shifts, grad_out, saved, grads, threads);            \
+    const T *const *scales = parameters + s[2], *const *shifts = scales + net.num_norms();                             \
+    T *const *biases = found + s[2], *const *scale_grads = biases + s[2];                                              \
+    coterie::MlpGradients<T> grads{x_grad, found, biases, scale_grads, scale_grads + net.num_norms()};                 \
+    coterie::mlp_backward<T>(net, x, s[6], s[7], parameters, scales, shifts, grad_out, saved, grads, threads);         \
   }
 COTERIE_MLP(float, f32)
 COTERIE_MLP(double, f64)
