@@ -43,7 +43,7 @@ def test_a_traced_call_is_an_operator_of_the_graph():
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_scripted_trace_is_an_operator_of_the_graph():
-    traced = torch.jit.trace(run, torch.ones(5, 3))
+    traced = torch.jit.trace(run, torch.ones(5, 3), check_trace=False)
     assert "coterie::mlp" in str(traced.graph)
     torch.testing.assert_close(traced(torch.full((2, 3), 2.0)), run(torch.full((2, 3), 2.0)))
 
