@@ -24,8 +24,8 @@ from typing import Any
 
 from reporting import origin, table, whole_number
 
-from coterie.config.schema import available_cores
 from coterie.core.errors import UserError, nearest
+from coterie.core.threads import available_cores
 
 HERE = Path(__file__).resolve().parent
 DISCARD_BELOW = 0.5

@@ -298,7 +298,7 @@ def test_the_code_on_a_page_runs(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("coterie.config.schema.MAX_DEFAULT_THREADS", 1)
+    monkeypatch.setattr("coterie.core.threads.MAX_DEFAULT_THREADS", 1)
     namespace: dict[str, Any] = {"__name__": "page"}
     printed = ""
     for block in blocks(page):

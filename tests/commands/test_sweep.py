@@ -21,9 +21,10 @@ STAND_IN = """
 import json, os, pathlib, signal, sys, time
 words = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
 log = pathlib.Path(os.environ["STAND_IN_LOG"])
+cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 def log_event(what):
     with log.open("a") as file:
-        file.write(json.dumps({"seed": words["seed"], "what": what, "argv": sys.argv[1:]}) + "\\n")
+        file.write(json.dumps({"seed": words["seed"], "what": what, "argv": sys.argv[1:], "cores": cores}) + "\\n")
 log_event("begin")
 print("working", file=sys.stderr, flush=True)
 if words["seed"] == "13":
@@ -117,6 +118,25 @@ def test_threads_are_divided_among_concurrent_jobs(stand_in: tuple[list[str], Pa
     assert "threads=3" in words["0"]
     assert not any(word.startswith("threads") for word in words["2"])
     assert [word for word in words["3"] if word.startswith("threads")] == ["threads=5"]
+
+
+def test_concurrent_jobs_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6, 7}, raising=False)
+    assert sweep._core_sets(2, 2) == [{0, 2}, {4, 6}]
+    assert sweep._core_sets(1, 6) == [frozenset()] * 6  # more jobs than cores: the system divides them
+    assert sweep._core_sets(None, 2) == [frozenset()] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
+def test_jobs_run_on_their_cores(stand_in: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STAND_IN_TOGETHER", "2")
+    command, log = stand_in
+    mine = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(sweep, "available_cores", lambda: len(mine))
+    run_all(plan(["seed=0,1,2"]), num_parallel=2, command=command)
+    found = {event["seed"]: event["cores"] for event in _events(log)}
+    assert sorted(found["0"] + found["1"]) == (mine[: len(mine) // 2 * 2] if len(mine) > 1 else mine * 2)
+    assert found["2"] in (found["0"], found["1"])
 
 
 def test_a_failed_job_is_reported_and_does_not_stop_the_others(

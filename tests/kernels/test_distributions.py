@@ -92,3 +92,12 @@ def test_the_operators_are_registered_completely():
     logits, mask, action, noise = batch((2, 3), 10, masked=True, dtype=torch.float32)
     opcheck(torch.ops.coterie.categorical.default, (logits.requires_grad_(), mask, action, (2, 3)))
     opcheck(torch.ops.coterie.categorical_sample.default, (logits.detach(), mask, noise, (2, 3)))
+
+
+def test_other_shapes_have_no_kernel():
+    logits, mask, action, noise = batch((2, 3), 4, masked=True)
+    assert categorical(logits, mask[:1], action, (2, 3)) is None
+    assert categorical(logits, mask, action[:, :1], (2, 3)) is None
+    with torch.no_grad():
+        assert sample_categorical(logits, mask[:1], noise, (2, 3)) is None
+        assert sample_categorical(logits, mask, noise[:1], (2, 3)) is None

@@ -167,3 +167,14 @@ def test_a_compiled_and_an_exported_network_contain_the_operator(kernels_on):
         program = torch.export.export(net, (x,))
     assert any("coterie.mlp" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(x), net(x))
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 3), (5, 4), (3,)])
+def test_other_shapes_have_no_kernel(shape):
+    weights, biases, *_ = network((3, 2), activated=0)
+    assert mlp(torch.zeros(shape, dtype=torch.float64), weights, biases, activated=0) is None
+
+
+def test_other_numbers_of_sets_have_no_kernel():
+    weights, biases, *_ = network((3, 2), activated=0, sets=2)
+    assert mlp(torch.zeros(3, 5, 3, dtype=torch.float64), weights, biases, activated=0) is None

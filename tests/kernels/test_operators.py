@@ -6,6 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coterie.kernels.mlp import mlp
+from coterie.nets.layers import Linear
 
 
 def _network():
@@ -70,6 +71,8 @@ def test_fake_tensors_give_fake_tensors(within):
     assert out.shape == (5, 2)
 
 
-def test_transformations_of_functions_see_an_operator():
-    with pytest.raises(RuntimeError, match="Batching rule"):
-        torch.func.vmap(run)(torch.ones(4, 5, 3))
+def test_transformations_of_functions_use_operations_of_pytorch(kernels_on):
+    x, layer = torch.ones(4, 5, 3), Linear(3, 2, gain=1.0, generator=torch.Generator().manual_seed(0))
+    assert torch.func.vmap(lambda x: torch.zeros(()) if run(x) is None else torch.ones(()))(x).tolist() == [0.0] * 4
+    with kernels_on(True):
+        torch.testing.assert_close(torch.func.vmap(layer)(x), torch.stack([layer(part) for part in x]))

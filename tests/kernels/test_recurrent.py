@@ -108,3 +108,17 @@ def test_no_rows_give_no_output_and_zero_gradients(kind):
 def test_the_operators_are_registered_completely(kind):
     x, first, states, weights, biases = arguments(kind, steps=3, rows=4, inputs=2, units=16, dtype=torch.float32)
     opcheck(getattr(torch.ops.coterie, kind).default, (x, first, *states, *weights, *biases, True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_shapes_have_no_kernel(kind):
+    x, first, states, weights, biases = arguments(kind, steps=3, rows=4, inputs=2, units=5)
+    run = kernels.gru if kind == "gru" else kernels.lstm
+
+    def found(x, first, states):
+        return run(x, first, states[0] if kind == "gru" else tuple(states), weights, *biases)
+
+    assert found(x, first, states) is not None
+    assert found(x[..., :1], first, states) is None
+    assert found(x, first[:1], states) is None
+    assert found(x, first, [state[:1] for state in states]) is None

@@ -48,10 +48,3 @@ def test_there_are_no_kernels_for_a_gpu():
     assert switch.configure("auto", "cuda:0", before=True).describe() == "off (device=cuda:0)"
     with pytest.raises(UserError, match=r"there are none for device=cuda:0. Use kernels=off or device=cpu."):
         switch.configure("on", "cuda:0")
-
-
-def test_suspended_kernels_are_off_within_the_context():
-    switch.configure("on")
-    with switch.suspended():
-        assert not switch.on
-    assert switch.on

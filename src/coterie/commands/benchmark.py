@@ -18,6 +18,7 @@ from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import generator
+from coterie.core.threads import measured_threads
 from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
@@ -52,7 +53,8 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         machine: Processor, cores, GPUs and versions.
     """
     config = resolved.config
-    configure_process(config.threads)
+    threads = measured_threads(config.threads)
+    configure_process(threads)
     kernels = switch.configure(config.kernels, str(select_device(config.device)))
     with closing(build(config)) as components:
         env = components.collector.env
@@ -68,7 +70,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         "algo": config.algo.name,
         "num_envs": config.num_envs,
         "rollout_length": loop.chunk_length,
-        "threads": config.threads,
+        "threads": threads,
         "device": str(env.device),
         "kernels": kernels.describe(),
         "steps_per_s": mean,
@@ -79,7 +81,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         "world": {"steps_per_s": env_speed},
         "memory": memory(env.device),
     }
-    return report | {"machine": _machine(config.threads)}
+    return report | {"machine": _machine(threads)}
 
 
 class TrainingLoop:

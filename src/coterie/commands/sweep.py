@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as jsonlib
+import os
 import re
 import shlex
 import signal
@@ -19,10 +20,10 @@ from typing import IO, Any
 
 from coterie.config.overrides import Override, combinations, parse, parse_all
 from coterie.config.resolve import resolve
-from coterie.config.schema import MAX_DEFAULT_THREADS, available_cores
 from coterie.core.json_output import print_json
 from coterie.core.process import interruptible
 from coterie.core.terminal import print_line
+from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class _Running:
     job: Job
     process: subprocess.Popen[str]
     started: float
+    cores: frozenset[int] = frozenset()
+    """The cores that the job has for itself; empty for all cores."""
     output: list[str] = field(default_factory=list)
     last_line: str = ""
     waiter: threading.Thread = field(default_factory=threading.Thread)
@@ -103,17 +106,20 @@ def run_all(
     running: list[_Running] = []
     done: list[dict[str, Any]] = []
     threads = _threads(jobs, config_file, num_parallel)
+    free_cores = _core_sets(threads, num_parallel)
     ended: SimpleQueue[_Running | None] = SimpleQueue()  # None after a signal; its `put` may run within `get`
     with interruptible(lambda: ended.put(None)) as received:
         try:
             while running or (waiting and not received):
                 while waiting and not received and len(running) < num_parallel:
-                    running.append(_start(waiting.pop(0), config_file, threads=threads, command=command, ended=ended))
+                    words = _words(waiting[0], config_file, threads, command)
+                    running.append(_start(waiting.pop(0), words, len(command), free_cores.pop(), ended=ended))
                 job = ended.get()
                 if job is None:
                     _stop(running)
                 else:
                     running.remove(job)
+                    free_cores.append(job.cores)
                     done.append(_outcome(job))
         except KeyboardInterrupt:
             done += _kill(running)
@@ -153,16 +159,36 @@ def _threads(jobs: Sequence[Job], config_file: Path | None, num_parallel: int) -
     return max(1, min(MAX_DEFAULT_THREADS, available_cores() // num_parallel))
 
 
+def _core_sets(threads: int | None, num_parallel: int) -> list[frozenset[int]]:
+    """Returns cores for each of the jobs that run at the same time; empty sets where they cannot be divided."""
+    cores = sorted(os.sched_getaffinity(0)) if threads and hasattr(os, "sched_getaffinity") else []
+    if threads is None or len(cores) < threads * num_parallel:
+        return [frozenset()] * num_parallel
+    return [frozenset(cores[i * threads : (i + 1) * threads]) for i in range(num_parallel)]
+
+
 # ------------------------------------------------------------------------------------------------------------ processes
 
 
-def _start(
-    job: Job, config_file: Path | None, threads: int | None, command: Sequence[str], ended: SimpleQueue[_Running | None]
-) -> _Running:
-    """Starts a job in a new session, so that Ctrl-C reaches it only once, through `_stop`."""
+def _words(job: Job, config_file: Path | None, threads: int | None, command: Sequence[str]) -> list[str]:
+    """Returns the command line of a job."""
     words = [*command, "train", *job.overrides, "--json"]
     words += [f"threads={threads}"] if threads else []
-    words += ["--config", str(config_file)] if config_file else []
+    return words + (["--config", str(config_file)] if config_file else [])
+
+
+def _start(
+    job: Job, words: Sequence[str], skip: int, cores: frozenset[int], *, ended: SimpleQueue[_Running | None]
+) -> _Running:
+    """Starts a job in a new session, so that Ctrl-C reaches it only once, through `_stop`.
+
+    Args:
+        job: The job.
+        words: Its command line.
+        skip: Words that name the program, which are shown as `coterie`.
+        cores: Cores that only this job uses; empty for all.
+        ended: Receives the job at its end.
+    """
     process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -171,8 +197,11 @@ def _start(
         text=True,
         start_new_session=True,
     )
-    running = _Running(job, process, time.monotonic())
-    _print(job, "started: " + shlex.join(["coterie", *words[len(command) :]]))
+    if cores:
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            os.sched_setaffinity(process.pid, cores)
+    running = _Running(job, process, time.monotonic(), cores)
+    _print(job, "started: " + shlex.join(["coterie", *words[skip:]]))
     readers = [
         _reader(process.stdout, running.output.append),
         _reader(process.stderr, lambda line: _read_error_line(running, line)),

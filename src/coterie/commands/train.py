@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from coterie.commands.build import build
@@ -24,6 +25,7 @@ from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_line, print_message
+from coterie.core.threads import measured_threads
 from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.runs import loggers, plots, reference_scores
@@ -78,7 +80,8 @@ class _Session:
 def train(resolved: Resolved) -> TrainingResult:
     """Trains a new run."""
     config = resolved.config
-    configure_process(config.threads)
+    threads = measured_threads(config.threads)
+    configure_process(threads)
     kernels = switch.configure(config.kernels, str(select_device(config.device)))
     components = build(config)
     now = datetime.now().astimezone()
@@ -91,7 +94,7 @@ def train(resolved: Resolved) -> TrainingResult:
                 describe(
                     config.seed,
                     sys.argv,
-                    config.threads,
+                    threads,
                     now,
                     env=config.env.name,
                     algo=config.algo.name,
@@ -119,11 +122,12 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
     resolved = saved = load_resolved(folder.config_path)
     if overrides:
         resolved = change(resolved, overrides)
-    configure_process(resolved.config.threads)
+    threads, notes = _resume_threads(folder, resolved.config)
+    configure_process(threads)
     folder.lock()
     try:
         found = Checkpoints(folder.checkpoints_path).latest()
-        notes = [] if found is None else _resume_notes(folder, saved.config, resolved.config, found)
+        notes += [] if found is None else _resume_notes(folder, saved.config, resolved.config, found)
         kernels, lines = _resume_kernels(folder, resolved.config)
         notes += lines
         with contextlib.closing(build(resolved.config)) as components:
@@ -132,6 +136,16 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
             return _run(_Session(resolved.config, folder, components, kernels, checkpoint=found, notes=tuple(notes)))
     finally:
         folder.close()
+
+
+def _resume_threads(folder: RunFolder, config: RunConfig) -> tuple[int, list[str]]:
+    """Returns the number of threads, `auto` for that with which the run started, and a note if it differs from that."""
+    before = folder.read_manifest().get("threads")
+    if not isinstance(before, int):
+        return measured_threads(config.threads), []
+    if config.threads in ("auto", before):
+        return before, []
+    return config.threads, [f"threads: {before} before, {config.threads} now. Results may differ in the last bits"]
 
 
 def _resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice, list[str]]:
@@ -231,6 +245,8 @@ def _schedule(config: RunConfig) -> Schedule:
 
 
 def _show_notes(session: _Session, display: Progress) -> None:
+    if session.config.threads == "auto":
+        display.print_line(f"threads: {torch.get_num_threads()}")
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
     algorithms = session.components.algorithms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +14,6 @@ from coterie.config.rewards import RewardsConfig
 from coterie.kernels.switch import Setting as KernelsSetting
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-MAX_DEFAULT_THREADS = 8
 
 
 def parse_count(value: Any) -> Any:
@@ -44,21 +41,6 @@ def _check_address(value: str) -> str:
     if not re.fullmatch(r"local|auto|(\[[\da-fA-F:]+\]|[\w.-]+):\d+", value):
         raise ValueError("expected local, auto or host:port")
     return value
-
-
-def available_cores() -> int:
-    """Returns the number of cores that this process may use: its CPU affinity, limited by the container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if _CGROUP_LIMIT.exists():
-        quota, _, period = _CGROUP_LIMIT.read_text().strip().partition(" ")
-        if quota.isdigit() and period.isdigit():
-            cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
-
-
-def default_threads() -> int:
-    """Returns the number of available cores, at most 8, because small networks gain nothing from more."""
-    return min(available_cores(), MAX_DEFAULT_THREADS)
 
 
 class Model(BaseModel):
@@ -247,8 +229,9 @@ class RunConfig(Model):
     """Seed of all random numbers."""
     device: Annotated[str, AfterValidator(_check_device)] = "auto"
     """Device of networks and built-in environments: auto (a GPU if available), cpu, cuda or cuda:N."""
-    threads: int = Field(default_factory=default_threads, ge=1, le=1024)
-    """Threads of PyTorch. Results are bit-for-bit equal only for the same number. Default: available cores, at most 8.
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """Threads of PyTorch. Results are bit-for-bit equal only for the same number. auto: OMP_NUM_THREADS if it is set,
+    else the fastest number of at most 8 and the available cores, measured when a run starts and kept by its manifest.
     """
     kernels: KernelsSetting = "auto"
     """Fused C++ kernels on the CPU: on, off, or auto, which is off at present. Compiled at first use; their

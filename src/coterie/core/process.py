@@ -13,18 +13,21 @@ from types import FrameType
 
 import torch
 
+from coterie.core.threads import Threads, number_of_threads
+
 _REPEAT_SECONDS = 0.2
 """Seconds within which repeated signals count as one: `timeout` signals a process, then its group."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # mallopt(3)
 
 
-def configure_process(threads: int) -> None:
+def configure_process(threads: Threads) -> None:
     """Sets the number of PyTorch's threads, and keeps freed memory blocks of a few megabytes in the process.
 
-    By default, glibc returns such blocks to the kernel and faults them in again, tens of thousands of times per update.
+    `auto` is not measured here, see `number_of_threads`. By default, glibc returns such blocks to the kernel and faults
+    them in again, tens of thousands of times per update.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(number_of_threads(threads))
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # other C libraries lack mallopt
             libc = ctypes.CDLL(None)

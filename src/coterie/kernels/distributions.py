@@ -23,7 +23,9 @@ def categorical(
     Returns:
         None if there is no kernel for the type or the device.
     """
-    if not native.is_supported(logits):
+    if not native.is_supported(logits) or (mask is not None and mask.shape != logits.shape):
+        return None
+    if action.shape != (*logits.shape[:-1], len(choices)):
         return None
     return _CATEGORICAL(logits, mask, action, choices)
 
@@ -40,6 +42,8 @@ def sample_categorical(
         choices: Number of choices of each component.
     """
     if not native.is_supported(logits) or torch.is_grad_enabled():
+        return None
+    if any(x is not None and x.shape != logits.shape for x in (mask, noise)):
         return None
     return _SAMPLE(logits, mask, noise, choices)
 

@@ -48,6 +48,8 @@ def mlp(
     """
     if (activated and activation not in ACTIVATIONS) or not native.is_supported(x, weights[0]):
         return None
+    if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
+        return None
     if any(weight.shape[-1] > _WIDEST for weight in weights[:-1]):
         return None
     save = activated > 0 and torch.is_grad_enabled()

@@ -14,6 +14,8 @@ from coterie.kernels.build import KernelsUnavailableError, available_library
 
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 
+_transformation = getattr(torch._C, "_functorch").maybe_current_level  # noqa: B009 - not in PyTorch's type stubs
+
 _library: ctypes.CDLL | None = None
 _functions: dict[tuple[str, torch.dtype], Any] = {}
 
@@ -35,7 +37,12 @@ def load() -> ctypes.CDLL:
 
 
 def is_supported(*tensors: Tensor) -> bool:
-    """Returns True if kernels can read the tensors: all on the CPU, of the same floating-point type."""
+    """Returns True if kernels can read the tensors: all on the CPU, of the same floating-point type.
+
+    Within transformations such as `torch.vmap`, for which the operators have no rules, it returns False.
+    """
+    if not torch.compiler.is_compiling() and _transformation() is not None:
+        return False
     dtype = tensors[0].dtype
     return dtype in _SUFFIXES and all(x.is_cpu and x.dtype is dtype for x in tensors)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
-_transformation = getattr(torch._C, "_functorch").maybe_current_level  # noqa: B009 - not in PyTorch's type stubs
 
 
 class Operator:
@@ -62,7 +61,6 @@ def _is_traced(x: Tensor) -> bool:
     return (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
-        or _transformation() is not None
         or torch._C._get_tracing_state() is not None
         or type(x) not in _PLAIN
     )

@@ -29,9 +29,9 @@ def gru(
         recurrent_bias: c [H] or [G, 1, H].
 
     Returns:
-        None if there is no kernel for the types or the device.
+        None if there is no kernel for the types, the shapes or the device.
     """
-    if not native.is_supported(x, h, *weights, bias, recurrent_bias):
+    if not native.is_supported(x, h, *weights, bias, recurrent_bias) or not _fit(x, first, h, weights[0]):
         return None
     return _GRU(x, first, h, *weights, bias, recurrent_bias, torch.is_grad_enabled())[0]
 
@@ -53,10 +53,20 @@ def lstm(
     Returns:
         None if there is no kernel for the types or the device.
     """
-    if not native.is_supported(x, *state, *weights, bias):
+    if not native.is_supported(x, *state, *weights, bias) or not _fit(x, first, state[0], weights[0]):
         return None
     out, last_c, _ = _LSTM(x, first, *state, *weights, bias, torch.is_grad_enabled())
     return out, last_c
+
+
+def _fit(x: Tensor, first: Tensor, h: Tensor, weight: Tensor) -> bool:
+    """True if the shapes are those of a sequence, so that the kernel stays within the tensors' memory."""
+    rows = x.shape[1:-1]
+    return (
+        first.shape == x.shape[:-1]
+        and h.shape[:-1] == rows
+        and (x.shape[-1], rows[:-1]) == (weight.shape[-2], weight.shape[:-2])
+    )
 
 
 def _sizes(x: Tensor, h: Tensor):

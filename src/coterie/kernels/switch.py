@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,14 +69,3 @@ def _choose(setting: Setting, device: str, auto: bool) -> Choice:
             ) from error
         return Choice(False, str(error))
     return Choice(True)
-
-
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
-    """Turns the kernels off within the context, for transformations such as `torch.vmap` that have no rule for them."""
-    global on
-    before, on = on, False
-    try:
-        yield
-    finally:
-        on = before

@@ -114,14 +114,14 @@ void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* 
     scale = T(max_norm) / (norm[0] + T(1e-6));
     if (scale > 1) scale = 1;
   }
-  const T correction1 = T(1 - std::pow(beta1, step)), correction2 = T(std::sqrt(1 - std::pow(beta2, step)));
-  const T step_size = T(lr) / correction1, b1 = T(beta1), b2 = T(beta2);
+  const T step_size = T(lr / (1 - std::pow(beta1, step))), correction2 = T(std::sqrt(1 - std::pow(beta2, step)));
+  const T b2 = T(beta2), rest1 = T(1 - beta1), rest2 = T(1 - beta2);  // 1 - 0.999 would lose half of its digits in float
 #pragma omp parallel for num_threads(threads) if (threads > 1 && count > 16 * kPart) schedule(static)
   for (int64_t i = 0; i < count; i++) {
     grad[i] *= scale;
     const T g = grad[i] + T(weight_decay) * parameter[i];
-    average[i] += (1 - b1) * (g - average[i]);
-    square[i] = b2 * square[i] + (1 - b2) * g * g;
+    average[i] += rest1 * (g - average[i]);
+    square[i] = b2 * square[i] + rest2 * g * g;
     parameter[i] -= step_size * average[i] / (std::sqrt(square[i]) / correction2 + T(eps));
   }
 }

@@ -10,7 +10,6 @@ from torch.func import functional_call
 
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.kernels import switch
 from coterie.nets.recurrent import vmapped
 from coterie.policies.base import Mode, Policy
 from coterie.policies.remapped import RemappedPolicy
@@ -99,8 +98,7 @@ class OpponentPolicy(Policy):
         grouped = tree_map(lambda x: x[take].unflatten(0, (slots, largest)), inputs)
         token = vmapped.set(True)
         try:
-            with switch.suspended():
-                out = torch.vmap(self._act_as)(self._pool.stacked, grouped)
+            out = torch.vmap(self._act_as)(self._pool.stacked, grouped)
         finally:
             vmapped.reset(token)
         return tree_map(lambda x: x.flatten(0, 1)[inverse], out)

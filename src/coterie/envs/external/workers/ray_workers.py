@@ -21,8 +21,9 @@ from typing import Any, final
 
 import numpy as np
 
-from coterie.config.schema import WorkersConfig, available_cores
+from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
+from coterie.core.threads import available_cores
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
