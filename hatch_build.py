@@ -1,6 +1,7 @@
-"""Build hook: `COTERIE_KERNELS=x86-64-v3 pip wheel .` compiles the fused kernels into the wheel (`make wheel`).
+"""Build hook: compiles the fused kernels if a C++ compiler is there.
 
-Without the variable, and in an editable installation, the kernels are compiled at first use.
+An installation compiles them for this machine, into the folder that the first use would put them in.
+`COTERIE_KERNELS=x86-64-v3 pip wheel .` compiles them into the wheel (`make wheel`).
 """
 
 import importlib.util
@@ -16,15 +17,19 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        level = os.environ.get("COTERIE_KERNELS")
-        if not level or version == "editable":
-            return
         file = Path(self.root) / "src" / "coterie" / "kernels" / "build.py"
         spec = importlib.util.spec_from_file_location("kernels_build", file)
         assert spec is not None
         assert spec.loader is not None
         build = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(build)
+        level = os.environ.get("COTERIE_KERNELS")
+        if not level or version == "editable":
+            try:
+                self.app.display_info(f"Kernels: {build.cached_library()}")
+            except build.KernelsUnavailableError as error:
+                self.app.display_info(f"Kernels will be compiled at first use: {error}")
+            return
         library = Path(tempfile.mkdtemp()) / build.prebuilt_name(level)
         build.compile_library(build.find_compiler(), build.flags_for(level), library)
         library.chmod(0o755)

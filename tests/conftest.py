@@ -89,7 +89,7 @@ def _without_curves() -> Generator[None, None, None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kernels", choices=("on", "off"), default="off", help="what kernels=auto stands for")
+    parser.addoption("--kernels", choices=("on", "off"), default="on", help="what kernels=auto stands for")
 
 
 def pytest_configure(config: pytest.Config) -> None:

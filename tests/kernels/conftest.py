@@ -18,7 +18,7 @@ def kernels_on():
         try:
             yield
         finally:
-            switch.configure("off")
+            switch.configure("auto")
 
     return turned
 

@@ -31,8 +31,10 @@ def calls(tmp_path):
 
 
 def test_the_library_is_compiled_once_and_belongs_to_the_user_alone(fake_compiler, tmp_path):
-    library = build.cached_library()
-    assert (library.read_text(), build.cached_library(), calls(tmp_path)) == ("library\n", library, 1)
+    announced = []
+    library = build.available_library(lambda: announced.append(1))
+    again = build.available_library(lambda: announced.append(2))
+    assert (library.read_text(), again, calls(tmp_path), announced) == ("library\n", library, 1, [1])
     for path in (library, library.parent, library.parent.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert [file.name for file in library.parent.iterdir()] == [library.name]

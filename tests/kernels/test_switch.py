@@ -10,7 +10,7 @@ from coterie.kernels.build import KernelsUnavailableError
 @pytest.fixture(autouse=True)
 def restored():
     yield
-    switch.configure("off")
+    switch.configure("auto")
 
 
 @pytest.fixture

@@ -234,8 +234,8 @@ class RunConfig(Model):
     else the fastest number of at most 8 and the available cores, measured when a run starts and kept by its manifest.
     """
     kernels: KernelsSetting = "auto"
-    """Fused C++ kernels on the CPU: on, off, or auto, which is off at present. Compiled at first use; their
-    results differ from those of PyTorch in the last bits.
+    """Fused C++ kernels on the CPU: on, off, or auto, which uses them if they can be compiled. Their results
+    differ from those of PyTorch in the last bits.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,14 +100,17 @@ def flags_for(processor: str) -> tuple[str, ...]:
     return (*FLAGS, f"-march={processor}", _OPENMP)
 
 
-def available_library() -> Path:
+def available_library(on_compiling: Callable[[], object] = lambda: None) -> Path:
     """Returns the library compiled for this machine, else the one that a wheel brought along.
+
+    Args:
+        on_compiling: Called before the compiler, which takes 10 to 30 seconds.
 
     Raises:
         KernelsUnavailableError: If there is neither, with the reason why none can be compiled.
     """
     try:
-        return cached_library()
+        return cached_library(on_compiling)
     except KernelsUnavailableError:
         features = set(processor_features().split())
         for level, needed in reversed(LEVELS.items()):
@@ -124,7 +128,7 @@ def prebuilt_name(level: str) -> str:
     return f"{digest.hexdigest()[:16]}-{level}.so"
 
 
-def cached_library() -> Path:
+def cached_library(on_compiling: Callable[[], object] = lambda: None) -> Path:
     """Returns the compiled library, which is compiled if the cache does not hold it.
 
     Raises:
@@ -135,6 +139,7 @@ def cached_library() -> Path:
     flags = flags_for("native")
     library = folder / f"{cache_key(compiler, flags)}.so"
     if not library.exists():
+        on_compiling()
         compile_library(compiler, flags, library)
     require_private(library)
     return library

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.terminal import print_line
 from coterie.kernels.build import KernelsUnavailableError, available_library
 
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
@@ -28,7 +30,7 @@ def load() -> ctypes.CDLL:
     """
     global _library
     if _library is None:
-        path = available_library()
+        path = available_library(lambda: print_line("compiling the kernels, once", sys.stderr))
         try:
             _library = ctypes.CDLL(str(path))
         except OSError as error:

@@ -11,7 +11,7 @@ from coterie.kernels.build import KernelsUnavailableError
 
 Setting = Literal["auto", "on", "off"]
 
-AUTO_IS_ON = False
+AUTO_IS_ON = True
 """The choice that `kernels=auto` stands for where the kernels can be built."""
 
 on = False
