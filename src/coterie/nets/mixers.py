@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
+from coterie.kernels import switch
+from coterie.kernels.mixing import qmix
 from coterie.math.choices import best, taken
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import Linear
@@ -64,6 +66,10 @@ class QMIXMixer(Mixer):
         self.value = Linear(embedding, 1, gain=1.0, generator=generator)
 
     def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
+        if switch.on:
+            layers = (self.hidden, self.first, self.second, self.direct, self.value)
+            if (total := qmix(chosen, state, layers)) is not None:
+                return total
         lead = chosen.shape[:-1]
         state = state.reshape(-1, state.shape[-1])
         h1, h2 = self.hidden(state).relu().chunk(2, -1)

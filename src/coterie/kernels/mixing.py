@@ -1,0 +1,124 @@
+"""The mixing network of QMIX as one operator, `torch.ops.coterie.qmix`, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+_LINE = 64  # bytes of a cache line, to which groups of columns are padded
+
+torch.library.define(
+    "coterie::qmix", "(Tensor chosen, Tensor state, Tensor[] parameters, bool save) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "coterie::qmix_backward",
+    "(Tensor grad, Tensor chosen, Tensor state, Tensor saved, Tensor[] parameters, bool needs_state) -> Tensor[]",
+)
+
+
+def qmix(chosen: Tensor, state: Tensor, layers: Iterable[Any]) -> Tensor | None:
+    """Q_tot [..] of the mixing network of `coterie.nets.mixers.QMIXMixer`.
+
+        h1, h2 = relu(s W_h + b_h);    c, v = s W_d + b_d
+        Q_tot = elu(Q |h1 W_1 + b_1| + c) |h2 W_2 + b_2| + relu(v) w + b
+
+    Args:
+        chosen: Q of the agents' actions [.., N].
+        state: s [.., S].
+        layers: Modules with `weight` [in, out] and `bias` [out]: W_h [S, 2H], W_1 [H, N E], W_2 [H, E], W_d [S, 2E]
+            and w [E, 1].
+
+    Returns:
+        None if there is no kernel for the types or the device.
+    """
+    parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
+    if not native.is_supported(chosen, state, *parameters):
+        return None
+    return torch.ops.coterie.qmix(chosen, state, parameters, torch.is_grad_enabled())[0]
+
+
+def _shapes(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> tuple[int, int, int, int, int]:
+    """Returns the numbers of rows, agents, inputs, hidden units of a hypernetwork, and units of the mixing layer."""
+    hidden, units = parameters[4].shape
+    return chosen.shape[:-1].numel(), chosen.shape[-1], state.shape[-1], hidden, units
+
+
+def _saved(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor], save: bool) -> Tensor:
+    """Returns the tensor for what the backward pass needs: rows of `Mixing::columns` numbers in mixing.cpp."""
+    rows, agents, _, hidden, units = _shapes(chosen, state, parameters)
+    lanes = _LINE // chosen.element_size()
+    hidden, units = ((size + lanes - 1) // lanes * lanes for size in (hidden, units))
+    return chosen.new_empty((rows, 2 * hidden + (agents + 3) * units) if save else 0)
+
+
+def _contiguous(*tensors: Tensor) -> list[Tensor]:
+    return [x.contiguous() for x in tensors]
+
+
+def _forward(chosen, state, parameters, save):
+    chosen, state, *parameters = _contiguous(chosen, state, *parameters)
+    out, saved = chosen.new_empty(chosen.shape[:-1]), _saved(chosen, state, parameters, save)
+    sizes, pointers = native.integers(*_shapes(chosen, state, parameters)), native.pointers(parameters)
+    native.call("qmix_forward", chosen.dtype, sizes, chosen, state, pointers, out, saved if save else None)
+    return out, saved
+
+
+def _backward(grad, chosen, state, saved, parameters, needs_state):
+    grad, chosen, state, *parameters = _contiguous(grad, chosen, state, *parameters)
+    found = _empty_gradients(chosen, state, parameters, needs_state)
+    chosen_grad, state_grad, *others = [x.data_ptr() for x in found]
+    pointers = native.addresses(chosen_grad, state_grad if needs_state else None, *others)
+    sizes = native.integers(*_shapes(chosen, state, parameters))
+    inputs = (sizes, grad, chosen, state, saved, native.pointers(parameters))
+    native.call("qmix_backward", chosen.dtype, *inputs, pointers)
+    return found
+
+
+def _empty_gradients(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor], needs_state: bool) -> list[Tensor]:
+    state_shape = state.shape if needs_state else (0,)
+    return [chosen.new_empty(shape) for shape in (chosen.shape, state_shape, *(p.shape for p in parameters))]
+
+
+class _Qmix(torch.autograd.Function):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(ctx, save, chosen, state, *parameters):  # type: ignore[override]
+        with torch._C._AutoDispatchBelowAutograd():
+            out, saved = torch.ops.coterie.qmix(chosen, state, parameters, save)
+        ctx.save_for_backward(chosen, state, saved, *parameters)
+        ctx.mark_non_differentiable(saved)
+        return out, saved
+
+    @staticmethod
+    def backward(ctx, grad, _):  # type: ignore[override]
+        chosen, state, saved, *parameters = ctx.saved_tensors
+        needs_state = ctx.needs_input_grad[2]
+        chosen_grad, state_grad, *found = torch.ops.coterie.qmix_backward(
+            grad, chosen, state, saved, parameters, needs_state
+        )
+        return None, chosen_grad, state_grad if needs_state else None, *found
+
+
+torch.library.impl("coterie::qmix", "CPU", _forward)
+torch.library.impl("coterie::qmix_backward", "CPU", _backward)
+torch.library.impl(
+    "coterie::qmix",
+    "Autograd",
+    lambda chosen, state, parameters, save: _Qmix.apply(save, chosen, state, *parameters),
+)
+
+
+@torch.library.register_fake("coterie::qmix")
+def _(chosen, state, parameters, save):
+    return chosen.new_empty(chosen.shape[:-1]), _saved(chosen, state, parameters, save)
+
+
+@torch.library.register_fake("coterie::qmix_backward")
+def _(grad, chosen, state, saved, parameters, needs_state):
+    return _empty_gradients(chosen, state, parameters, needs_state)
