@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
+from coterie.kernels.operators import Operator
 
 _LINE = 64  # bytes of a cache line, to which groups of columns are padded
-
-torch.library.define(
-    "coterie::qmix", "(Tensor chosen, Tensor state, Tensor[] parameters, bool save) -> (Tensor, Tensor)"
-)
-torch.library.define(
-    "coterie::qmix_backward",
-    "(Tensor grad, Tensor chosen, Tensor state, Tensor saved, Tensor[] parameters, bool needs_state) -> Tensor[]",
-)
 
 
 def qmix(chosen: Tensor, state: Tensor, layers: Iterable[Any]) -> Tensor | None:
@@ -39,7 +32,7 @@ def qmix(chosen: Tensor, state: Tensor, layers: Iterable[Any]) -> Tensor | None:
     parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
     if not native.is_supported(chosen, state, *parameters):
         return None
-    return torch.ops.coterie.qmix(chosen, state, parameters, torch.is_grad_enabled())[0]
+    return _OPERATOR(chosen, state, parameters, torch.is_grad_enabled())[0]
 
 
 def _shapes(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> tuple[int, int, int, int, int]:
@@ -84,41 +77,46 @@ def _empty_gradients(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor]
     return [chosen.new_empty(shape) for shape in (chosen.shape, state_shape, *(p.shape for p in parameters))]
 
 
+def _fake_forward(chosen, state, parameters, save):
+    return chosen.new_empty(chosen.shape[:-1]), _saved(chosen, state, parameters, save)
+
+
+def _fake_backward(grad, chosen, state, saved, parameters, needs_state):
+    return _empty_gradients(chosen, state, parameters, needs_state)
+
+
 class _Qmix(torch.autograd.Function):
     """The operator with its gradient."""
 
     @staticmethod
     def forward(ctx, save, chosen, state, *parameters):  # type: ignore[override]
-        with torch._C._AutoDispatchBelowAutograd():
-            out, saved = torch.ops.coterie.qmix(chosen, state, parameters, save)
+        out, saved = _OPERATOR.without_gradient(chosen, state, parameters, save)
         ctx.save_for_backward(chosen, state, saved, *parameters)
         ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)
         return out, saved
 
     @staticmethod
     def backward(ctx, grad, _):  # type: ignore[override]
         chosen, state, saved, *parameters = ctx.saved_tensors
+        if grad is None:
+            return (None,) * (3 + len(parameters))
         needs_state = ctx.needs_input_grad[2]
-        chosen_grad, state_grad, *found = torch.ops.coterie.qmix_backward(
-            grad, chosen, state, saved, parameters, needs_state
-        )
+        chosen_grad, state_grad, *found = _BACKWARD(grad, chosen, state, saved, parameters, needs_state)
         return None, chosen_grad, state_grad if needs_state else None, *found
 
 
-torch.library.impl("coterie::qmix", "CPU", _forward)
-torch.library.impl("coterie::qmix_backward", "CPU", _backward)
-torch.library.impl(
-    "coterie::qmix",
-    "Autograd",
-    lambda chosen, state, parameters, save: _Qmix.apply(save, chosen, state, *parameters),
+def _with_gradient(chosen, state, parameters, save):
+    return _Qmix.apply(save, chosen, state, *parameters)
+
+
+_BACKWARD = Operator(
+    "qmix_backward",
+    "(Tensor grad, Tensor chosen, Tensor state, Tensor saved, Tensor[] parameters, bool needs_state) -> Tensor[]",
+    _backward,
+    _fake_backward,
 )
-
-
-@torch.library.register_fake("coterie::qmix")
-def _(chosen, state, parameters, save):
-    return chosen.new_empty(chosen.shape[:-1]), _saved(chosen, state, parameters, save)
-
-
-@torch.library.register_fake("coterie::qmix_backward")
-def _(grad, chosen, state, saved, parameters, needs_state):
-    return _empty_gradients(chosen, state, parameters, needs_state)
+_OPERATOR = Operator(
+    "qmix", "(Tensor chosen, Tensor state, Tensor[] parameters, bool save) -> (Tensor, Tensor)", _forward, _fake_forward
+)
+_OPERATOR.set_gradient(_with_gradient)

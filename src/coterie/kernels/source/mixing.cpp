@@ -25,7 +25,7 @@ struct Mixing {
 };
 
 // Weights and biases of h, W1, w2, (c, v) and the last layer.
-enum MixingParameter { kHidden = 0, kFirst = 2, kSecond = 4, kDirect = 6, kValue = 8, kParameters = 10 };
+enum MixingParameter { kHidden = 0, kFirst = 2, kSecond = 4, kDirect = 6, kValue = 8 };
 
 // Calls f(parameter, rows, groups, columns, offset, stride) for every parameter: `rows` rows of `groups` groups of
 // `columns` numbers, packed at `offset` into rows of `stride` numbers.
@@ -243,13 +243,12 @@ void mix_backward(const Mixing<T>& m, const T* grad, const T* chosen, const T* s
 #define COTERIE_MIXING(T, SUFFIX)                                                                                      \
   COTERIE_API void coterie_qmix_forward_##SUFFIX(const int64_t* n, const T* chosen, const T* state,                    \
                                                  const T* const* parameters, T* out, T* saved, int threads) {          \
-    coterie::mix_forward<T>({n[0], n[1], n[2], n[3], n[4]}, chosen, state, parameters, out, saved, threads);     \
+    coterie::mix_forward<T>({n[0], n[1], n[2], n[3], n[4]}, chosen, state, parameters, out, saved, threads);           \
   }                                                                                                                    \
   COTERIE_API void coterie_qmix_backward_##SUFFIX(const int64_t* n, const T* grad, const T* chosen, const T* state,    \
                                                   const T* saved, const T* const* parameters, T* const* grads,         \
                                                   int threads) {                                                       \
-    coterie::mix_backward<T>({n[0], n[1], n[2], n[3], n[4]}, grad, chosen, state, saved, parameters, grads,      \
-                             threads);                                                                                 \
+    coterie::mix_backward<T>({n[0], n[1], n[2], n[3], n[4]}, grad, chosen, state, saved, parameters, grads, threads);  \
   }
 COTERIE_MIXING(float, f32)
 COTERIE_MIXING(double, f64)
