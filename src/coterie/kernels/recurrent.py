@@ -132,10 +132,13 @@ class _Gru(torch.autograd.Function):
         out, saved = _GRU.without_gradient(x, first, h, weight, recurrent, bias, extra, save)
         ctx.save_for_backward(x, first, h, weight, recurrent, bias, extra, out, saved)
         ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)  # `saved` is large
         return out, saved
 
     @staticmethod
     def backward(ctx, grad, _):  # type: ignore[override]
+        if grad is None:
+            return (None,) * 8
         needs_x = ctx.needs_input_grad[0]
         x, h, *parameters = _GRU_BACKWARD(*ctx.saved_tensors, grad, None, needs_x)
         return x if needs_x else None, None, h, *parameters, None
@@ -149,10 +152,14 @@ class _Lstm(torch.autograd.Function):
         out, last_c, saved = _LSTM.without_gradient(x, first, h, c, weight, recurrent, bias, save)
         ctx.save_for_backward(x, first, h, weight, recurrent, bias, out, saved)
         ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)  # `saved` is large
         return out, last_c, saved
 
     @staticmethod
     def backward(ctx, grad, c_grad, _):  # type: ignore[override]
+        _, _, h, *_, out, _ = ctx.saved_tensors
+        grad = torch.zeros_like(out) if grad is None else grad
+        c_grad = torch.zeros_like(h) if c_grad is None else c_grad
         needs_x = ctx.needs_input_grad[0]
         x, h, c, *parameters = _LSTM_BACKWARD(*ctx.saved_tensors, grad, c_grad, needs_x)
         return x if needs_x else None, None, h, c, *parameters, None
