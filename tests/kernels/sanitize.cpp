@@ -27,6 +27,9 @@
   void coterie_clipped_value_loss_##S(const int64_t*, const double*, const T*, const T*, const T*, const bool*, T*,    \
                                       T*, int);                                                                        \
   void coterie_adam_##S(const int64_t*, const double*, T*, T*, T*, T*, T*, int);                                       \
+  void coterie_qmix_forward_##S(const int64_t*, const T*, const T*, const T* const*, T*, T*, int);                     \
+  void coterie_qmix_backward_##S(const int64_t*, const T*, const T*, const T*, const T*, const T* const*, T* const*,   \
+                                 int);                                                                                 \
   void coterie_particle_step_##S(const int64_t*, const double*, const T*, const T*, const T*, const T*, const T*,      \
                                  const T*, const T*, const T*, const T*, T*, T*, T*, T*, int);                         \
   }
@@ -108,6 +111,24 @@ struct Blocks {
                                threads);                                                                               \
     }                                                                                                                  \
   }                                                                                                                    \
+  void check_mixing_##S(int64_t rows, std::vector<int64_t> widths, int threads) {                                      \
+    const int64_t agents = widths[0], inputs = widths[1], hidden = widths[2], units = widths[3];                       \
+    const std::vector<int64_t> n{rows, agents, inputs, hidden, units};                                                 \
+    Blocks<T> p, d;                                                                                                    \
+    d.add(rows * agents), d.add(rows * inputs);                                                                        \
+    for (Blocks<T>* x : {&p, &d}) {                                                                                    \
+      x->add(inputs * 2 * hidden), x->add(2 * hidden), x->add(hidden * agents * units), x->add(agents * units);        \
+      x->add(hidden * units), x->add(units), x->add(inputs * 2 * units), x->add(2 * units), x->add(units), x->add(1);  \
+    }                                                                                                                  \
+    const int64_t columns = 2 * line(hidden, sizeof(T)) + (agents + 3) * line(units, sizeof(T));                       \
+    Block<T> q(rows * agents), state(rows * inputs), out(rows), saved(rows * columns);                                 \
+    for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(saved)})                                                 \
+      coterie_qmix_forward_##S(n.data(), q, state, p.pointers.data(), out, keep, threads);                             \
+    for (T* state_grad : {static_cast<T*>(nullptr), d.pointers[1]}) {                                                  \
+      d.pointers[1] = state_grad;                                                                                      \
+      coterie_qmix_backward_##S(n.data(), out, q, state, saved, p.pointers.data(), d.pointers.data(), threads);        \
+    }                                                                                                                  \
+  }                                                                                                                    \
   void check_rest_##S(int64_t rows, int threads) {                                                                     \
     const std::vector<int64_t> n{rows, 6, 3, 6, 1, 3, 2};                                                              \
     Block<T> logits(rows * 6, 3), a(rows), b(rows), c(rows), d(rows * 6), out(3);                                      \
@@ -142,6 +163,9 @@ struct Blocks {
             check_mlp_##S(sets, rows, {1, 16}, 1, 1, normed, threads);                                                 \
             check_mlp_##S(sets, rows, {7, 1}, 0, 0, 0, threads);                                                       \
           }                                                                                                            \
+        check_mixing_##S(rows, {3, 7, 17, 5}, threads);                                                                \
+        check_mixing_##S(rows, {1, 1, 16, 1}, threads);                                                                \
+        check_mixing_##S(rows, {2, 16, 1, 33}, threads);                                                               \
         for (bool lstm : {false, true}) {                                                                              \
           check_recurrent_##S(lstm, 6, 1, rows, 3, 5, threads);                                                        \
           check_recurrent_##S(lstm, 1, 2, rows, 1, 16, threads);                                                       \
