@@ -257,9 +257,9 @@ def test_targets_of_q_learning_solve_frozen_lake():
     def table(obs):
         return {"agent": q[obs["agent"][..., 0].long()]}
 
-    algorithm.reader.unroll = lambda value, rollout, hidden_state: table(rollout.obs)
-    algorithm.reader.online = lambda value, rollout, hidden_state: tuple(
-        table({"agent": rollout.obs["agent"][time]}) for time in (slice(0, 1), slice(1, 2))
+    algorithm.reader.unroll = lambda value, inputs: table(inputs[0])
+    algorithm.reader.online = lambda value, inputs: tuple(
+        table({"agent": inputs[0]["agent"][time]}) for time in (slice(0, 1), slice(1, 2))
     )
     for _ in range(400):
         target = algorithm.evaluate_batch(rollout).target.flatten()

@@ -89,7 +89,7 @@ def estimated_values(name, algorithm, rollout):
             q = algorithm.critic(batch.obs, None, batch.joint_action, None)
             return (q * batch.taken).sum(-1)
         if name == "iql":
-            (q,) = algorithm.reader.unroll(algorithm.value, rollout, {}).values()
+            (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()
             return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
         if name == "sac":
             q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, None).amin(0)

@@ -56,7 +56,7 @@ def mean_greedy_reward(algorithm, env, steps=24):
 def q_values(algorithm, rollout):
     """Returns Q of the only block [T + 1, B, n, A] for a feed-forward network."""
     with torch.no_grad():
-        (q,) = algorithm.reader.unroll(algorithm.value, rollout, {}).values()
+        (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()
     return q
 
 
@@ -461,14 +461,18 @@ def test_burn_in_results_in_the_hidden_state_of_a_full_pass():
     rollout = [collect_rollout(algorithm, collector) for _ in range(2)][1]
     rest, online, target = algorithm.reader.start(rollout)
     unroll = algorithm.reader.unroll
+
+    def inputs(of, hidden_state):
+        return algorithm.policy.network_inputs(of.obs, of.action, of.first, hidden_state)
+
     stored, empty = dict(rollout.hidden_state), algorithm.policy.initial_hidden_state(rollout.num_envs)
     initial = {"value": stored, "central": empty | {"last": stored["last"]}}  # the stored state is not that of Q*
-    for networks, hidden_states in ((algorithm.module, online), (algorithm.target.module, target)):
+    for networks, warmed_up in ((algorithm.module, online), (algorithm.target.module, target)):
         for part, state in initial.items():
-            whole = unroll(networks[part], rollout, state)
-            for name, q in unroll(networks[part], rest, hidden_states[part]).items():
+            whole = unroll(networks[part], inputs(rollout, state))
+            for name, q in unroll(networks[part], warmed_up[part]).items():
                 assert torch.allclose(q, whole[name][4:], atol=1e-6)
-            cold = unroll(networks[part], rest, empty)
+            cold = unroll(networks[part], inputs(rest, empty))
             assert not torch.allclose(
                 cold["guard"], whole["guard"][4:], atol=1e-4
             )  # negative control: a zero hidden state
@@ -480,7 +484,7 @@ def test_acting_and_learning_compute_the_same_q():
     algorithm.policy.epsilon = 0.0
     collect_rollout(algorithm, collector)
     rollout = collect_rollout(algorithm, collector)  # with a hidden state from the rollout before
-    q = algorithm.reader.unroll(algorithm.value, rollout, dict(rollout.hidden_state))
+    q = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"])
     masks = {block.name: block.join_masks(rollout.action_mask) for block in algorithm.policy.blocks}
     greedy, done = greedy_actions(algorithm.policy.net, q, masks), taken_actions(algorithm.policy.net, rollout.action)
     live = rollout.alive[:-1] & rollout.acted[:-1, :, None]

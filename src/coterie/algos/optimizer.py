@@ -107,7 +107,7 @@ class TargetNetwork:
         self.module = copy.deepcopy(online).requires_grad_(False)
         """The copy."""
         self.module.zero_grad(set_to_none=True)
-        self._online: list[Tensor] = list(online.parameters())
+        self._online = [p.detach() for p in online.parameters()]
         self._own: list[Tensor] = list(self.module.parameters())
         self._tau, self._interval = tau, interval
         self._calls = 0
@@ -126,11 +126,10 @@ class TargetNetwork:
 
     @torch.no_grad()
     def _interpolate(self, tau: float) -> None:
-        online = [p.detach() for p in self._online]
         if tau == 1.0:
-            torch._foreach_copy_(self._own, online)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(self._own, self._online)  # pyright: ignore[reportPrivateImportUsage]
         else:
-            torch._foreach_lerp_(self._own, online, tau)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_lerp_(self._own, self._online, tau)  # pyright: ignore[reportPrivateImportUsage]
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "calls": self._calls}

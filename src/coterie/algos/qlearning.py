@@ -24,23 +24,23 @@ from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.qlearning_config import QLearningConfig, mixer_state, require_consistent
 from coterie.algos.qlearning_networks import build_central, build_policy, build_value
-from coterie.algos.recurrent_q import RecurrentReader
+from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
-from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.core.types import Rollout, Timestep
 from coterie.math.returns import (
     agent_rewards,
     bootstrap_masks,
     lambda_return,
     n_step_return,
-    present_agents,
+    present_successors,
     valid_mask,
 )
 from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
-from coterie.math.statistics import masked_mean
+from coterie.math.statistics import masked_mean, masked_sum
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
@@ -105,24 +105,23 @@ class FeedForwardReader:
     def __init__(self, obs_normalizer: ObservationNormalizer | None):
         self._obs_normalizer = obs_normalizer
 
-    def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, HiddenState], dict[str, HiddenState]]:
-        """Returns the rollout and the hidden states of online and target networks, by name."""
-        return rollout, {"value": {}, "central": {}}, {"value": {}, "central": {}}
+    def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, Inputs], dict[str, Inputs]]:
+        """Returns the rollout and the inputs of online and target networks, by name."""
+        obs = rollout.obs if self._obs_normalizer is None else self._obs_normalizer(rollout.obs)
+        inputs: dict[str, Inputs] = dict.fromkeys(("value", "central"), (obs, None, {}, None))
+        return rollout, inputs, inputs
 
-    def online(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> tuple[Q, Q]:
+    def online(self, value: TeamQNetwork, inputs: Inputs) -> tuple[Q, Q]:
         """Returns Q of the timesteps to learn from, and of all successors without gradient."""
-        obs = self._normalized(rollout)
+        obs, *_ = inputs
         q, _ = value(tree_map(lambda x: x[:1], obs), None, {}, None)
         with torch.no_grad():
             next_q, _ = value(tree_map(lambda x: x[1:], obs), None, {}, None)
         return q, next_q
 
-    def unroll(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> Q:
+    def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
         """Returns Q of all T + 1 timesteps."""
-        return value(self._normalized(rollout), None, {}, None)[0]
-
-    def _normalized(self, rollout: Rollout) -> Any:
-        return rollout.obs if self._obs_normalizer is None else self._obs_normalizer(rollout.obs)
+        return value(*inputs)[0]
 
 
 class QLearning(OffPolicyLearner):
@@ -203,37 +202,36 @@ class QLearning(OffPolicyLearner):
 
     def evaluate_batch(self, rollout: Rollout) -> QBatch:
         """Returns the Q-values of the actions taken and their targets, from sequences [T + 1, S, ..]."""
-        rollout, hidden_states, target_hidden_states = self.reader.start(rollout)
-        q, next_q = self.reader.online(self.value, rollout, hidden_states["value"])
-        timesteps = timesteps_of(rollout)
+        rollout, inputs, target_inputs = self.reader.start(rollout)
+        q, next_q = self.reader.online(self.value, inputs["value"])
+        timesteps, (reward, valid) = timesteps_of(rollout), self._rewards(rollout)
         with torch.no_grad():
-            target = self._targets(rollout, timesteps, next_q, target_hidden_states)
+            target = self._targets(rollout, timesteps, reward, next_q=next_q, inputs=target_inputs)
         target = target[: len(next(iter(q.values())))]
         timesteps = tree_map(lambda x: x[: len(target)], timesteps)
         actions = taken_actions(self.policy.net, tree_map(lambda x: x[: len(target)], rollout.action))
         q_taken = self.evaluate(self.value, q, actions, timesteps)
-        valid = self._rewards(rollout)[1][: len(target)]
+        valid = valid[: len(target)]
         if self._central is None:
             return QBatch(q_taken, target, valid)
         central_q, weight = self._central.evaluate_batch(
-            rollout, hidden_states["central"], q=q, q_taken=q_taken, target=target, actions=actions, timesteps=timesteps
+            inputs["central"], q=q, q_taken=q_taken, target=target, actions=actions, timesteps=timesteps
         )
         return QBatch(q_taken, target, valid, central_q, weight=weight)
 
     def _targets(
-        self, rollout: Rollout, timesteps: Timestep, next_q: Q, hidden_states: dict[str, HiddenState]
+        self, rollout: Rollout, timesteps: Timestep, reward: Tensor, *, next_q: Q, inputs: dict[str, Inputs]
     ) -> Tensor:
         """Returns the targets of all steps [T, S, N] or [T, S]."""
         config = self.config
-        next_timesteps = replace(tree_map(lambda x: x[1:], timesteps), alive=present_agents(rollout)[1:])
-        next_target_q = self.reader.unroll(self.target_value, rollout, hidden_states["value"])
+        next_timesteps = replace(tree_map(lambda x: x[1:], timesteps), alive=present_successors(rollout))
+        next_target_q = self.reader.unroll(self.target_value, inputs["value"])
         next_target_q = {name: x[1:] for name, x in next_target_q.items()}
         actions = self._greedy(next_q if config.double_q else next_target_q, next_timesteps)
         if self._central is None:
             next_value = self.evaluate(self.target_value, next_target_q, actions, next_timesteps)
         else:
-            next_value = self._central.next_value(rollout, hidden_states["central"], actions, next_timesteps)
-        reward, _ = self._rewards(rollout)
+            next_value = self._central.next_value(inputs["central"], actions, next_timesteps)
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
@@ -295,8 +293,9 @@ class QLearning(OffPolicyLearner):
         error = (batch.q - batch.target).abs()
         if self.config.priority_alpha:
             self.buffer.update_priorities(sample.index, sequence_error(error, batch.valid))
-        means = [masked_mean(x, batch.valid) for x in (error, batch.q, batch.target)]
-        return torch.stack([loss, *means, grad_norm[0]]).detach()
+        sums = [masked_sum(x, batch.valid)[0] for x in (error, batch.q, batch.target)]
+        count = batch.valid.sum().clamp(min=1)
+        return torch.stack([loss, *(x / count for x in sums), grad_norm[0]]).detach()
 
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self._optimizer.for_module("value"), (self.target,))

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from coterie.algos.replay.buffer import STEP_FIELDS, TIMESTEP_FIELDS
-from coterie.core.tree import tree_map
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.nets.mixers import TeamQNetwork
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 Q = dict[str, Tensor]
+Inputs = tuple[dict[str, Tree], Tensor | None, HiddenState, dict[str, Tensor] | None]
+"""Arguments of a `TeamQNetwork`: observations, `first`, hidden state and further inputs."""
 
 
 class RecurrentReader:
@@ -39,23 +41,32 @@ class RecurrentReader:
     ):
         self._policy, self._burn_in, self._online, self._target = policy, burn_in, online, target
 
-    def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, HiddenState], dict[str, HiddenState]]:
-        """Returns the sequences without burn-in, and the hidden states of online and target networks before them.
+    def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, Inputs], dict[str, Inputs]]:
+        """Returns the sequences without burn-in, and the inputs of online and target networks, by name.
 
         The stored hidden state is the one of the network that acted. That of Q* starts at zero.
         """
         stored = dict(rollout.hidden_state) or self._policy.initial_hidden_state(rollout.num_envs)
-        hidden_states = {"value": stored, "central": {name: torch.zeros_like(x) for name, x in stored.items()}}
-        if "last" in stored:
-            hidden_states["central"]["last"] = stored["last"]
-        if not self._burn_in:
-            return rollout, hidden_states, hidden_states
-        warm_up, rest = _split_timesteps(rollout, self._burn_in)
-        online, target = (
-            {name: self._warmed_up(value, warm_up, hidden_states[name]) for name, value in networks.items()}
-            for networks in (self._online, self._target)
+        hidden_states = {"value": stored}
+        if "central" in self._online:
+            hidden_states["central"] = {name: torch.zeros_like(x) for name, x in stored.items()}
+            if "last" in stored:
+                hidden_states["central"]["last"] = stored["last"]
+        online = target = hidden_states
+        if self._burn_in:
+            warm_up, rollout = _split_timesteps(rollout, self._burn_in)
+            online, target = (
+                {name: self._warmed_up(value, warm_up, hidden_states[name]) for name, value in networks.items()}
+                for networks in (self._online, self._target)
+            )
+        obs, first, state, extra = self._policy.network_inputs(
+            rollout.obs, rollout.action, rollout.first, online["value"]
         )
-        return rest, online, target
+
+        def inputs(hidden_state: HiddenState) -> Inputs:  # all networks read the same besides their hidden states
+            return obs, first, {name: hidden_state[name] for name in state}, extra
+
+        return rollout, *({name: inputs(x) for name, x in states.items()} for states in (online, target))
 
     @torch.no_grad()
     def _warmed_up(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> HiddenState:
@@ -66,14 +77,14 @@ class RecurrentReader:
             after["last"] = self._policy.encode_last(last)
         return after
 
-    def online(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> tuple[Q, Q]:
+    def online(self, value: TeamQNetwork, inputs: Inputs) -> tuple[Q, Q]:
         """Returns Q of all timesteps but the last, and of all but the first without gradient."""
-        q = self.unroll(value, rollout, hidden_state)
+        q = self.unroll(value, inputs)
         return {name: x[:-1] for name, x in q.items()}, {name: x[1:].detach() for name, x in q.items()}
 
-    def unroll(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> Q:
+    def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
         """Returns Q of all T + 1 timesteps."""
-        return value(*self._policy.network_inputs(rollout.obs, rollout.action, rollout.first, hidden_state))[0]
+        return value(*inputs)[0]
 
 
 def _split_timesteps(rollout: Rollout, length: int) -> tuple[Rollout, Rollout]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.algos.recurrent_q import Inputs
+from coterie.core.types import Timestep
 from coterie.math.policy_gradient import value_error
 from coterie.math.statistics import masked_mean
 from coterie.nets.mixers import Choices, TeamQNetwork
@@ -85,30 +86,27 @@ class CentralQ:
         self.value, self.target_value = value, target_value
         self._reader, self._evaluate, self._greedy, self._rule, self._alpha = reader, evaluate, greedy, rule, alpha
 
-    def next_value(
-        self, rollout: Rollout, hidden_state: HiddenState, actions: Choices, next_timesteps: Timestep
-    ) -> Tensor:
+    def next_value(self, inputs: Inputs, actions: Choices, next_timesteps: Timestep) -> Tensor:
         """Returns the target network's Q* of actions at all successors [T, S]."""
-        q = self._reader.unroll(self.target_value, rollout, hidden_state)
+        q = self._reader.unroll(self.target_value, inputs)
         q = {name: x[1:] for name, x in q.items()}
         return self._evaluate(self.target_value, q, actions, next_timesteps)
 
     def evaluate_batch(
-        self, rollout: Rollout, hidden_state: HiddenState, *, q: Q, q_taken: Tensor, target: Tensor, actions: Choices,
+        self, inputs: Inputs, *, q: Q, q_taken: Tensor, target: Tensor, actions: Choices,
         timesteps: Timestep,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Returns Q* and the weights of the joint actions taken, both [T, S].
 
         Args:
-            rollout: Sequences.
-            hidden_state: Hidden state of Q* before them.
+            inputs: Inputs of Q*.
             q: Q-values of the policy's choices at `timesteps`.
             q_taken: Q_tot of the actions taken.
             target: Targets.
             actions: Actions taken.
             timesteps: Timesteps that are learned from.
         """
-        central = self._reader.unroll(self.value, rollout, hidden_state)
+        central = self._reader.unroll(self.value, inputs)
         central = {name: x[: len(target)] for name, x in central.items()}
         central_q = self._evaluate(self.value, central, actions, timesteps)
         with torch.no_grad():

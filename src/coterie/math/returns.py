@@ -23,8 +23,13 @@ def present_agents(rollout: Rollout) -> Tensor:
     They are those alive. If the last agents of the team were truncated while the episode continues, they are counted
     once more at the next timestep, which shows what they saw last, so that their return can bootstrap from it.
     """
+    return torch.cat([rollout.alive[:1], present_successors(rollout)])
+
+
+def present_successors(rollout: Rollout) -> Tensor:
+    """Returns [T, B, N] bool, `present_agents` of all timesteps but the first."""
     alive = rollout.alive[1:]
-    return torch.cat([rollout.alive[:1], alive | (rollout.truncated & ~alive.any(-1, keepdim=True))])
+    return alive | (rollout.truncated & ~alive.any(-1, keepdim=True))
 
 
 def agent_rewards(rollout: Rollout, membership: Tensor, has_group_reward: bool, common_reward: bool) -> Tensor:
@@ -60,7 +65,7 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     if not centralized or not agents_can_die:
         return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
     all_ended = (rollout.terminated | rollout.truncated).any(-1) & ~rollout.alive[1:].any(-1)
-    terminated = rollout.episode_terminated | (all_ended & ~present_agents(rollout)[1:].any(-1))
+    terminated = rollout.episode_terminated | (all_ended & ~present_successors(rollout).any(-1))
     boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
     shape = rollout.terminated.shape
     return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)

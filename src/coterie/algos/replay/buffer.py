@@ -201,15 +201,16 @@ class SequenceStorage:
         offsets = torch.arange(length + 1, device=self.device).unsqueeze(1) * self.num_envs
         index = (start + offsets) % (self.size * self.num_envs)
 
-        def take(stored: Tensor, index: Tensor) -> Tensor:
-            return stored.flatten(0, 1).index_select(0, index.reshape(-1)).unflatten(0, index.shape)
+        def take(stored: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+            return stored.flatten(0, 1).index_select(0, index).view(*shape, *stored.shape[2:])
 
-        timesteps = tree_map(lambda stored: take(stored, index), self.timesteps)
-        steps = tree_map(lambda stored: take(stored, index[:-1]), self.steps)
+        flat, before = index.flatten(), index[:-1].flatten()
+        timesteps = tree_map(lambda stored: take(stored, flat, index.shape), self.timesteps)
+        steps = tree_map(lambda stored: take(stored, before, (length, len(start))), self.steps)
         if not self.hidden_states:
             return timesteps, steps, {}
         slots = self._slot[index[0] // self.num_envs] * self.num_envs + index[0] % self.num_envs
-        return timesteps, steps, tree_map(lambda stored: take(stored, slots), self.hidden_states)
+        return timesteps, steps, tree_map(lambda stored: take(stored, slots, slots.shape), self.hidden_states)
 
     def mark_starts(self, timestep: int, acted: Tensor) -> None:
         """Marks the sequence starts among new timesteps with `acted` [T, B]."""
