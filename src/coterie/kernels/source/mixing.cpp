@@ -1,13 +1,14 @@
 // The mixing network of QMIX: hypernetworks of the state give the weights with which the agents' Q are mixed.
 //
-//     h1, h2 = relu(s W_h + b_h);  c, v = s W_d + b_d;  Q_tot = elu(Q |h1 W_1 + b_1| + c) |h2 W_2 + b_2| + relu(v) w + b
+//     h1, h2 = relu(s W_h + b_h);  c, v = s W_d + b_d
+//     Q_tot = elu(Q |h1 W_1 + b_1| + c) |h2 W_2 + b_2| + relu(v) w + b
 #include "memory.hpp"
 #include "products.hpp"
 
 namespace coterie {
 
-// Shapes, and offsets. A row of intermediate results holds h1, h2, the argument of elu, relu(v), W1 by agent and w2, each
-// in whole cache lines. The first four are one product with the state, called the base.
+// Shapes, and offsets. A row of intermediate results holds h1, h2, the argument of elu, relu(v), W1 by agent and w2,
+// each in whole cache lines. The first four are one product with the state, called the base.
 template <class T>
 struct Mixing {
   int64_t rows, agents, inputs, hidden, units;
@@ -139,8 +140,8 @@ void mix_forward(const Mixing<T>& m, const T* chosen, const T* state, const T* c
   }
 }
 
-// From the gradient `grad` of Q_tot of a row: those of its intermediate results except h1 and h2, those of the agents' Q,
-// and, added to `d_value`, those of the last layer.
+// From the gradient `grad` of Q_tot of a row: those of its intermediate results except h1 and h2, those of the agents'
+// Q, and, added to `d_value`, those of the last layer.
 template <class T>
 void mix_row_backward(const Mixing<T>& m, const T* value, T grad, const T* q, const T* row, T* d_row, T* d_q,
                       T* d_value) {
