@@ -4,13 +4,12 @@ import importlib
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from coterie.config.samplers import parse_sampler
 from coterie.core.types import Action
-from coterie.envs.worlds.particle import SCENARIOS
+from coterie.envs.worlds.particle import SCENARIOS, step_kernel
 from coterie.envs.worlds.world import WorldEnv
-from coterie.kernels import native, particle
+from coterie.kernels import particle
 
 VARYING = {"speed": {"choices": [0.5, 2.0]}, "damping": {"choices": [0.1, 0.4]}}
 
@@ -53,41 +52,106 @@ def test_each_step_of_each_world_is_that_of_pytorch(scenario, varying, actions, 
         torch.testing.assert_close(found[True], found[False], rtol=1e-4, atol=1e-4)
 
 
+SPREAD = [
+    {"variant": "mpe2", "agents": 4, "landmarks": 2},
+    {"variant": "openai"},
+    {"terminate_on_success": True, "agents": 1, "landmarks": 2},
+    {"curriculum": True, "local_ratio": 0.3},
+    {"num_agent_neighbors": 1, "num_landmark_neighbors": 2},
+]
+
+
+@pytest.mark.parametrize("config", SPREAD)
+@pytest.mark.parametrize("varying", [False, True])
+def test_simple_spread_is_that_of_pytorch_over_episodes_that_end_at_different_times(config, varying, kernels_on):
+    env = make_env("simple_spread", 70, episode_limit=7, **config)
+    if varying:
+        cost = {"collision_cost": {"uniform": [0.0, 2.0]}, "local_ratio": {"uniform": [0.0, 1.0]}}
+        env.set_samplers({name: parse_sampler(value) for name, value in (VARYING | cost).items()})
+    env.reset(1)
+    state = env.state_dict()
+    env.load_state_dict(state | {"age": torch.arange(70) % 7})  # ends at different times from now on
+    generator = torch.Generator().manual_seed(0)
+    resets = 0
+    for _ in range(20):
+        action, state = random_actions(env, generator), env.state_dict()
+        found = {}
+        for on in (False, True):
+            env.load_state_dict(state)
+            with kernels_on(on):
+                step, timestep = env.step(action)
+            found[on] = (vars(step), vars(timestep), env.state_dict())
+        torch.testing.assert_close(found[True], found[False], rtol=1e-4, atol=1e-4)
+        resets += int(timestep.first[:, 0].sum())
+    assert resets > 70
+
+
+def test_a_kernel_starts_the_same_episodes(kernels_on):
+    """Random numbers are drawn by PyTorch in either case."""
+    found = []
+    for on in (False, True):
+        env = make_env("simple_spread", 6, episode_limit=2)
+        env.reset(3)
+        actions = random_actions(env, torch.Generator().manual_seed(0))
+        with kernels_on(on):
+            timesteps = [env.step(actions)[1] for _ in range(9)]
+        found.append([t.obs["agent"] for t in timesteps if t.first.all()])
+    assert len(found[0]) == 3
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("variant", ["mpe2", "openai"])
-def test_both_variants_have_a_kernel(variant, kernels_on, monkeypatch):
+@pytest.mark.parametrize("resetting", [False, True])
+def test_both_variants_have_a_kernel(variant, resetting, kernels_on, monkeypatch):
     calls = []
-    original = native.call
-    monkeypatch.setattr(native, "call", lambda name, *x: calls.append(name) or original(name, *x))
-    env = make_env("simple_spread", 3, variant=variant)
+    original = particle.particle_step
+    monkeypatch.setattr(step_kernel, "particle_step", lambda *x: calls.append(x) or original(*x))
+    env = make_env("simple_spread", 3, variant=variant, episode_limit=2)
     env.reset(0)
+    env.load_state_dict(env.state_dict() | {"age": torch.tensor([0, 1, 1])})
+    actions = random_actions(env, torch.Generator().manual_seed(0))
     with kernels_on(True):
-        env.step(random_actions(env, torch.Generator().manual_seed(0)))
-    assert calls == ["particle_step"]
+        for _ in range(1 + resetting):
+            env.step(actions)
+    assert [x[1].resetting is not None for x in calls] == [False, True][: 1 + resetting]
+
+
+@pytest.mark.parametrize("invalid", [5, -1])
+def test_an_action_that_is_not_a_choice_is_an_error(invalid, kernels_on):
+    env = make_env("simple_spread", 3)
+    env.reset(0)
+    actions = random_actions(env, torch.Generator().manual_seed(0))
+    actions["agent"].discrete[1, 2] = invalid
+    with kernels_on(True), pytest.raises(IndexError, match="not one of the choices"):
+        env.step(actions)
 
 
 def inputs(num_envs):
     """Returns the arguments of the kernel for two colliding movers and a resting body that no one touches."""
     draw = torch.Generator().manual_seed(0)
-    flat = torch.rand(11, num_envs, generator=draw)
+    flat = torch.rand(11, num_envs, generator=draw).T
     coasting, thrust = (torch.rand(2, 2, num_envs, generator=draw) for _ in range(2))
     constants = particle.ParticleConstants(
         movers=2,
         resting=1,
-        messages=1,
+        speech=(1, 1),
+        rows=11,
         pairs=[(0, 1), (0, 2), (1, 2)],
         contact_distance=torch.tensor([[0.9]]),
         inverse_mass=torch.ones(2),
         max_speed=torch.tensor([[1.0], [float("inf")]]),
         numbers=(0.1, 0.75, 0.01, 1000.0, 1e-9),
         velocity_first=False,
+        observations=particle.ObservationMap([0, 1, 3, 3], [0, 2, 1], torch.tensor([1.0, 0.5, 2.0]), None),
     )
-    return constants, flat, coasting, thrust
+    messages, returns = torch.ones(1, num_envs), torch.zeros(num_envs, 2)
+    return constants, particle.StepInputs(flat, coasting.permute(2, 0, 1), returns, thrust=thrust, messages=messages)
 
 
-def run(constants, flat, coasting, thrust):
-    return particle.particle_step(
-        constants, flat, coasting, thrust, messages=torch.ones(1, flat.shape[1]), scale=None, damping=None
-    )
+def run(constants, tensors):
+    """Returns the results with the environments in the last axis."""
+    out = particle.particle_step(constants, tensors)
+    return [out.flat.T, out.distance, out.penetration, out.coasting.permute(1, 2, 0), out.obs.T]
 
 
 def test_the_number_of_threads_does_not_change_a_bit(threads):
@@ -101,28 +165,32 @@ def test_the_number_of_threads_does_not_change_a_bit(threads):
 
 def test_environments_are_independent_and_none_is_possible():
     whole = run(*inputs(700))
-    constants, *tensors = inputs(700)
+    constants, tensors = inputs(700)
     for part in (slice(0, 0), slice(0, 1), slice(300, 700)):
-        found = run(constants, *(x[..., part] for x in tensors))
+        selected = particle.StepInputs(
+            flat=particle.envs_last(tensors.flat[part]),
+            coasting=particle.envs_last(tensors.coasting[part]),
+            returns=particle.envs_last(tensors.returns[part]),
+            thrust=tensors.thrust[..., part].contiguous(),
+            messages=tensors.messages[..., part].contiguous(),
+        )
+        found = run(constants, selected)
         assert all(torch.equal(a, b[..., part]) for a, b in zip(found, whole, strict=True))
 
 
+def test_observations_are_sums_of_rows_of_the_state():
+    flat, *_, obs = run(*inputs(70))
+    assert torch.equal(obs, torch.stack([flat[0], 0.5 * flat[2] + 2 * flat[1], torch.zeros(70)]))
+
+
 def test_a_non_finite_environment_stays_alone():
-    constants, flat, *rest = inputs(5)
-    flat[0, 2] = float("nan")
-    found = run(constants, flat, *rest)
+    constants, tensors = inputs(5)
+    tensors.flat[2, 0] = float("nan")
+    found = run(constants, tensors)
     assert all(x.isfinite().flatten(0, -2).all(0).tolist() == [True, True, False, True, True] for x in found)
 
 
 def test_bodies_at_the_same_position_do_not_push_each_other():
-    constants, flat, *rest = inputs(1)
-    flat[:4], rest[0][:], rest[1][:] = 0.5, 0.0, 0.0
-    assert not run(constants, flat, *rest)[3].any()
-
-
-def test_the_operator_is_registered_completely():
-    constants, *tensors = inputs(6)
-    sizes = [2, 1, 1, 3, 0, 0, 0, 1, 1, 2, 2]
-    optional = (torch.ones(1, 6), None, constants.max_speed, None)
-    arguments = (*tensors, *optional, constants.contact_distance, constants.inverse_mass, sizes, constants.numbers)
-    opcheck(torch.ops.coterie.particle_step.default, arguments)
+    constants, tensors = inputs(1)
+    tensors.flat[:, :4], tensors.coasting[:], tensors.thrust[:] = 0.5, 0.0, 0.0
+    assert not run(constants, tensors)[3].any()

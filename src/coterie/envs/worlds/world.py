@@ -18,6 +18,7 @@ from coterie.core.seeds import generator
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
+from coterie.kernels import switch
 
 State = dict[str, Tensor]
 """The state of a batch of environments: tensors [B, ...] by name."""
@@ -59,6 +60,13 @@ class Outcome:
     metrics: dict[str, Tensor] | Callable[[], dict[str, Tensor]] = field(default_factory=dict)
 
 
+Advanced = tuple[State, Outcome, Observation]
+"""The next state, the outcome of the step, and the observation of the next state."""
+
+FusedStep = Callable[[State, dict[str, Action], Tensor | None, State | None], Advanced | None]
+"""Called with a state, actions by role, where new episodes start [B] bool or None, and their states or None."""
+
+
 class World(ABC):
     """A task as pure functions of state, action and noise. Instances hold constants only.
 
@@ -71,6 +79,8 @@ class World(ABC):
             entry [B] of the state, which the world reads if it is present.
         apply_parameters: function that adapts an initial state to the varying parameters in it, or None if reading the
             entries is enough.
+        fused_step: function that does the work of `step`, of starting new episodes and of `observe` by a kernel, or
+            None. It returns None if there is no kernel for the type or the device.
     """
 
     spec: EnvSpec
@@ -79,6 +89,7 @@ class World(ABC):
     terminate_at_limit: bool = False
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     apply_parameters: Callable[[State], State] | None = None
+    fused_step: FusedStep | None = None
 
     @abstractmethod
     def reset(self, noise: Tensor) -> State:
@@ -180,16 +191,27 @@ class WorldEnv(RandomizableEnv):
             return step, self._timestep(first=self._all_envs)
         resetting = self._final if self._may_reset else None
         noise = self._draw_noise(self.world.step_noise_size) if self.world.step_noise_size else None
-        state, outcome = self.world.step(self._state, action, noise)
+        initial = None if resetting is None else self._initial_state()
+        self._state, outcome, observation = self._advance(action, noise, resetting, initial)
         if resetting is not None:
-            initial = self._initial_state()
-            state = {name: _where(resetting, initial[name], value) for name, value in state.items()}
             self._episode_start = self._episode_start.masked_fill(resetting, self._clock)
             if self._on_host:
                 self._earliest_start = int(self._episode_start.min())
-        self._state = state
         step = self._make_step(outcome, resetting)
-        return step, self._timestep(first=self._no_envs if resetting is None else resetting)
+        return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
+
+    def _advance(
+        self, action: dict[str, Action], noise: Tensor | None, resetting: Tensor | None, initial: State | None
+    ) -> tuple[State, Outcome, Observation | None]:
+        """Steps the world, and starts episodes from `initial` where `resetting` [B]. The kernel observes as well."""
+        if switch.on and self.world.fused_step is not None:
+            fused = self.world.fused_step(self._state, action, resetting, initial)
+            if fused is not None:
+                return fused
+        state, outcome = self.world.step(self._state, action, noise)
+        if resetting is not None and initial is not None:
+            state = {name: _where(resetting, initial[name], value) for name, value in state.items()}
+        return state, outcome, None
 
     def parameters(self) -> dict[str, Parameter]:
         return dict(self.world.parameters)
@@ -284,9 +306,14 @@ class WorldEnv(RandomizableEnv):
             return outcome.metrics
         return {name: value.masked_fill(resetting, 0) for name, value in outcome.metrics.items()}
 
-    def _timestep(self, first: Tensor) -> Timestep:
-        """Returns the current timestep. `first` marks environments whose episode starts with it, [B] bool."""
-        observation = self.world.observe(self._state)
+    def _timestep(self, first: Tensor, observation: Observation | None = None) -> Timestep:
+        """Returns the current timestep.
+
+        Args:
+            first: environments whose episode starts with it, [B] bool.
+            observation: the observation of the current state, if it is known.
+        """
+        observation = self.world.observe(self._state) if observation is None else observation
         alive = self._all_agents if observation.alive is None else observation.alive
         agent_first = self._per_agent(first)
         if self.spec.agents_can_die:

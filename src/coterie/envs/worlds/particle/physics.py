@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.kernels.particle import ParticleConstants, particle_step
+from coterie.kernels.particle import ParticleConstants
 
 Variant = Literal["mpe2", "openai"]
 
@@ -165,18 +165,17 @@ class Physics:
             for b in range(a + 1, len(bodies))
             if bodies[a].collides and bodies[b].collides
         ]
-        self._pairs = list(self.contacts)
-        self._measured_slices: dict[str, tuple[slice, tuple[int, int]]] = {}
+        self.pairs = list(self.contacts)
+        self.measured_slices: dict[str, tuple[slice, tuple[int, int]]] = {}
         for name, (sources, targets) in measured_pairs.items():
-            start = len(self._pairs)
-            self._pairs += [(a, b) for a in sources for b in targets]
-            self._measured_slices[name] = (slice(start, len(self._pairs)), (len(sources), len(targets)))
+            start = len(self.pairs)
+            self.pairs += [(a, b) for a in sources for b in targets]
+            self.measured_slices[name] = (slice(start, len(self.pairs)), (len(sources), len(targets)))
         self._has_speed_limit = any(body.max_speed is not None for body in bodies)
         self._speed_parameters = {
             i: body.speed_parameter for i, body in enumerate(bodies[: self.movers]) if body.speed_parameter
         }
         self._constants: dict[tuple[torch.device, torch.dtype], _Constants] = {}
-        self._kernel_constants: dict[tuple[torch.device, torch.dtype], ParticleConstants] = {}
 
     def constants(self, like: Tensor) -> _Constants:
         """Returns the constants on the device and in the precision of `like`."""
@@ -188,7 +187,7 @@ class Physics:
     def _make_constants(self, like: Tensor) -> _Constants:
         eye = torch.eye(self.layout.size, dtype=torch.float64)
         pos = self.positions(self.layout.split(eye))
-        sources, targets = [a for a, _ in self._pairs], [b for _, b in self._pairs]
+        sources, targets = [a for a, _ in self.pairs], [b for _, b in self.pairs]
         push = torch.zeros(self.movers, len(self.contacts), dtype=torch.float64)
         for column, (a, b) in enumerate(self.contacts):
             push[a, column] = DT * CONTACT_FORCE / self.bodies[a].mass
@@ -197,7 +196,7 @@ class Physics:
         limits = [math.inf if body.max_speed is None else body.max_speed for body in self.bodies[: self.movers]]
         contact_distance = [self.bodies[a].size + self.bodies[b].size for a, b in self.contacts]
         return _Constants(
-            difference=(pos[:, sources] - pos[:, targets]).reshape(2 * len(self._pairs), self.layout.size).to(like),
+            difference=(pos[:, sources] - pos[:, targets]).reshape(2 * len(self.pairs), self.layout.size).to(like),
             contact_distance=torch.tensor(contact_distance, dtype=torch.float64).view(-1, 1).to(like),
             push=push.to(like).expand(2, -1, -1),
             participates=(push != 0).to(like),
@@ -249,42 +248,16 @@ class Physics:
         applied_vel = self.layout.part(flat, "vel") if self.variant == "mpe2" else vel
         return torch.add(self.layout.part(flat, "moving"), applied_vel, alpha=DT), vel
 
-    def fused_step(
-        self,
-        flat: Tensor,
-        coasting_velocity: Tensor,
-        thrust: Tensor,
-        *,
-        messages: Tensor | None,
-        scale: Tensor | None,
-        damping: Tensor | None,
-    ) -> tuple[Tensor, PairDistances, Tensor] | None:
-        """Does the work of `move`, `measure` and `coasting_velocity` in one kernel; arguments as there.
-
-        Returns:
-            The next state [F, B], its distances without offsets, and the next coasting velocity [2, M, B]. None if
-            there is no kernel for the type or the device.
-        """
-        key = (flat.device, flat.dtype)
-        if key not in self._kernel_constants:
-            self._kernel_constants[key] = self._make_kernel_constants(flat)
-        constants = self._kernel_constants[key]
-        found = particle_step(
-            constants, flat, coasting_velocity, thrust, messages=messages, scale=scale, damping=damping
-        )
-        if found is None:
-            return None
-        after, distance, penetration, coasting = found
-        return after, PairDistances(flat[:0], distance, penetration if self.contacts else None), coasting
-
-    def _make_kernel_constants(self, like: Tensor) -> ParticleConstants:
+    def kernel_constants(self, like: Tensor) -> ParticleConstants:
+        """Returns the constants of the kernel that does the work of `move`, `measure` and `coasting_velocity`."""
         constants = self.constants(like)
         inverse_mass = [1 / body.mass for body in self.bodies[: self.movers]]
         return ParticleConstants(
             movers=self.movers,
             resting=len(self.bodies) - self.movers,
-            messages=math.prod(self.layout.shapes["comm"]),
-            pairs=self._pairs,
+            speech=(self.layout.shapes["comm"][0], self.layout.shapes["comm"][1]),
+            rows=self.layout.size,
+            pairs=self.pairs,
             contact_distance=constants.contact_distance,
             inverse_mass=torch.tensor(inverse_mass, dtype=torch.float64).to(like),
             max_speed=constants.max_speed if self._has_speed_limit else None,
@@ -295,7 +268,7 @@ class Physics:
     def measure(self, flat: Tensor) -> PairDistances:
         """Measures offsets and distances of all pairs, and the penetration of contacts."""
         constants = self.constants(flat)
-        offset = torch.mm(constants.difference, flat).view(2, len(self._pairs), flat.shape[1])
+        offset = torch.mm(constants.difference, flat).view(2, len(self.pairs), flat.shape[1])
         x, y = offset.unbind()
         distance = torch.hypot(x, y)
         return PairDistances(
@@ -327,7 +300,7 @@ class Physics:
 
     def distance(self, distances: PairDistances, name: str) -> Tensor:
         """Returns the measured distances of that name: [sources, targets, B]."""
-        pairs, shape = self._measured_slices[name]
+        pairs, shape = self.measured_slices[name]
         return distances.distance[pairs].view(*shape, distances.distance.shape[1])
 
     def touching(self, distances: PairDistances) -> Tensor:

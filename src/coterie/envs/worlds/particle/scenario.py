@@ -104,6 +104,29 @@ class ScenarioOutcome(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """The reward of `simple_spread` as its kernel computes it, see `SimpleSpread`.
+
+    Attributes:
+        pairs: name of the measured distances between all agents, which are the first bodies, and the landmarks.
+        covered: distance below which an agent covers a landmark.
+        shared: every agent receives the sum of all rewards and counts a collision with itself.
+        terminates: the episode ends when all landmarks are covered.
+        ratio: name of the parameter that weighs the agent's own collisions.
+        weight: maps the state to a factor on collisions [B], or None.
+        metrics: maps the number of covered landmarks [B], and of pairs in contact [B], to metrics.
+    """
+
+    pairs: str
+    covered: float
+    shared: bool
+    terminates: bool
+    ratio: str
+    weight: Callable[[State], Tensor | None]
+    metrics: Callable[[Tensor, Tensor], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
 class ScenarioSpec:
     """The static description of a scenario.
 
@@ -124,6 +147,7 @@ class ScenarioSpec:
         walls: for every moving body, the largest distance from the center along each axis, and the fraction of its
             speed that it keeps when it bounces off a wall.
         symmetric: see `EnvSpec`.
+        coverage: the reward, if it is that of `simple_spread`.
     """
 
     name: str
@@ -141,3 +165,4 @@ class ScenarioSpec:
     linear_observations: bool = True
     walls: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     symmetric: bool = False
+    coverage: Coverage | None = None

@@ -16,8 +16,9 @@ from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.drawing.colors import PALETTE
 from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features
 from coterie.envs.worlds.particle.physics import Body, Variant
-from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
+from coterie.envs.worlds.particle.scenario import Coverage, NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.task import DiscOverrides, ParticleConfig, ParticleWorld
+from coterie.envs.worlds.world import State
 
 _STAGE = "0: collisions are free; 1: collisions are penalized"
 COVERED = 0.1
@@ -87,6 +88,15 @@ class SimpleSpread(ParticleWorld):
             optional_parameters={"collision_cost": Parameter(1, 0, 100, "factor on the penalty for collisions")},
             metrics=("coverage", "collisions"),
             linear_observations=config.num_agent_neighbors is None and config.num_landmark_neighbors is None,
+            coverage=Coverage(
+                pairs="cover",
+                covered=COVERED,
+                shared=config.variant == "openai",
+                terminates=config.terminate_on_success,
+                ratio="local_ratio",
+                weight=self._collision_weight,
+                metrics=self._metrics_of_counts,
+            ),
         )
         super().__init__(scenario, config, with_state, config.variant)
 
@@ -110,10 +120,9 @@ class SimpleSpread(ParticleWorld):
         distance, collisions = nearest.sum(0), transition.sum_by_mover(touching)
         if self.config.variant == "openai":
             collisions = collisions + 1  # with itself
-        if "collision_cost" in transition.state:
-            collisions = collisions * transition.state["collision_cost"]
-        if self.config.curriculum:
-            collisions = collisions * (transition.state["curriculum_stage"] >= 1)
+        weight = self._collision_weight(transition.state)
+        if weight is not None:
+            collisions = collisions * weight
         if self.config.variant == "openai":
             reward = -(collisions + distance).sum(0).expand(len(self._agents), -1)
         else:
@@ -121,8 +130,19 @@ class SimpleSpread(ParticleWorld):
         terminated = (nearest < COVERED).all(0) if self.config.terminate_on_success else None
         return ScenarioOutcome(reward, lambda _: self._metrics(nearest, touching), terminated)
 
+    def _collision_weight(self, state: State) -> Tensor | None:
+        """Returns the factor on collisions [B]; None for 1."""
+        cost = state.get("collision_cost")
+        if not self.config.curriculum:
+            return cost
+        counts = (state["curriculum_stage"] >= 1).to(state["flat"].dtype)
+        return counts if cost is None else cost * counts
+
     def _metrics(self, nearest: Tensor, touching: Tensor) -> dict[str, Tensor]:
         return {"coverage": (nearest < COVERED).to(nearest.dtype).mean(0), "collisions": touching.sum(0)}
+
+    def _metrics_of_counts(self, covered: Tensor, touching: Tensor) -> dict[str, Tensor]:
+        return {"coverage": covered / len(self._landmarks), "collisions": touching}
 
     def disc_overrides(self, parts: dict[str, Tensor]) -> DiscOverrides:
         pos = self.physics.positions(parts)[..., 0]

@@ -23,8 +23,8 @@ from coterie.envs.worlds.particle.physics import DT, PairDistances, Physics, Var
 from coterie.envs.worlds.particle.physics_parameters import COMMON_PARAMETERS, scale_positions
 from coterie.envs.worlds.particle.render import draw_scene
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
-from coterie.envs.worlds.world import Observation, Outcome, State, World
-from coterie.kernels import switch
+from coterie.envs.worlds.particle.step_kernel import StepKernel
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
 Actions = Literal["discrete", "continuous"]
 DiscOverrides = Mapping[str, Mapping[str, Any]]
@@ -34,6 +34,8 @@ SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
 """Directions of moves 1 to 4 by variant: the first two along x, the others along y."""
 
 _MOVES = 5
+_FUSED = frozenset(["flat", "coasting_velocity", "returns"])
+"""Entries of the state that the kernel computes."""
 
 
 class ParticleConfig(BaseModel):
@@ -97,6 +99,15 @@ class ParticleWorld(World):
         self.reset_noise_size, self.step_noise_size = noise.used, scenario.step_noise_size
         self._state_indices = self._make_state_indices() if with_state else {}
         self.spec = self._make_spec(config.episode_limit)
+        if scenario.walls is None and scenario.events is None:
+            self.fused_step = self._fused_step
+        self._kernel = StepKernel(
+            scenario,
+            self.physics,
+            tables=self._action_tables,
+            decoder=self._decode_actions,
+            observation_map=self._observation_map,
+        )
         self._sizes = [(role.name, role.n, math.prod(role.observation_space.shape or ())) for role in self.spec.roles]
 
     # ---------------------------------------------------------------------------------------- defined by scenarios
@@ -160,17 +171,43 @@ class ParticleWorld(World):
             Outcome(reward=reward, terminated=outcome.terminated, metrics=lambda: outcome.metrics(returns.T)),
         )
 
+    def _fused_step(
+        self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
+    ) -> Advanced | None:
+        """Does the work of `step`, of starting episodes, and of `observe` by the kernel; see `World.fused_step`."""
+        out = self._kernel(state, action, resetting, initial)
+        if out is None:
+            return None
+        if out.reward is None or out.returns is None:
+            assert out.distance is not None
+            distances = PairDistances(out.flat[:0], out.distance, out.penetration if self.physics.contacts else None)
+            own = self.outcome(Transition(out.flat.T, distances, state, self.physics))
+            reward, terminated = own.reward.T, own.terminated
+            returns = state["returns"] + reward
+            returns = returns if resetting is None else returns.masked_fill(resetting.unsqueeze(-1), 0)
+        else:
+            own, reward, returns, terminated = None, out.reward, out.returns, out.terminated
+
+        def metrics() -> dict[str, Tensor]:
+            if own is not None:
+                return own.metrics(returns.T)
+            assert self.scenario.coverage is not None
+            assert out.counts is not None
+            return self.scenario.coverage.metrics(*out.counts)
+
+        after = {**state, "flat": out.flat, "coasting_velocity": out.coasting, "returns": returns}
+        if resetting is not None and initial is not None:
+            for name in after.keys() - _FUSED:
+                after[name] = torch.where(resetting, initial[name], after[name])
+        observation = self.observe(after) if out.obs is None else self._observation(out.obs, out.flat)
+        return after, Outcome(reward, terminated=terminated, metrics=metrics), observation
+
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None
     ) -> tuple[Tensor, PairDistances, Tensor]:
         """Returns the next state [F, B], its distances, and its velocity after damping and contact [2, M, B]."""
         thrust, comm = self._decode_actions(action, flat)
         scale, damping = self.physics.scale(state), state.get("damping")
-        if switch.on and self.scenario.walls is None and self.scenario.events is None:
-            messages = comm[0] if comm else None
-            fused = self.physics.fused_step(flat, coasting, thrust, messages=messages, scale=scale, damping=damping)
-            if fused is not None:
-                return fused
         moving, vel = self.physics.move(flat, coasting, thrust, scale)
         if self.scenario.walls is not None:
             moving, vel = self._bounce_off_walls(moving, vel)
@@ -184,25 +221,33 @@ class ParticleWorld(World):
 
     def observe(self, state: State) -> Observation:
         flat = state["flat"]
-        states = {
+        if not self.scenario.linear_observations:
+            parts = self.physics.layout.split(flat.T.contiguous())
+            obs = self.role_observations(parts, self.physics.positions(parts))
+            return Observation(
+                {role.name: obs[role.name].permute(2, 0, 1) for role in self._roles}, state=self._states(flat)
+            )
+        weight, bias = self._constant("observation", flat, self._observation_map)
+        return self._observation(torch.mm(flat, weight) if bias is None else torch.addmm(bias, flat, weight), flat)
+
+    def _observation(self, features: Tensor, flat: Tensor) -> Observation:
+        """Returns the observation from the numbers that all agents observe [B, D], and the state [B, F]."""
+        num_envs = len(flat)
+        if len(self._sizes) == 1:
+            ((name, n, size),) = self._sizes
+            return Observation({name: features.view(num_envs, n, size)}, state=self._states(flat))
+        blocks = features.split([n * size for _, n, size in self._sizes], dim=1)
+        obs = {name: block.view(num_envs, n, size) for (name, n, size), block in zip(self._sizes, blocks, strict=True)}
+        return Observation(obs, state=self._states(flat))
+
+    def _states(self, flat: Tensor) -> dict[str, Tensor]:
+        """Returns the states by name [B, S] of the flat state [B, F]."""
+        return {
             name: flat
             if indices is None
             else flat[:, self._constant(f"state {name}", flat, lambda like, indices=indices: indices.to(like.device))]
             for name, indices in self._state_indices.items()
         }
-        if not self.scenario.linear_observations:
-            parts = self.physics.layout.split(flat.T.contiguous())
-            obs = self.role_observations(parts, self.physics.positions(parts))
-            return Observation({role.name: obs[role.name].permute(2, 0, 1) for role in self._roles}, state=states)
-        weight, bias = self._constant("observation", flat, self._observation_map)
-        features = torch.mm(flat, weight) if bias is None else torch.addmm(bias, flat, weight)
-        num_envs = len(flat)
-        if len(self._sizes) == 1:
-            ((name, n, size),) = self._sizes
-            return Observation({name: features.view(num_envs, n, size)}, state=states)
-        blocks = features.split([n * size for _, n, size in self._sizes], dim=1)
-        obs = {name: block.view(num_envs, n, size) for (name, n, size), block in zip(self._sizes, blocks, strict=True)}
-        return Observation(obs, state=states)
 
     def render(self, state: State, size: int) -> np.ndarray:
         return draw_scene(self.scene(state), size, zoom_to_fit=self._zoom_to_fit)
