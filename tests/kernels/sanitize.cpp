@@ -1,6 +1,7 @@
 // Calls every kernel on odd shapes with buffers of exactly the right size, for the address and undefined-behavior
 // sanitizers: `.ci/sanitize-kernels`. Results are checked in Python; here only that no access is out of bounds.
 #include <cmath>
+#include <cstdlib>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -30,8 +31,7 @@
   void coterie_qmix_forward_##S(const int64_t*, const T*, const T*, const T* const*, T*, T*, int);                     \
   void coterie_qmix_backward_##S(const int64_t*, const T*, const T*, const T*, const T*, const T* const*, T* const*,   \
                                  int);                                                                                 \
-  void coterie_particle_step_##S(const int64_t*, const double*, const T*, const T*, const T*, const T*, const T*,      \
-                                 const T*, const T*, const T*, const T*, T*, T*, T*, T*, int);                         \
+  void coterie_particle_step_##S(const int64_t*, const double*, void* const*, int);                                    \
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -146,17 +146,35 @@ struct Blocks {
     const double adam[] = {0.01, 0.9, 0.999, 1e-8, 0.1, 0.5, 1};                                                       \
     Block<T> p(rows), g(rows), average(rows), square(rows, 0);                                                         \
     coterie_adam_##S(n.data(), adam, p, g, average, square, out, threads);                                             \
-    const std::vector<int64_t> world{rows, 2, 1, 1, 3, 3, 1, 1, 0, 0, 1, 1, 2, 2};                                     \
-    const double physics[] = {0.1, 0.75, 0.01, 1000, 1e-9};                                                            \
-    Block<T> flat(12 * rows), v(4 * rows), thrust(4 * rows), after(12 * rows), distance(3 * rows), depth(rows);        \
-    Block<T> next(4 * rows), scale(2 * rows), speed(2), damping(rows), contact(1), mass(2);                            \
-    coterie_particle_step_##S(world.data(), physics, flat, v, thrust, a, scale, speed, damping, contact, mass, after,  \
-                              distance, depth, next, threads);                                                         \
+  }                                                                                                                    \
+  void check_particles_##S(int64_t envs, int kind, int threads) {                                                      \
+    std::vector<int64_t> world{envs, 2, 1, 2, 1, 3, 3, 1, 0, 20, 2, 1, 1, kind == 1, 1, 2,                             \
+                               0, 0, 1, 1, 2, 2, 1, 1, 5, 2, 0, -1, -1, 10, 0, -1, 0, 0, 1, 0, 0, 1};                  \
+    world.insert(world.end(), 19, 3);                                                                                  \
+    world.insert(world.end(), {0, 2, 9});                                                                              \
+    const double physics[] = {0.1, 0.75, 0.01, 1000, 1e-9, 0.1};                                                       \
+    Block<T> flat(13 * envs), v(4 * envs), returns(2 * envs), thrust(4 * envs), messages(2 * envs), table(14);         \
+    Block<T> scale(2 * envs), speed(2), damping(envs), contact(1), mass(2), weight(3), bias(20), initial(13 * envs);   \
+    Block<T> ratio(envs), cost(envs), after(13 * envs), next(4 * envs), total(2 * envs), distance(3 * envs);           \
+    Block<T> depth(envs), obs(20 * envs), reward(2 * envs), counts(2 * envs);                                          \
+    std::unique_ptr<int64_t[]> choice(new int64_t[size_t(envs)]());                                                    \
+    const auto resetting = flags(envs), ended = flags(envs);                                                           \
+    int64_t invalid = -1;                                                                                              \
+    T *const none = nullptr, *const moves = kind == 2 ? thrust : none, *const said = kind == 2 ? messages : none;      \
+    void* const data[] = {flat, v, returns, moves, said, table, kind == 2 ? scale : none, kind == 2 ? speed : none,    \
+                          kind == 2 ? damping : none, contact, mass, weight, kind == 1 ? bias : none,                  \
+                          kind == 1 ? resetting.get() : nullptr, initial, ratio, kind == 1 ? cost : none,              \
+                          after, next, total, kind == 1 ? none : distance, kind == 1 ? none : depth, obs,              \
+                          kind == 1 ? reward : none, counts, kind == 1 ? ended.get() : nullptr, &invalid,              \
+                          choice.get(), choice.get()};                                                                 \
+    coterie_particle_step_##S(world.data(), physics, data, threads);                                                   \
+    if (invalid != 0) std::exit(1);                                                                                    \
   }                                                                                                                    \
   void check_##S() {                                                                                                   \
     for (int threads : {1, 2})                                                                                         \
       for (int64_t rows : {0, 1, 5, 48, 49, 700}) {                                                                    \
         check_rest_##S(rows, threads);                                                                                 \
+        for (int kind : {0, 1, 2}) check_particles_##S(rows, kind, threads);                                           \
         for (int64_t sets : {1, 2})                                                                                    \
           for (int64_t normed : {0, 1}) {                                                                              \
             check_mlp_##S(sets, rows, {3, 65, 17, 5}, 2, 0, normed, threads);                                          \

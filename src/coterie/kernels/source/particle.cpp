@@ -87,7 +87,8 @@ template <class T>
 class Stepper {
  public:
   Stepper(const Sizes& w, const Constants<T>& k, const Data<T>& d)
-      : w_(w), k_(k), d_(d), memory_((w.rows() + 3 * w.movers + w.pairs + kWorking) * kEnvs), block_(w.columns * kWidth<T>) {
+      : w_(w), k_(k), d_(d), memory_((w.rows() + 3 * w.movers + w.pairs + kWorking) * kEnvs),
+        block_(w.columns * kWidth<T>) {
     state_ = memory_, coasting_ = state_ + w.rows() * kEnvs, distance_ = coasting_ + 2 * w.movers * kEnvs;
     touching_ = distance_ + w.pairs * kEnvs, working_ = touching_ + w.movers * kEnvs;
     std::memset(memory_.get(), 0, size_t(working_ + kWorking * kEnvs - state_) * sizeof(T));
@@ -121,7 +122,8 @@ class Stepper {
     for (int64_t r = 0; r < w_.rows() + 2 * w_.movers; r++) {
       const bool moves = r >= w_.rows();
       const int64_t place = (moves ? r - w_.rows() : r) * w_.envs + from_;
-      const T *from = (moves ? d_.coasting : d_.flat) + place + kEnvs, *to = (moves ? d_.next_coasting : d_.after) + place;
+      const T *from = (moves ? d_.coasting : d_.flat) + place + kEnvs;
+      const T* to = (moves ? d_.next_coasting : d_.after) + place;
       for (int64_t b = 0; b < kEnvs; b += line) __builtin_prefetch(from + b), __builtin_prefetch(to + b, 1);
     }
   }
@@ -237,7 +239,8 @@ class Stepper {
     for (int64_t b = 0; b < count_; b++) {
       const T scaled = depth[b] * k_.inverse_margin;
       if (scaled < T(-100)) continue;  // softplus is 0 in single precision, and less than 1e-43 in double
-      push(a, c, b, k_.force_margin * softplus(scaled) / (distance[b] < k_.min_distance ? k_.min_distance : distance[b]));
+      const T apart = distance[b] < k_.min_distance ? k_.min_distance : distance[b];
+      push(a, c, b, k_.force_margin * softplus(scaled) / apart);
     }
   }
 
@@ -355,9 +358,12 @@ struct Reader {
 };
 
 inline Sizes read_sizes(const int64_t* n) {
-  Sizes w{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], n[12], n[13], n[14], {}, {}, {}, {}, {}};
-  Reader reader{n + 16};
-  w.roles.count = n[15];
+  Sizes w{};
+  for (int64_t* number : {&w.envs, &w.movers, &w.resting, &w.symbols, &w.speakers, &w.rest, &w.pairs, &w.contacts,
+                          &w.velocity_first, &w.columns, &w.agents, &w.landmarks, &w.cover, &w.shared, &w.ends})
+    *number = *n++;
+  w.roles.count = *n++;
+  Reader reader{n};
   w.first = reader.take(w.pairs), w.second = reader.take(w.pairs);
   for (const int64_t** field : {&w.roles.agents, &w.roles.choices, &w.roles.move, &w.roles.speech})
     *field = reader.take(w.roles.count);

@@ -148,7 +148,7 @@ class Physics:
         self.bodies = tuple(bodies)
         self.movers = sum(body.moves for body in bodies)
         assert all(body.moves for body in bodies[: self.movers]), "moving bodies come first"
-        self.variant = variant
+        self.variant: Variant = variant
         resting = len(bodies) - self.movers
         self.layout = StateLayout(
             {

@@ -16,10 +16,10 @@ from coterie.config.schema import Choice
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import Action, Timestep
 from coterie.envs.worlds.particle import tag_scripts
+from coterie.envs.worlds.particle.actions import SIGNS
 from coterie.envs.worlds.particle.assignment import assign
 from coterie.envs.worlds.particle.ball_script import push_ball
 from coterie.envs.worlds.particle.physics import DAMPING, DT, Variant
-from coterie.envs.worlds.particle.task import SIGNS
 
 # Steps over which the result of a move is extrapolated. In mpe2, thrust changes the position one step later.
 _LOOKAHEAD = {"openai": 2, "mpe2": 3}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.envs.worlds.particle.actions import SIGNS
 from coterie.envs.worlds.particle.physics import DAMPING, DT, Variant
 from coterie.envs.worlds.particle.tag import SimpleTagConfig, boundary_penalty
-from coterie.envs.worlds.particle.task import SIGNS
 
 _PURSUER_SPEED, _PURSUER_THRUST, _PREY_SPEED, _PREY_THRUST = 1.0, 3.0, 1.3, 4.0
 _CONTACT_DISTANCE = 0.125  # between pursuer and prey

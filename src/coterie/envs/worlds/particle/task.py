@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +19,17 @@ from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.drawing.colors import PALETTE
 from coterie.envs.worlds.drawing.scene import Disc, Message, Scene
-from coterie.envs.worlds.particle.physics import DT, PairDistances, Physics, Variant
+from coterie.envs.worlds.particle.actions import MOVES, Actions, action_names, action_tables
+from coterie.envs.worlds.particle.physics import PairDistances, Physics, Variant
 from coterie.envs.worlds.particle.physics_parameters import COMMON_PARAMETERS, scale_positions
 from coterie.envs.worlds.particle.render import draw_scene
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.step_kernel import StepKernel
 from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
-Actions = Literal["discrete", "continuous"]
 DiscOverrides = Mapping[str, Mapping[str, Any]]
 """Fields of `Disc` that differ from the body's, by name of the body."""
 
-SIGNS = {"mpe2": (-1, 1, -1, 1), "openai": (1, -1, 1, -1)}
-"""Directions of moves 1 to 4 by variant: the first two along x, the others along y."""
-
-_MOVES = 5
 _FUSED = frozenset(["flat", "coasting_velocity", "returns"])
 """Entries of the state that the kernel computes."""
 
@@ -79,7 +75,7 @@ class ParticleWorld(World):
             self.with_parts, self.physics.layout, state, scenario.position_parts
         )
         self._zoom_to_fit = config.dynamic_rescaling
-        self._continuous = config.actions == "continuous"
+        self._actions: Actions = config.actions
         self._roles = tuple(scenario.roles)
         symbols = max((role.symbols for role in scenario.roles), default=0)
         speakers = sum(len(role.bodies) for role in scenario.roles if role.symbols)
@@ -294,7 +290,7 @@ class ParticleWorld(World):
                 # Map [-1, 1] to the bounds of all continuous spaces, 0 and 1.
                 numbers = ((role_action.continuous.to(like.dtype).clamp(-1, 1) + 1) * 0.5).permute(2, 1, 0)
                 if move is not None:
-                    thrust.append(torch.tensordot(move, numbers[:_MOVES], dims=1))
+                    thrust.append(torch.tensordot(move, numbers[:MOVES], dims=1))
                 if speech is not None:
                     messages.append(numbers[-role.symbols :])
         moved = thrust[0] if len(thrust) == 1 else torch.cat(thrust, dim=1) if thrust else like.new_zeros(2, 0, 1)
@@ -310,22 +306,9 @@ class ParticleWorld(World):
         return inside, torch.where((moving != inside) & (moving * vel > 0), -bounce * vel, vel)
 
     def _action_tables(self, role: Role, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Returns the change of velocity [2, A] and the one-hot symbol [C, A] of every choice, move + 5 * symbol."""
+        """Returns the change of velocity [2, A] and the one-hot symbol [C, A] of every choice."""
         body = self.scenario.bodies[role.bodies[0]]
-        symbols = max(role.symbols, 1)
-        continuous = self._continuous
-        move = speech = None
-        if body.moves:
-            signs = SIGNS[self.physics.variant]
-            move = torch.zeros(2, _MOVES, dtype=torch.float64)
-            move[0, 1:3] = torch.tensor(signs[:2]) * (-1 if role.mirrored else 1)
-            move[1, 3:5] = torch.tensor(signs[2:])
-            move = (move * (body.thrust * DT / body.mass)).repeat(1, 1 if continuous else symbols).to(like)
-        if role.symbols and not continuous:
-            speech = torch.eye(role.symbols).repeat_interleave(_MOVES if body.moves else 1, dim=1).to(like)
-        elif role.symbols:
-            speech = torch.eye(role.symbols).to(like)
-        return move, speech
+        return action_tables(role, body, self.physics.variant, self._actions, like=like)
 
     # ---------------------------------------------------------------------------------------- constants and specs
 
@@ -364,8 +347,8 @@ class ParticleWorld(World):
         obs = self.role_observations(parts, self.physics.positions(parts))
         roles = []
         for role in self._roles:
-            moves = _MOVES if self._moves[role.name] else 0
-            if self._continuous:
+            moves = MOVES if self._moves[role.name] else 0
+            if self._actions == "continuous":
                 action_space = spaces.Box(0.0, 1.0, (moves + role.symbols,))
             else:
                 action_space = spaces.Discrete(max(moves, 1) * max(role.symbols, 1))
@@ -376,7 +359,7 @@ class ParticleWorld(World):
                     agents=tuple(self.scenario.bodies[i].name for i in role.bodies),
                     observation_space=spaces.Box(-np.inf, np.inf, (obs[role.name].shape[1],), np.float32),
                     action_space=action_space,
-                    **self._action_names(moves, role),
+                    **action_names(role, moves, self.physics.variant, self._actions),
                 )
             )
         state_sizes = {
@@ -390,18 +373,6 @@ class ParticleWorld(World):
             episode_limit=episode_limit,
             symmetric=self.scenario.symmetric,
         )
-
-    def _action_names(self, moves: int, role: Role) -> dict[str, Any]:
-        """Returns the names of the choices, or of the continuous components, of a role's actions."""
-        signs = SIGNS[self.physics.variant]
-        signs = (-signs[0], -signs[1], *signs[2:]) if role.mirrored else signs
-        sides = [("left", "right")[signs[0] > 0], ("left", "right")[signs[1] > 0]]
-        steps = ["stay", *sides, ("down", "up")[signs[2] > 0], ("down", "up")[signs[3] > 0]][:moves]
-        symbols = [f"say {chr(ord('A') + i)}" for i in range(role.symbols)]
-        if self._continuous:
-            return {"number_names": (*steps, *symbols)}
-        both = [f"{step}, {symbol}" for symbol in symbols for step in steps]
-        return {"choice_names": (tuple(both or steps or symbols or ["stay"]),)}
 
 
 def _flatten(part: Tensor) -> Tensor:
