@@ -258,6 +258,10 @@ class CentralEncoder(nn.Module):
 
 def slice_agents(block: Block, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor | None, HiddenState]:
     """Returns the block's part of `first` [.., N] and of a hidden state by name [M, N, H]."""
+    if first is None and not hidden_state:
+        return None, hidden_state
+    if block.n == (next(iter(hidden_state.values())).shape[1] if first is None else first.shape[-1]):
+        return first, hidden_state  # the team's only block
     agents = slice(block.start, block.stop)
     return (
         None if first is None else first[..., agents],

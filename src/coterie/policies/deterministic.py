@@ -95,7 +95,7 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
             block_noise = None if mode == "greedy" else noise[block.name]
             discrete = continuous = None
             if spec.choices:
-                logits = params[..., : spec.mask_size]
+                logits = params[..., : spec.mask_size] if spec.continuous else params
                 logits = torch.zeros_like(logits) if explores and self.uniform else logits
                 discrete = _sample_choices(spec, logits, block.join_masks(timestep.action_mask), block_noise)
             if spec.continuous:
@@ -184,6 +184,10 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
 
 def _sample_choices(spec: ActionSpec, logits: Tensor, mask: Tensor | None, noise: Tensor | None) -> Tensor:
     """Choices of every component [.., K], the most likely ones without noise."""
+    if len(spec.choices) == 1:
+        return exploration.sample_choice(
+            logits, mask, None if noise is None else noise[..., : spec.mask_size]
+        ).unsqueeze(-1)
     chosen, start = [], 0
     for choices in spec.choices:
         part = slice(start, start + choices)

@@ -65,7 +65,7 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         q, next_state = self._forward(timestep, hidden_state)
         actions = {}
         for block in self.blocks:
-            block_noise = None if mode == "greedy" else noise[:, block.start : block.stop]
+            block_noise = None if mode == "greedy" else self._noise_of(block, noise)
             mask = block.join_masks(timestep.action_mask)
             actions.update(block.split_by_role(self._choose(block, q[block.name], mask, block_noise)))
         if self.reads_last_action:
@@ -91,6 +91,10 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
             last = hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0)
             extra = self._by_block(unpad_by_role(self.team, last))
         return self.net(self.normalize(timestep.obs), timestep.first, _network_state(hidden_state), extra)
+
+    def _noise_of(self, block: Block, noise: Tensor) -> Tensor:
+        """The block's part of the noise [B, N, 1 + A]."""
+        return noise if len(self.blocks) == 1 else noise[:, block.start : block.stop]
 
     def _choose(self, block: Block, q: Tensor, mask: Tensor | None, noise: Tensor | None) -> Action:
         """Greedy choices [B, n, K], or uniform ones where an agent explores."""

@@ -62,25 +62,6 @@ inline T least(T x, T y) {
   return x < y || x != x ? x : y;
 }
 
-// A transposed matrix [W, W] of vectors by perfect shuffles of its halves.
-template <class T>
-inline void transpose(Vec<T>* x) {
-  constexpr int W = kWidth<T>;
-  typename Lanes<T>::I low, high;
-  for (int i = 0; i < W; i++) low[i] = (i % 2) * W + i / 2, high[i] = low[i] + W / 2;
-  Vec<T> y[W];
-#pragma GCC unroll 4
-  for (int width = 1; width < W; width *= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < W / 2; i++) {
-      y[2 * i] = __builtin_shuffle(x[i], x[i + W / 2], low);
-      y[2 * i + 1] = __builtin_shuffle(x[i], x[i + W / 2], high);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; i++) x[i] = y[i];
-  }
-}
-
 // Advances some environments at a time in memory of its own, whose rows have kEnvs numbers: the state, the velocity
 // after damping and contact, the distances, the number of contacts of each moving body, and working memory.
 template <class T>

@@ -121,4 +121,29 @@ inline Vec<T> tanh(Vec<T> x) {
   return fill<T>(2) / (fill<T>(1) + exp<T>(x * fill<T>(-2))) - fill<T>(1);
 }
 
+// Transposes a matrix [W, W] of W vectors.
+template <class T>
+inline void transpose(Vec<T>* x) {
+  constexpr int W = kWidth<T>;
+  Vec<T> y[W];
+#if defined(__clang__)
+  for (int i = 0; i < W; i++)
+    for (int j = 0; j < W; j++) y[i][j] = x[j][i];
+  for (int i = 0; i < W; i++) x[i] = y[i];
+#else  // log2(W) perfect shuffles of the two halves of the rows
+  typename Lanes<T>::I low, high;
+  for (int i = 0; i < W; i++) low[i] = (i % 2) * W + i / 2, high[i] = low[i] + W / 2;
+#pragma GCC unroll 4
+  for (int width = 1; width < W; width *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < W / 2; i++) {
+      y[2 * i] = __builtin_shuffle(x[i], x[i + W / 2], low);
+      y[2 * i + 1] = __builtin_shuffle(x[i], x[i + W / 2], high);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++) x[i] = y[i];
+  }
+#endif
+}
+
 }  // namespace coterie
