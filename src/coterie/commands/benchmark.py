@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import build
-from coterie.commands.environment import make_environment, select_device
+from coterie.commands.environment import make_environment
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
@@ -22,7 +23,6 @@ from coterie.core.threads import measured_threads
 from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
-from coterie.kernels import switch
 from coterie.policies.base import RandomPolicy
 from coterie.runs.folder import describe
 from coterie.training.rollout_builder import concatenate_rollouts
@@ -42,7 +42,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     """Trains for about `seconds` without a run folder and returns plain numbers and strings.
 
     Returns:
-        env, algo, num_envs, rollout_length, threads, device, kernels: the configuration.
+        env, algo, num_envs, rollout_length, threads, device, kernels, precision: the configuration.
         steps_per_s: Environment steps per second of the whole loop.
         steps_per_s_quiet: The same by the lower quartile of the rounds' times, which other processes disturb less.
         agent_steps_per_s: steps_per_s times the number of agents.
@@ -55,7 +55,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     config = resolved.config
     threads = measured_threads(config.threads)
     configure_process(threads)
-    kernels = switch.configure(config.kernels, str(select_device(config.device)))
+    kernels = configure_arithmetic(config)
     with closing(build(config)) as components:
         env = components.collector.env
         loop = TrainingLoop(components)
@@ -73,6 +73,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         "threads": threads,
         "device": str(env.device),
         "kernels": kernels.describe(),
+        "precision": config.precision,
         "steps_per_s": mean,
         "steps_per_s_quiet": quiet,
         "agent_steps_per_s": mean * env.spec.n,
@@ -103,7 +104,7 @@ class TrainingLoop:
         for _ in range(self._max_rollout_length // self.chunk_length):
             started = time.perf_counter()
             rollouts, env_steps = self.collector.advance(self.chunk_length)
-            steps += int(env_steps)  # waits for the device
+            steps += env_steps
             self.collect_s += time.perf_counter() - started
             for name, algorithm in self.algorithms.items():
                 pending[name].append(rollouts[name])

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import build
-from coterie.commands.environment import select_device
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
 from coterie.config.schema import RunConfig
@@ -82,7 +82,7 @@ def train(resolved: Resolved) -> TrainingResult:
     config = resolved.config
     threads = measured_threads(config.threads)
     configure_process(threads)
-    kernels = switch.configure(config.kernels, str(select_device(config.device)))
+    kernels = configure_arithmetic(config)
     components = build(config)
     now = datetime.now().astimezone()
     with contextlib.closing(components):
@@ -151,7 +151,7 @@ def _resume_threads(folder: RunFolder, config: RunConfig) -> tuple[int, list[str
 def _resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice, list[str]]:
     """Turns the kernels on or off as when the run started, if possible; returns the choice and a note if it differs."""
     before = folder.read_manifest().get("kernels", "off") == "on"
-    choice = switch.configure(config.kernels, str(select_device(config.device)), before=before)
+    choice = configure_arithmetic(config, before)
     if choice.on == before:
         return choice, []
     words = ("on", "off") if before else ("off", "on")

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
+from coterie.core.precision import Setting as Precision
 from coterie.kernels.switch import Setting as KernelsSetting
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -236,6 +237,10 @@ class RunConfig(Model):
     kernels: KernelsSetting = "auto"
     """Fused C++ kernels on the CPU: on, off, or auto, which uses them if they can be compiled. Their results
     differ from those of PyTorch in the last bits.
+    """
+    precision: Precision = "float32"
+    """Type in which linear, convolutional and recurrent layers multiply: float32 or bfloat16. Everything else, losses
+    and parameters included, is float32.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

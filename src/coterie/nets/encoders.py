@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from coterie.core import precision
 from coterie.core.specs import RoleSpec
 from coterie.core.tree import Tree
 from coterie.nets.initialization import GAINS, orthogonal
@@ -79,7 +80,10 @@ class CNN(nn.Module):
         else:
             x = x.permute(0, 3, 1, 2)
         for weight, bias, (_, _, stride) in zip(self.weights, self.biases, self.layers, strict=True):
-            x = nn.functional.conv2d(x, weight, bias, stride, groups=groups).relu()
+            if precision.reduced:
+                x = precision.in_bfloat16(nn.functional.conv2d, x, weight, bias, stride=stride, groups=groups).relu()
+            else:
+                x = nn.functional.conv2d(x, weight, bias, stride, groups=groups).relu()
         if self.sets is None:
             return x.flatten(1)
         return x.unflatten(1, (groups, -1)).flatten(2).transpose(0, 1)

@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from coterie.core import precision
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.kernels import switch
@@ -89,6 +90,8 @@ class Linear(nn.Module):
             return out
         columns, single_set = self.weight.shape[-1], self.weight.ndim == 2
         product = torch.addmm if single_set else torch.baddbmm
+        if precision.reduced:
+            return precision.in_bfloat16(product, self.bias, x, self.weight)
         if columns > _FEW_COLUMNS or x.shape[-2] < _MANY_ROWS or x.is_cuda or (single_set and columns == 1):
             return product(self.bias, x, self.weight)
         padding = (0, _PADDED_COLUMNS - columns)

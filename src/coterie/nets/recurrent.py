@@ -14,6 +14,7 @@ from itertools import repeat
 import torch
 from torch import Tensor, nn
 
+from coterie.core import precision
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState
 from coterie.kernels import recurrent as kernels
@@ -92,8 +93,13 @@ class _RecurrentLayer(nn.Module):
     def _gate_inputs(self, x: Tensor) -> Tensor:
         """Contribution of the inputs to the gates of every timestep [T, .., M, gates H]."""
         if self.weight.ndim == 2:
-            return torch.addmm(self.bias, x.flatten(0, -2), self.input_weight).unflatten(0, x.shape[:-1])
-        return x @ self.input_weight + self.bias
+            inputs = (self.bias, x.flatten(0, -2), self.input_weight)
+            out = precision.in_bfloat16(torch.addmm, *inputs) if precision.reduced else torch.addmm(*inputs)
+            return out.unflatten(0, x.shape[:-1])
+        product = (
+            precision.in_bfloat16(torch.matmul, x, self.input_weight) if precision.reduced else x @ self.input_weight
+        )
+        return product + self.bias
 
 
 class GRU(_RecurrentLayer):
@@ -112,7 +118,7 @@ class GRU(_RecurrentLayer):
             if fused is not None:
                 return fused, {"h": fused[-1]}
         single_set = self.weight.ndim == 2 and not vmapped.get()
-        if len(x) == 1 and single_set and not torch.is_grad_enabled():
+        if len(x) == 1 and single_set and not torch.is_grad_enabled() and not precision.reduced:
             return self._step(x[0], first[0], hidden_state["h"])
         keep = (~first).unsqueeze(-1).to(x.dtype)
         inputs = (self._gate_inputs(x), keep, hidden_state["h"], self.weight, self.recurrent_bias)
