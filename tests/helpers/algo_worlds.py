@@ -88,13 +88,13 @@ class Everything(World):
         )
 
     def reset(self, noise):
-        return {"x": noise, "alive": torch.ones(len(noise), 3, dtype=torch.bool)}
+        return {"x": noise, "alive": torch.ones(len(noise), 3, dtype=torch.bool, device=noise.device)}
 
     def step(self, state, action, noise):
         dies = (noise < 0.1) & state["alive"]
         x = (state["x"] + 0.1).fmod(1.0)
         alive = state["alive"] & ~dies
-        total = torch.zeros(len(x), 3)
+        total = torch.zeros(len(x), 3, device=x.device)
         for at, role in ((slice(0, 2), "guard"), (slice(2, 3), "scout")):
             act = action[role]
             if act.discrete is not None:
@@ -108,11 +108,13 @@ class Everything(World):
 
     def observe(self, state):
         x, alive = state["x"], state["alive"]
-        visible = torch.where(alive[..., None], x.unsqueeze(1) + torch.arange(3.0)[:, None], self._dead)
+        visible = torch.where(
+            alive[..., None], x.unsqueeze(1) + torch.arange(3.0, device=x.device)[:, None], self._dead
+        )
         masks = {}
         for at, role in ((slice(0, 2), self.spec.roles[0]), (slice(2, 3), self.spec.roles[1])):
             if role.action.choices:
-                mask = torch.ones(len(x), role.n, role.action.mask_size, dtype=torch.bool)
+                mask = torch.ones(len(x), role.n, role.action.mask_size, dtype=torch.bool, device=x.device)
                 mask[..., 0] = (x[:, :1] > 0.3) | ~alive[:, at]
                 masks[role.name] = mask
         obs = {"guard": visible[:, :2], "scout": visible[:, 2:, : self._width]}
@@ -122,8 +124,8 @@ class Everything(World):
         return np.zeros((size, size, 3), np.uint8)
 
 
-def env_of(world, num_envs=16, seed=0):
-    return WorldEnv(world, num_envs, seed)
+def env_of(world, num_envs=16, seed=0, device="cpu"):
+    return WorldEnv(world, num_envs, seed, device)
 
 
 def observe_zeros(x, age):

@@ -58,7 +58,7 @@ def preset_learner(name, env, rnn, team=None):
     if rnn == "none" and "obs_last_action" in fields:
         settings.append("algo.obs_last_action=false")
     config = resolve([f"algo={name}", "env=probe/both", *settings]).config.algo.params
-    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=torch.device("cpu"))
+    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=env.device)
     return cls(config, context)
 
 

@@ -82,7 +82,7 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         self.reward_streams = RewardStreams(streams, config.gamma, self.device) if streams else None
         self.value_moments = initial_ema_moments(max(1, len(streams)), self.device)
         self.policy = build_actor(config, self.team, weights, self.device)
-        self._shuffle = generator(context.seed, "minibatches")
+        self._shuffle = generator(context.seed, "minibatches", device=context.device)
 
     def _create_optimizer(self, config: ClippedConfig) -> None:
         """Creates the optimizer of policy and critic."""

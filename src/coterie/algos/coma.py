@@ -205,7 +205,7 @@ class COMA(Algorithm, CloningLearner):
         self._joint = JointAction(team, device)
         self._membership = group_membership(team).to(device)
         self._component = component_matrix(team, device)
-        self._shuffle = generator(context.seed, "minibatches")
+        self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""
         self._steps = 0
@@ -222,7 +222,7 @@ class COMA(Algorithm, CloningLearner):
             # Minibatches
             num_sequences = sequences.reward.shape[1]
             for indices in minibatch_indices(num_sequences, config.num_minibatches, config.batch_size, self._shuffle):
-                minibatch = sequences if indices is None else select_envs(sequences, indices.to(self.device))
+                minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets, from the present policy
                 batch, log_pi = self.targets(minibatch)
                 # Critic: loss and optimizer steps. Advantages use the values before the steps.

@@ -161,10 +161,9 @@ class DDPG(OffPolicyLearner):
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates statistics."""
-        self.buffer.add(rollout)
+        self._steps += self.buffer.add(rollout)
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        self._steps += int(rollout.acted[:-1].sum())
 
     def make_batch(self, sample: ReplaySample) -> Batch:
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""

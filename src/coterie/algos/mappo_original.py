@@ -69,7 +69,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
         weight_decay = config.weight_decay
         self._actor_optimizer = self.ppo.optimizer.for_module("policy", weight_decay=weight_decay)
         self._critic_optimizer = self.ppo.optimizer.for_module("value", weight_decay=weight_decay)
-        self._shuffle = generator(context.seed, "minibatches")
+        self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self._updates = 0
 
     @property
@@ -89,7 +89,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
             for indices in minibatch_indices(
                 sequences.num_envs, config.num_minibatches, config.batch_size, self._shuffle
             ):
-                minibatch = sequences if indices is None else select_envs(sequences, indices.to(rollout.reward.device))
+                minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets
                 with torch.no_grad():
                     batch, explained_variance = self.ppo.targets(minibatch, progress, as_sequences=True)
@@ -105,9 +105,10 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self._updates += 1
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
-        metrics |= {"value/explained_variance": float(torch.stack(explained).mean()), "policy/lr": lr}
-        return metrics | {"policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+        metrics = mean_metrics(
+            torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": torch.stack(explained).mean()}
+        )
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
 
     def _train_critic(self, batch: Batch, progress: float, lrs: dict[str, float]) -> tuple[Tensor, Tensor]:
         """Trains the critic backward in time.

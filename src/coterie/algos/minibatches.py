@@ -25,7 +25,7 @@ def minibatches(
         shuffle: Source of the random order.
     """
     sample_axis = 1 if hidden_states else 0
-    order = candidates[torch.randperm(len(candidates), generator=shuffle).to(candidates.device)]
+    order = candidates[_permutation(len(candidates), shuffle)]
     for chosen in _partition(order, num_minibatches):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
         yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
@@ -39,10 +39,15 @@ def minibatch_indices(
     Each minibatch draws `batch_size` samples without replacement. If it is None, minibatches partition the samples.
     """
     if batch_size is not None:
-        return [torch.randperm(num_samples, generator=shuffle)[:batch_size] for _ in range(num_minibatches)]
+        return [_permutation(num_samples, shuffle)[:batch_size] for _ in range(num_minibatches)]
     if num_minibatches == 1:
         return [None]
-    return [*_partition(torch.randperm(num_samples, generator=shuffle), num_minibatches)]
+    return [*_partition(_permutation(num_samples, shuffle), num_minibatches)]
+
+
+def _permutation(count: int, shuffle: torch.Generator) -> Tensor:
+    """Returns a random order of `count` indices on the generator's device."""
+    return torch.randperm(count, generator=shuffle, device=shuffle.device)
 
 
 def _partition(order: Tensor, count: int) -> tuple[Tensor, ...]:

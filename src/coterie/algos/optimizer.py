@@ -139,13 +139,23 @@ class TargetNetwork:
         self._calls = state["calls"]
 
 
-def mean_metrics(reports: Tensor, names: tuple[str, ...], team: str) -> dict[str, float]:
-    """Returns the mean of each metric over the minibatches [R, names] of an update: its one read by the host.
+def mean_metrics(
+    reports: Tensor, names: tuple[str, ...], team: str, more: dict[str, Tensor] | None = None
+) -> dict[str, float]:
+    """Returns the mean of each metric over the minibatches of an update: its one read by the host.
+
+    Args:
+        reports: Metrics of each minibatch [R, names].
+        names: Names of the metrics.
+        team: Name of the team.
+        more: Metrics [] of the whole update by name, which are returned as they are and not checked.
 
     Raises:
         NonFiniteError: If a metric is NaN or infinite. Names the metric and the first minibatch.
     """
-    metrics = dict(zip(names, reports.mean(0).tolist(), strict=True))
+    more = more or {}
+    values = torch.cat([reports.mean(0), *(x.unsqueeze(0) for x in more.values())]).tolist()
+    metrics = dict(zip(names, values[: reports.shape[1]], strict=True))
     non_finite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
     if non_finite:
         index = int((~reports.isfinite().all(1)).nonzero()[0])
@@ -153,4 +163,4 @@ def mean_metrics(reports: Tensor, names: tuple[str, ...], team: str) -> dict[str
             f"team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch {index} of the update. "
             "Lower algo.lr or algo.max_grad_norm."
         )
-    return metrics
+    return metrics | dict(zip(more, values[reports.shape[1] :], strict=True))

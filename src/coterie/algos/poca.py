@@ -152,9 +152,8 @@ class POCA(ClippedLearner):
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
-        metrics |= {"value/explained_variance": float(explained), "policy/lr": lr}
-        return metrics | {"policy/entropy_coef": entropy_coef, "policy/clip_eps": clip_eps}
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": explained})
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/clip_eps": clip_eps}
 
     def targets(self, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], Tensor]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.

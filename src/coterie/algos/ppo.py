@@ -160,9 +160,8 @@ class PPO(ClippedLearner):
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self._updates += 1
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
-        metrics |= {"value/explained_variance": float(explained), "policy/lr": lr}
-        return metrics | {"policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": explained})
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
 
     def targets(self, rollout: Rollout, progress: float, *, as_sequences: bool) -> tuple[Batch, Tensor]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.

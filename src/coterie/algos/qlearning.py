@@ -190,8 +190,7 @@ class QLearning(OffPolicyLearner):
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates epsilon and statistics."""
         config = self.config
-        self.buffer.add(rollout)
-        self._steps += int(rollout.acted[:-1].sum())
+        self._steps += self.buffer.add(rollout)
         decayed = min(1.0, self._steps / config.epsilon_decay_steps)
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, decayed)
         if self.policy.obs_normalizer is not None:

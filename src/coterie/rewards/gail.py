@@ -89,7 +89,7 @@ class GAIL(RewardSignal):
         self._demos = DemoBatches(demos, team, recurrent=False, timesteps=1, seed=seed, device=device)
         self.nets = self._build(generator(seed, "weights")).to(device)
         self._optimizer = Optimizer({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm)
-        self._shuffle = generator(seed, "minibatches")
+        self._shuffle = generator(seed, "minibatches", device=device)
         self._interpolation = generator(seed, "penalty", device=device)
         self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device, OBS_CLIP)
         self.obs_normalizer.update(self._demos.obs, self._demos.valid)

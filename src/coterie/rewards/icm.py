@@ -101,7 +101,7 @@ class ICM(RewardSignal):
         self.config = config
         self.models = CuriosityModels(team, config, generator(seed, "weights")).to(device)
         self._optimizer = Optimizer({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm)
-        self._shuffle = generator(seed, "minibatches")
+        self._shuffle = generator(seed, "minibatches", device=device)
         self.obs_normalizer = ObservationNormalizer(
             self.models.blocks if config.normalize_obs else (), device, OBS_CLIP
         )

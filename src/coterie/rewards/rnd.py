@@ -60,7 +60,7 @@ class RND(RewardSignal):
         deeper = (*config.hidden_sizes, config.hidden_sizes[-1])
         self.predictor = self._net(team, deeper, generator(seed, "predictor")).to(device)
         self._optimizer = Optimizer({"rnd": self.predictor}, 1e-8, 0.0, config.max_grad_norm)
-        self._shuffle = generator(seed, "minibatches")
+        self._shuffle = generator(seed, "minibatches", device=device)
         self.obs_normalizer = ObservationNormalizer(
             self.target.blocks if config.normalize_obs else (), device, OBS_CLIP
         )

@@ -87,7 +87,7 @@ def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: 
     """
     timesteps = valid.any(-1).flatten().nonzero().squeeze(-1)
     for _ in range(epochs if len(timesteps) else 0):
-        order = timesteps[torch.randperm(len(timesteps), generator=generator).to(timesteps.device)]
+        order = timesteps[torch.randperm(len(timesteps), generator=generator, device=generator.device)]
         yield from order.chunk(num_minibatches)
 
 

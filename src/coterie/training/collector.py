@@ -57,11 +57,11 @@ class Collector:
         """Episodes dropped because a worker failed."""
         self._truncated_agents: Tensor | None = None  # [B, N]: truncated alone by the last step; None before it
 
-    def advance(self, steps: int) -> tuple[dict[str, Rollout], Tensor]:
+    def advance(self, steps: int) -> tuple[dict[str, Rollout], int]:
         """Collects `steps` timesteps in every environment.
 
         Returns:
-            The rollout of each team, and the number of environment steps taken (timesteps that were acted on), [].
+            The rollout of each team, and the number of environment steps taken (timesteps that were acted on).
         """
         if self._timestep is None:
             self._timestep = reset_env(self.env)
@@ -81,12 +81,16 @@ class Collector:
         acted = observed.acted[:-1]
         outcome = self._stack_steps(trajectory.steps, observed.alive[:-1], acted)
         visible = self._visible(observed, outcome)
-        self._check_finite(observed, outcome, visible)
+        episode_end = outcome.episode_terminated | outcome.episode_truncated
+        if lost is not None:
+            episode_end |= lost
+        num_acted, num_ended = self._checked_counts(observed, outcome, visible, episode_end)
         self.last_finished = self.episodes.add(
             reward=outcome.reward,
             group_reward=outcome.group_reward,
             acted=acted,
-            episode_end=outcome.episode_terminated | outcome.episode_truncated,
+            episode_end=episode_end,
+            num_ended=num_ended,
             metrics=[step.metrics for step in trajectory.steps],
             lost=lost,
             labels=opponent_labels(trajectory.extras),
@@ -108,7 +112,7 @@ class Collector:
             )
             for name, policy in self.policies.items()
         }
-        return rollouts, acted.sum()
+        return rollouts, num_acted
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
@@ -176,12 +180,24 @@ class Collector:
         self._truncated_agents = truncated[-1].clone()
         return observed.alive | torch.cat([before[None], truncated])
 
-    def _check_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
-        """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
+    def _checked_counts(
+        self, observed: Timestep, outcome: Step, visible: Tensor, episode_end: Tensor
+    ) -> tuple[int, int]:
+        """Returns the timesteps that were acted on and the episodes that ended: the rollout's only read by the host.
+
+        Raises:
+            NonFiniteError: If there is a NaN or infinity that counts. Names the environment, agent and step.
+        """
         checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
         sums = [x.sum() for x in tree_leaves(checked)]
-        if bool(torch.stack([s.float() for s in sums]).isfinite().all()):
-            return
+        finite = torch.stack([s.float() for s in sums]).isfinite().all()
+        is_finite, num_acted, num_ended = torch.stack([finite, observed.acted[:-1].sum(), episode_end.sum()]).tolist()
+        if not is_finite:
+            self._report_non_finite(observed, outcome, visible)
+        return num_acted, num_ended
+
+    def _report_non_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
+        """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
         spec = self.env.spec
         slices = spec.role_slices()
         for name, x in observed.obs.items():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import EnvSpec, TeamSpec
+from coterie.math.indices import true_indices
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -137,6 +138,7 @@ class EpisodeTracker:
         group_reward: Tensor,
         acted: Tensor,
         episode_end: Tensor,
+        num_ended: int | None = None,
         metrics: list[dict[str, Tensor]],
         lost: Tensor | None = None,
         labels: dict[str, Tensor] | None = None,
@@ -148,6 +150,7 @@ class EpisodeTracker:
             group_reward: Rewards of the groups, [T, B, G].
             acted: True where an action was taken, [T, B] bool.
             episode_end: True where an episode ends, [T, B] bool.
+            num_ended: Number of episodes that end or are dropped; None to read it.
             metrics: Environment metrics of each step by name, T dicts of [B].
             lost: True where an episode is dropped because its worker failed, [T, B] bool. Its rewards are discarded.
             labels: Opponent numbers by team, [T, B] int64 each.
@@ -157,15 +160,14 @@ class EpisodeTracker:
         sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
         sums[0] += self._sums
         sums = sums.cumsum_(0)
-        env, step = episode_end.T.nonzero(as_tuple=True)
+        ends = true_indices(episode_end.T.flatten(), num_ended)
+        env, step = ends // len(reward), ends % len(reward)
         totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
         if len(env):
             same_env = env[1:] == env[:-1]
             before = torch.cat([torch.zeros_like(totals[:1]), torch.where(same_env[:, None], totals[:-1], 0.0)])
             last_of_env = torch.cat([~same_env, same_env.new_ones(1)])
-            rest = sums[-1].clone()
-            rest[env[last_of_env]] -= totals[last_of_env]
-            self._sums = rest
+            self._sums = sums[-1].index_add(0, env, torch.where(last_of_env[:, None], totals, 0.0), alpha=-1)
             totals = totals - before
         else:
             self._sums = sums[-1].clone()

@@ -206,7 +206,7 @@ class Trainer:
             for key, value in algorithm.update(rollout, progress).items():
                 self._unlogged.setdefault(self._metric_name(key, name), []).append(value)
             updated = True
-        self.steps += int(env_steps)
+        self.steps += env_steps
         self._time_spent["collect"] += collected - started
         self._time_spent["update"] += time.perf_counter() - collected
         self.updates += updated

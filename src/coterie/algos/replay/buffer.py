@@ -47,7 +47,7 @@ class ReplaySample:
 class ReplayBuffer:
     """The newest environment steps of a team, and the sequences that can be sampled from them.
 
-    Memory is allocated when the first rollout is added, and checked here. `add` reads the device once, `sample` never.
+    Memory is allocated when the first rollout is added, and checked here. `add` reads the device twice, `sample` never.
 
     Args:
         spec: Contents, size and sampling scheme.
@@ -80,8 +80,8 @@ class ReplayBuffer:
         """Number of sequences that can be sampled."""
         return 0 if self.storage is None else self.storage.num_sequences
 
-    def add(self, rollout: Rollout) -> None:
-        """Stores a rollout and the timestep after it.
+    def add(self, rollout: Rollout) -> int:
+        """Stores a rollout and the timestep after it. Returns the number of timesteps that were acted on.
 
         A rollout continues the one before it, unless all environments start new episodes with it. In that case it may
         also be unrelated, and then the earlier episodes are truncated where they stopped.
@@ -96,8 +96,9 @@ class ReplayBuffer:
         hidden_state = rollout.hidden_state if spec.sequence_start == "rollout" else {}
         timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
         storage = self.storage or self.allocate(timesteps, steps, hidden_state)
-        all_start = self.head > 0 and bool((rollout.first[0] | ~rollout.alive[0]).all())
-        if (self.resumed or all_start) and not storage.is_continued_by(self.head, timesteps):
+        starts = (rollout.first[0] | ~rollout.alive[0]).all()
+        all_start, num_acted = torch.stack([starts, rollout.acted[:-1].sum()]).tolist()
+        if (self.resumed or (all_start and self.head > 0)) and not storage.is_continued_by(self.head, timesteps):
             storage.truncate(self.head)
             self.head += 1
         self.resumed = False
@@ -110,6 +111,7 @@ class ReplayBuffer:
         storage.advance(self.head)
         while self.rollouts[0][0] < self.head - self._timesteps:
             self.rollouts.popleft()
+        return num_acted
 
     def sample(self, batch_size: int) -> ReplaySample:
         """Samples `batch_size` sequences with replacement.
@@ -190,7 +192,8 @@ class SequenceStorage:
     def write_hidden_state(self, timestep: int, slot: int, hidden_state: Tree) -> None:
         """Writes the hidden state [B, N, H] before the rollout that starts at a timestep of the stream."""
         tree_map(lambda stored, x: stored[slot].copy_(x), self.hidden_states, hidden_state)
-        self._slot[timestep % self.size] = slot
+        place = timestep % self.size
+        self._slot[place : place + 1] = slot
 
     def gather(self, start: Tensor, length: int) -> tuple[Tree, Tree, Tree]:
         """Reads the sequences that start at `start` [S], timestep * B + environment.

@@ -1,0 +1,68 @@
+"""Every algorithm collects and updates on a fake CUDA device, with a known number of reads by the host."""
+
+import itertools
+
+import pytest
+
+from algo_worlds import Everything, env_of
+from coterie.core.tree import tree_map
+from coterie.training.collector import Collector
+from fakecuda import CUDA, fake_cuda
+from learners import collect_rollout
+from preset_learners import LEARNERS, preset_learner, supports_actions, supports_rnn
+
+COLLECT = {"training/collector:_checked_counts": 1}
+"""Reads by the host per rollout: sums that show NaN, the timesteps acted on, and the episodes that ended."""
+METRICS = {"algos/optimizer:mean_metrics": 1}
+REPLAY = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1} | METRICS
+DDPG = REPLAY | {"algos/optimizer:mean_metrics": 2}  # of the critics and, if they were trained, of the actors
+UPDATE = {
+    "ippo": METRICS, "mappo": METRICS, "ppo": METRICS, "poca": METRICS,
+    "coma": METRICS | {"algos/coma:update": 1},
+    "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
+    "ddpg": DDPG, "maddpg": DDPG, "td3": DDPG, "matd3": DDPG,
+    "sac": REPLAY, "masac": REPLAY,
+}  # fmt: skip
+"""Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
+FEEDFORWARD = {
+    **dict.fromkeys(("ppo", "ippo", "mappo"), "algos/ppo:_samples"),
+    "poca": "algos/poca:_samples",
+}
+"""One more read, the number of timesteps that minibatches are drawn from, and the function that reads it."""
+
+CASES = [
+    (name, kind, rnn)
+    for name, kind, rnn in itertools.product(LEARNERS, ("discrete", "continuous"), ("none", "gru"))
+    if supports_rnn(name, rnn) and supports_actions(name, kind) and supports_actions(name, "discrete")
+]
+
+
+def test_every_algorithm_has_its_line_in_the_table():
+    assert {name for name, _, _ in CASES} == set(LEARNERS) <= UPDATE.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind", "rnn"), CASES)
+def test_training_stays_on_the_device(name, kind, rnn):
+    """Two roles, masks, deaths and group rewards. The metrics are those of the same update on the CPU."""
+    updates = []
+    with fake_cuda() as cuda:
+        env = env_of(Everything(kind, dead=0.0), 4, device=CUDA)
+        learner = preset_learner(name, env, rnn)
+        collector = Collector(env, {env.spec.default_teams()[0].name: learner.policy}, seed=0)
+        for update in range(2):
+            cuda.reads.clear()
+            cuda.copies.clear()
+            rollout = collect_rollout(learner, collector)
+            assert cuda.reads == COLLECT
+            assert cuda.copies == {"training/rollout_builder:team_rollout": 1}  # the team's groups
+            cuda.reads.clear()
+            cuda.copies.clear()
+            metrics = learner.update(rollout, update / 2)
+            extra = {FEEDFORWARD[name]: 1} if rnn == "none" and name in FEEDFORWARD else {}
+            assert cuda.reads == UPDATE[name] | extra
+            assert cuda.copies == {}
+            updates.append((tree_map(lambda x: x.cpu(), rollout), metrics))
+    on_host = preset_learner(name, env_of(Everything(kind, dead=0.0), 4), rnn)
+    for update, (rollout, metrics) in enumerate(updates):
+        assert metrics == pytest.approx(on_host.update(rollout, update / 2), rel=2e-3, abs=2e-5)

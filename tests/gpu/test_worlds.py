@@ -1,0 +1,27 @@
+"""Every built-in environment runs on a fake CUDA device, with one read by the host per rollout."""
+
+import pytest
+import torch
+
+from coterie.config import registry
+from coterie.envs.make import make
+from coterie.policies.base import RandomPolicy
+from coterie.training.collector import Collector
+from fakecuda import CUDA, fake_cuda
+
+WORLDS = [name for name in registry.environments() if name.split("/")[0] in registry.FAMILIES]
+FAST = ("particle/simple_spread", "coop/escape", "skirmish/3m_duel")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in WORLDS])
+def test_a_rollout_stays_on_the_device(name):
+    with fake_cuda() as cuda:
+        env = make(name, {}, num_envs=4, seed=0, device=torch.device(CUDA), with_state=True)
+        policies = {team.name: RandomPolicy(team, CUDA) for team in env.spec.default_teams()}
+        collector = Collector(env, policies, seed=0)
+        collector.advance(2)  # copies constants
+        cuda.reads.clear()
+        cuda.copies.clear()
+        collector.advance(4)
+        assert cuda.reads == {"training/collector:_checked_counts": 1}
+        assert cuda.copies == {"training/rollout_builder:team_rollout": len(policies)}  # the groups of each team
