@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-.PHONY: setup train test test-fast check format bench docs wheel clean football football-engine vmas unity unity-test browser-test
+.PHONY: setup train test test-fast check format bench gpu docs wheel clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -36,6 +36,12 @@ format: setup
 
 bench: setup  ## measure speed next to the reference script
 	$(BIN)/python benchmarks/speed.py
+
+gpu: setup  ## run all tests on CUDA and measure the speed there, next to eager PyTorch and, if installed, JaxMARL
+	@$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' || \
+		{ echo "make gpu: PyTorch finds no GPU here, so nothing was tested or measured." >&2; exit 2; }
+	$(PYTEST) -n 4 --device cuda
+	$(BIN)/python benchmarks/speed.py --cuda --results benchmarks/results/cuda
 
 docs: setup  ## regenerate the tables of the pages and build the site into docs/_build/html, spelling checked
 	$(BIN)/python docs/generate.py --text

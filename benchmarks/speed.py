@@ -2,16 +2,20 @@
 
     python benchmarks/speed.py                        # all cases: about 20 minutes
     python benchmarks/speed.py --only ippo --rounds 3 --seconds 5
+    python benchmarks/speed.py --cuda                 # the cases on a GPU, next to eager PyTorch on the same GPU
     python benchmarks/speed.py --yardstick other.py   # another script that takes SECONDS and prints steps a second
 
 Shared machines lose cores for seconds at a time. Each sample therefore runs in its own process right after a run of the
 yardstick, the cases are interleaved over several rounds, and the result is the upper quartile of the speeds. Samples
-whose yardstick fell below half of its best are discarded and counted. Writes speed.json, speed.md and speed.png.
+whose yardstick fell below half of its best are discarded and counted. Writes speed.json, speed.md and speed.png. On a
+GPU the yardstick runs there, too, with as many environments. If JaxMARL is installed, its simple_spread is
+measured, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shlex
@@ -67,6 +71,8 @@ class Case:
     least: float | None = None
     stretch: float | None = None
     relative: bool = False
+    cuda_envs: int = 0
+    """Environments on the GPU; 0 on the CPU."""
 
 
 def _cases() -> list[Case]:
@@ -120,23 +126,35 @@ def _cases() -> list[Case]:
             "maddpg-original-100", "train", ("algo=maddpg/original", "device=cpu"), "the same, one update per 100 steps"
         ),
     ]
-    if torch.cuda.is_available():
-        big = ("num_envs=16384", "device=cuda")
+    return rows + _cuda_cases() if torch.cuda.is_available() else rows
+
+
+def _cuda_cases() -> list[Case]:
+    """Cases on a GPU, with 128 and 16,384 environments."""
+    rows = []
+    for count, text, name in ((128, "128", ""), (16384, "16,384", "-16k")):
+        size = (f"num_envs={count}", "device=cuda")
+        on = f"on CUDA, {text} environments"
+        world = ("algo=random", *size)
+        ippo, rmappo = (3e6, 5e5) if name else (None, None)
         rows += [
-            Case("ippo-cuda", "train", ("algo=ippo/yardstick", "device=cuda"), "IPPO on CUDA, 128 environments"),
+            Case(f"world-cuda{name}", "world", world, f"simple_spread alone {on}", cuda_envs=count),
             Case(
-                "ippo-cuda-16k", "train", ("algo=ippo/yardstick", *big), "IPPO on CUDA, 16,384 environments", None, 3e6
+                f"ippo-cuda{name}", "train", ("algo=ippo/yardstick", *size), f"IPPO {on}", None, ippo,
+                cuda_envs=count,
             ),
-            Case("rmappo-cuda", "train", (*_RECURRENT, "device=cuda"), "recurrent MAPPO on CUDA, 128 environments"),
             Case(
-                "rmappo-cuda-16k",
-                "train",
-                (*_RECURRENT, *big),
-                "recurrent MAPPO on CUDA, 16,384 environments",
-                None,
-                5e5,
+                f"rmappo-cuda{name}", "train", (*_RECURRENT, *size), f"recurrent MAPPO {on}", None, rmappo,
+                cuda_envs=count,
             ),
-        ]
+            Case(
+                f"rmappo-cuda{name}-bf16", "train", (*_RECURRENT, *size, "precision=bfloat16"),
+                f"the same with precision=bfloat16, {text} environments", cuda_envs=count,
+            ),
+        ]  # fmt: skip
+        if importlib.util.find_spec("jaxmarl") is not None:
+            meaning = f"JaxMARL's simple_spread alone {on}"
+            rows.append(Case(f"jaxmarl-world{name}", "jaxmarl", (f"num_envs={count}",), meaning, cuda_envs=count))
     return rows
 
 
@@ -145,7 +163,10 @@ def main(argv: list[str]) -> int:
     if given.sample is not None:
         print(json.dumps(sample(_case_named(given.sample), given.seconds, given.threads)))
         return 0
-    rows = [_case_named(name) for name in given.only] or _cases()
+    if given.cuda and not _has_gpu():
+        print("--cuda: PyTorch finds no GPU here, so nothing was measured.", file=sys.stderr)
+        return 2
+    rows = [_case_named(name) for name in given.only] or (_cuda_cases() if given.cuda else _cases())
     results = [summarize(row, samples) for row, samples in measure(rows, given).items()]
     content = {
         **origin(),
@@ -168,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", default=[], metavar="CASE", help="a case; may be given several times"
     )
+    parser.add_argument("--cuda", action="store_true", help="only the cases on a GPU")
     parser.add_argument("--rounds", type=int, default=7, help="samples per case")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of one sample")
     parser.add_argument("--threads", type=int, default=available_cores(), help="PyTorch threads of every process")
@@ -177,6 +199,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="output folder")
     parser.add_argument("--sample", metavar="CASE", help=argparse.SUPPRESS)  # used when this script starts itself
     return parser
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _case_named(name: str) -> Case:
@@ -192,6 +220,11 @@ def _case_named(name: str) -> Case:
 def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
     """Measures a case in this process: steps_per_s, memory and, for training, the milliseconds of each phase."""
     import torch
+
+    if row.kind == "jaxmarl":
+        import jaxmarl_world
+
+        return {"steps_per_s": jaxmarl_world.measure(row.cuda_envs, seconds), "memory": {"peak_mb": None}}
 
     from coterie.commands.benchmark import bench, measure_env, memory
     from coterie.config.resolve import resolve
@@ -222,7 +255,8 @@ def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict
     samples: dict[Case, list[dict[str, Any]]] = {row: [] for row in rows}
     for number in range(given.rounds):
         for row in rows:
-            output = _run(reference, given.threads)
+            on_gpu = ["--cuda", str(row.cuda_envs)] if own and row.cuda_envs else []
+            output = _run([*reference, *on_gpu], given.threads)
             stick = output if isinstance(output, dict) else {"steps_per_s_quiet": output}
             taken = _run([*mine, "--sample", row.name], given.threads, AS_COTERIE) | {"yardstick": stick}
             samples[row].append(taken)

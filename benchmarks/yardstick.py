@@ -3,9 +3,10 @@
 128 environments x 128 steps, two tanh networks of 64-64 units, 4 epochs x 4 minibatches, one process: the same work as
 `algo=ippo/yardstick`. It imports nothing of Coterie, so the figure depends on the machine and PyTorch only.
 
-    python benchmarks/yardstick.py [SECONDS] [--json]
+    python benchmarks/yardstick.py [SECONDS] [--json] [--cuda NUM_ENVS]
 
-prints steps per second; with --json also the milliseconds per iteration of collection and update.
+prints steps per second; with --json also the milliseconds per iteration of collection and update. With --cuda it runs
+on a GPU, with another number of environments.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ class Yardstick:
 def measure(seconds: float) -> dict[str, float]:
     """Trains for `seconds` after a warm-up and returns the speed."""
     torch.manual_seed(0)
+    wait = torch.cuda.synchronize if FORCE.is_cuda else lambda: None
     training = Yardstick()
     times: list[tuple[float, float]] = []
     started = time.perf_counter()
@@ -129,8 +131,10 @@ def measure(seconds: float) -> dict[str, float]:
             started = time.perf_counter()
         start = time.perf_counter()
         samples = training.collect()
+        wait()
         collected = time.perf_counter()
         training.update(samples)
+        wait()
         times.append((collected - start, time.perf_counter() - collected))
     times = times[WARM_UP:]
     whole = sorted(collect + update for collect, update in times)
@@ -145,5 +149,11 @@ def measure(seconds: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     arguments = [word for word in sys.argv[1:] if word != "--json"]
+    if "--cuda" in arguments:
+        place = arguments.index("--cuda")
+        NUM_ENVS = int(arguments[place + 1])
+        del arguments[place : place + 2]
+        torch.set_default_device("cuda")
+        FORCE, OTHERS = FORCE.cuda(), OTHERS.cuda()
     result = measure(float(arguments[0]) if arguments else 10.0)
     print(json.dumps(result) if "--json" in sys.argv else int(result["steps_per_s"]))

@@ -90,9 +90,14 @@ def _without_curves() -> Generator[None, None, None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kernels", choices=("on", "off"), default="on", help="what kernels=auto stands for")
+    parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="what device=auto stands for")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--device") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA is initialized, also in subprocesses
+    elif not torch.cuda.is_available():
+        raise pytest.UsageError("--device cuda: PyTorch finds no GPU")
     switch.AUTO_IS_ON = config.getoption("--kernels") == "on"
     switch.configure("auto")
 

@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie
+from coterie.envs.worlds.coop.grid import grid
+from coterie.envs.worlds.sparse.chain import chain
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda")
@@ -255,6 +257,8 @@ def fake_cuda() -> Iterator[FakeCuda]:
                 yield cuda
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(overwrites)
+            for cached in (chain, grid):  # tables by device
+                cached.cache_clear()
 
 
 def _is_cuda(device: Any) -> bool:

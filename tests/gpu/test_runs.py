@@ -1,0 +1,56 @@
+"""Whole runs on a fake CUDA device, and what is said without a GPU."""
+
+import importlib
+
+import pytest
+import torch
+
+import coterie
+from coterie.core.errors import UserError
+from fakecuda import fake_cuda
+from places import ROOT
+
+TINY = {
+    "steps": 60,
+    "num_envs": 4,
+    "rollout_length": 8,
+    "eval.num_envs": 4,
+    "eval.episodes": 4,
+    "progress": "off",
+    "threads": 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algo": "mappo", "algo.rnn": "gru", "algo.normalize_obs": True},
+        {"algo": "ippo", "rewards.icm.weight": 0.1, "rewards.rnd.weight": 0.1},
+        {"algo": "qmix", "algo.learning_starts": 0, "algo.buffer_size": 1000},
+    ],
+    ids=lambda settings: settings["algo"],
+)
+def test_a_run_trains_evaluates_and_resumes(tmp_path, settings):
+    out = str(tmp_path / "run")
+    with fake_cuda():
+        coterie.train(**TINY, **settings, env="particle/simple_spread", device="cuda", out=out)
+        assert coterie.resume(out, steps=120).summary.steps >= 120
+
+
+def test_a_gpu_that_is_not_there_is_named_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UserError, match=r"^device=cuda: no such GPU, PyTorch finds no GPU. Use device=auto or .*cpu.$"):
+        coterie.train(**TINY, device="cuda", out=str(tmp_path / "run"))
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("speed")
+
+
+def test_speed_without_a_gpu_ends_with_status_2_and_one_line(speed, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert speed.main(["--cuda"]) == 2
+    assert capsys.readouterr().err == "--cuda: PyTorch finds no GPU here, so nothing was measured.\n"
