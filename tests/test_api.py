@@ -120,7 +120,7 @@ def test_make_returns_a_batch_of_environments():
         (lambda run: coterie.evaluate(run, algo="random"), "algo: cannot be combined with a run"),
         (lambda run: coterie.evaluate(3), "not a run. Pass its folder"),
         (lambda run: coterie.load("nowhere"), "nowhere: no such run"),
-        (lambda run: coterie.load(run, checkpoint="99"), "no checkpoint '99'"),
+        (lambda run: coterie.load(run, checkpoint="frist"), "no checkpoint 'frist'"),
         (lambda run: coterie.load(run).player("agnet"), "Did you mean 'agent'"),
         (lambda run: coterie.load(run).player(mode="gredy"), "Did you mean 'greedy'"),
         (lambda run: coterie.resume(run, seed=3), "seed=3: cannot change when a run is resumed"),

@@ -134,7 +134,7 @@ def evaluate(
         run: Run to evaluate.
         episodes: Minimum number of episodes.
         mode: `greedy`, `sample`, or `auto` for the mode in which the algorithm was published.
-        checkpoint: `best`, `last` or a number of steps.
+        checkpoint: `best`, `last` or a number of steps, which takes the nearest checkpoint at or below it.
         seed: Seed of the episodes. Default: the run's.
         **settings: Settings of the baseline, without a run.
 
@@ -325,7 +325,7 @@ def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu")
 
     Args:
         run: Run to load.
-        checkpoint: `best`, `last` or a number of steps.
+        checkpoint: As in `evaluate`.
         device: Device of the networks.
 
     Raises:

@@ -33,7 +33,7 @@ class _OddConfig(BaseModel):
     """A section."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Arbitrary keys."""
-    word: str = "plain"
+    word: str = Field("plain", pattern="^[a-z]+$")
     flag: bool = True
 
 
@@ -305,6 +305,9 @@ def test_nested_sections_free_mappings_and_required_keys_of_any_algorithm(odd: N
     assert "Did you mean 'algo.net.width'" in _refused("algo=odd", "algo.path=x", "algo.width=5")
     assert "algo.net is a section" in _refused("algo=odd", "algo.path=x", "algo.net=5")
     assert "algo.word=3: expected text" in _refused("algo=odd", "algo.path=x", "algo.word=3")
+    assert "algo.word=A: expected text of the form ^[a-z]+$, e.g. plain" in _refused(
+        "algo=odd", "algo.path=x", "algo.word=A"
+    )
     assert "algo.flag=maybe: expected true or false" in _refused("algo=odd", "algo.path=x", "algo.flag=maybe")
 
 
@@ -315,7 +318,8 @@ def test_errors_describe_the_expected_value():
         "algo=poca", "algo.embedding_size=17"
     )
     line = _refused("algo=frozen", "algo.run=x", "algo.checkpoint=first")
-    assert r"algo.checkpoint=first: expected text of the form ^(auto|best|last|\d+)$, e.g. auto" in line
+    assert "algo.checkpoint=first: expected auto, best, last or a number of steps" in line
+    assert resolve(["algo=frozen", "algo.run=x", "algo.checkpoint=500k"]).config.algo.params.checkpoint == "500000"  # type: ignore[attr-defined]
 
 
 def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path):

@@ -304,7 +304,13 @@ def test_a_numbered_checkpoint_is_loaded_by_its_steps(tmp_path):
     found = store.load_steps(20)
     assert found is not None
     assert (found.steps, found.metadata, found.warning, found.path.name) == (20, {"n": 20}, None, "000000000020")
-    assert store.load_steps(25) is None
+    nearest = store.load_steps(25)
+    assert nearest is not None
+    assert (nearest.steps, nearest.warning) == (
+        20,
+        "there is no checkpoint of 25 steps. Using the nearest before it, of 20 steps.",
+    )
+    assert store.load_steps(9) is None
     (found.path / "state.json").unlink()
     with pytest.raises(CorruptError, match="no readable state"):
         store.load_steps(20)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities
+from coterie.config.schema import CheckpointName
 from coterie.core.errors import UserError
 from coterie.core.types import Rollout
 from coterie.policies.base import Mode, Policy
@@ -23,8 +24,8 @@ class FrozenConfig(BaseModel):
     """Folder of the run that the policy comes from."""
     team: str | None = None
     """Name of the team in that run; null: the same name."""
-    checkpoint: str = Field(default="auto", pattern=r"^(auto|best|last|\d+)$")
-    """Checkpoint of that run: auto, best, last, or a number of steps."""
+    checkpoint: CheckpointName = "auto"
+    """Checkpoint of that run: auto, best, last, or a number of steps, which takes the nearest one at or below it."""
     rollout_length: int = Field(default=128, ge=1, le=100_000)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 

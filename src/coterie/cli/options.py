@@ -44,7 +44,10 @@ Mode = Annotated[
 ]
 Checkpoint = Annotated[
     str,
-    typer.Option(metavar="auto|best|last|STEPS", help="Checkpoint of the run. auto: the best, or an intact one."),
+    typer.Option(
+        metavar="auto|best|last|STEPS",
+        help="Checkpoint of the run. auto: the best, or an intact one. STEPS: the nearest at or below.",
+    ),
 ]
 Trust = Annotated[
     bool,

@@ -144,7 +144,7 @@ def _response_tree(config: RunConfig, response: str, steps: int | None) -> dict[
     own = tree["teams"].get(response)
     if own is not None:  # settings of the response become those of the run, so that overrides replace them
         tree["algo"] = own["algo"]
-    for section in ("selfplay", "alternate", "curriculum", "imitation", "rewards"):
+    for section in ("selfplay", "alternate", "curriculum", "imitation", "rewards", "init"):
         tree.pop(section, None)
     for section in ("eval", "checkpoint"):
         tree[section].pop("every", None)

@@ -15,7 +15,7 @@ from coterie.algos.scripted import Scripted
 from coterie.commands.environment import load_teams, select_device
 from coterie.config import registry
 from coterie.config.resolve import Resolved, load_resolved
-from coterie.config.schema import RunConfig
+from coterie.config.schema import RunConfig, parse_count
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
@@ -225,29 +225,37 @@ def device_of_run(run: Path) -> torch.device:
         return torch.device("cpu")
 
 
-def find_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
-    """Loads a checkpoint: the best, the last, or the one of a number of steps.
+def find_checkpoint(folder: RunFolder, which: str, setting: str = "--checkpoint") -> LoadedCheckpoint:
+    """Loads a checkpoint: the best, the last, or the nearest one at or below a number of steps.
 
-    With auto, it is the best one, the last one if none is marked as best, or the newest intact one if these are
-    corrupt, which is reported on stderr.
+    With auto, it is the one that the folder was opened with, otherwise the best one, the last one if none is marked as
+    best, or the newest intact one if these are corrupt. Another one than was asked for is reported on stderr.
+
+    Args:
+        folder: Folder of the run.
+        which: auto, best, last or a number of steps, such as 20000 or 1e6.
+        setting: Option or key that `which` comes from, for error messages.
 
     Raises:
         UserError: If there is no such checkpoint, with the existing ones, or if a checkpoint that was named is corrupt.
     """
     store = Checkpoints(folder.checkpoints_path)
+    if which == "auto" and folder.checkpoint is not None:
+        which = folder.checkpoint.resolve().name
     if which == "auto":
         found = store.load_best() if store.has_best() else store.latest(segments=False)
-        if found is not None and found.warning:
-            print_message(found.warning)
     elif which in {"best", "last"}:
         found = store.load_best() if which == "best" else store.latest(segments=False)
         if found is not None and found.warning:
-            raise UserError(f"--checkpoint {which}: {found.warning.partition('. Using')[0]}. Leave the option out.")
+            raise UserError(f"{setting} {which}: {found.warning.partition('. Using')[0]}. Leave the option out.")
     else:
-        found = store.load_steps(int(which)) if which.isdigit() else None
-        if found is None:
+        steps = parse_count(which)
+        found = store.load_steps(steps) if isinstance(steps, int) else None
+        if found is None and store.all():
             existing = ", ".join(str(int(path.name)) for path in store.all())
             raise UserError(f"the run {folder.path} has no checkpoint '{which}'. Use best, last or one of {existing}.")
     if found is None:
         raise UserError(f"the run {folder.path} has no checkpoint yet. Wait for its first one.")
+    if found.warning:
+        print_message(found.warning)
     return found

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import build
+from coterie.commands.warm_start import WarmStart, warm_start
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
 from coterie.config.schema import RunConfig
@@ -73,6 +74,7 @@ class _Session:
     components: RunComponents
     kernels: switch.Choice
     checkpoint: LoadedCheckpoint | None = None
+    warm_start: WarmStart | None = None
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
 
@@ -86,6 +88,7 @@ def train(resolved: Resolved) -> TrainingResult:
     components = build(config)
     now = datetime.now().astimezone()
     with contextlib.closing(components):
+        warm = warm_start(config, components.algorithms)
         folder = RunFolder.create(config.out, config.env.name, config.algo.name, seed=config.seed, now=now)
         try:
             write_text(folder.config_path, to_yaml(resolved))
@@ -103,9 +106,10 @@ def train(resolved: Resolved) -> TrainingResult:
                     exact_resume=spec.exact_resume,
                     environment=spec.env_info,
                     signature=signature_of(folder.config_path),
+                    **({} if warm is None else {"init": warm.record}),
                 )
             )
-            return _run(_Session(config, folder, components, kernels))
+            return _run(_Session(config, folder, components, kernels, warm_start=warm))
         finally:
             folder.close()
             folder.remove_if_empty()
@@ -131,9 +135,13 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
         kernels, lines = _resume_kernels(folder, resolved.config)
         notes += lines
         with contextlib.closing(build(resolved.config)) as components:
+            warm = None
+            if found is None:  # it starts again
+                warm = warm_start(resolved.config, components.algorithms, folder.read_manifest().get("init"))
             if overrides:
                 write_text(folder.config_path, to_yaml(resolved))
-            return _run(_Session(resolved.config, folder, components, kernels, checkpoint=found, notes=tuple(notes)))
+            session = _Session(resolved.config, folder, components, kernels, found, warm, tuple(notes))
+            return _run(session)
     finally:
         folder.close()
 
@@ -249,6 +257,10 @@ def _show_notes(session: _Session, display: Progress) -> None:
         display.print_line(f"threads: {torch.get_num_threads()}")
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
+    if session.warm_start is not None:
+        note = display.print_line if session.config.progress != "off" else print_message
+        for line in session.warm_start.lines:
+            note(line)
     algorithms = session.components.algorithms
     for name, algorithm in algorithms.items():
         for line in algorithm.notes:

@@ -49,8 +49,14 @@ def resolve(overrides: Sequence[str] = (), config_file: Path | None = None) -> R
 
 def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
     """Resolves Python arguments: nested dicts, dotted keys (`**{"algo.lr": 1e-3}`) and names (`algo="mappo"`)."""
-    plain = {key: str(value) if isinstance(value, Path) else value for key, value in kwargs.items()}
-    return _resolve_layers(_file_layer(config_file), sources.from_tree(plain, "argument"))
+    return _resolve_layers(_file_layer(config_file), sources.from_tree(_plain(kwargs), "argument"))
+
+
+def _plain(value: Any) -> Any:
+    """Returns nested dicts with paths as text."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return str(value) if isinstance(value, Path) else value
 
 
 def based_on(tree: Mapping[str, Any], overrides: Sequence[str]) -> Resolved:

@@ -38,6 +38,21 @@ def _check_device(value: str) -> str:
     return value
 
 
+def _parse_checkpoint(value: Any) -> Any:
+    count = parse_count(value)
+    return str(count) if isinstance(count, int) and not isinstance(count, bool) else value
+
+
+def _check_checkpoint(value: str) -> str:
+    if not re.fullmatch(r"auto|best|last|\d+", value):
+        raise ValueError("expected auto, best, last or a number of steps")
+    return value
+
+
+CheckpointName = Annotated[str, BeforeValidator(_parse_checkpoint), AfterValidator(_check_checkpoint)]
+"""Checkpoint of a run: auto, best, last, or a number of steps such as 1e6 or 500k."""
+
+
 def _check_address(value: str) -> str:
     if not re.fullmatch(r"local|auto|(\[[\da-fA-F:]+\]|[\w.-]+):\d+", value):
         raise ValueError("expected local, auto or host:port")
@@ -118,6 +133,32 @@ class WorkersConfig(Model):
     """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced."""
     restarts: int = Field(default=10, ge=0)
     """Workers that are replaced before the run ends. Episodes of a failed worker are dropped."""
+
+
+class InitConfig(Model):
+    """Warm start: weights and normalizers of another run."""
+
+    run: Annotated[Path, AfterValidator(Path.absolute)]
+    """Folder of the run whose weights a new run starts with."""
+    checkpoint: CheckpointName = "auto"
+    """Checkpoint of that run: auto (the best, or an intact one), best, last, or a number of steps, which takes the
+    nearest checkpoint at or below it.
+    """
+    teams: dict[str, str | None] = Field(default_factory=dict)
+    """Team of that run by team of the new one, e.g. {adversary: agent}; null: random weights. Default: the team of the
+    same name, or the only one.
+    """
+    partial: bool = False
+    """Take the layers of a policy that fit and initialize the others. Otherwise a policy that does not fit is an error.
+    """
+    optimizer: bool = False
+    """Take the state of the optimizers too, such as Adam's moments."""
+
+
+def _require_section(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"expected null or a section. Set init.run={value}")
+    return value
 
 
 class SelfPlayConfig(Model):
@@ -208,6 +249,8 @@ class RunConfig(Model):
     """Reward signals."""
     imitation: ImitationConfig = ImitationConfig()
     """Behavior cloning on demonstrations."""
+    init: Annotated[InitConfig | None, BeforeValidator(_require_section)] = None
+    """Warm start; null: random weights."""
     selfplay: SelfPlayConfig = SelfPlayConfig()
     """Self-play."""
     alternate: AlternateConfig = AlternateConfig()

@@ -36,7 +36,7 @@ from coterie.core.segments import CorruptError
 from coterie.core.serialize import Parts, compare, decode, encode
 from coterie.core.text import shorten
 
-__all__ = ["FORMAT", "Checkpoints", "CorruptError", "LoadedCheckpoint", "compare", "load", "save"]
+__all__ = ["FORMAT", "Checkpoints", "CorruptError", "LoadedCheckpoint", "compare", "digest", "load", "save"]
 
 FORMAT = 1
 """Version of the format that is written. Newer versions are rejected, older ones can be read."""
@@ -134,6 +134,11 @@ def load(path: Path, *, segments: bool = True) -> tuple[dict, dict]:
         raise CorruptError(
             f"checkpoint {path}: cannot be decoded ({shorten(repr(error))}). Choose another checkpoint."
         ) from error
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a checkpoint's list of hashes, which identifies its content."""
+    return _hash((path / _SUMS).read_bytes())
 
 
 def _verified(path: Path) -> dict[str, bytes]:
@@ -311,9 +316,18 @@ class Checkpoints:
         return self._first_intact("best", segments=False)
 
     def load_steps(self, steps: int) -> LoadedCheckpoint | None:
-        """Returns the checkpoint of `steps` without segments, or None. Raises CorruptError if it is not intact."""
-        path = self.folder / f"{steps:012d}"
-        return LoadedCheckpoint(path, steps, *load(path, segments=False), None) if path.is_dir() else None
+        """Returns the checkpoint of `steps`, or the nearest before it with a warning, without segments; None without.
+
+        Raises:
+            CorruptError: If it is not intact.
+        """
+        paths = [path for path in self.all() if int(path.name) <= steps]
+        if not paths:
+            return None
+        path, found = paths[-1], int(paths[-1].name)
+        missing = f"there is no checkpoint of {steps:,} steps. Using the nearest before it, of {found:,} steps."
+        warning = None if found == steps else missing
+        return LoadedCheckpoint(path, found, *load(path, segments=False), warning)
 
     def _first_intact(self, pointer: str, segments: bool) -> LoadedCheckpoint | None:
         """Returns the first intact checkpoint: the one that the pointer names, then the last, then newest to oldest."""

@@ -25,6 +25,7 @@ class _Manifest(BaseModel):
     published: dict[str, float | None] | None = None
     levels: dict[str, dict[str, float | None]] | None = None
     environment: dict[str, Any] | None = None
+    init: dict[str, Any] | None = None
     versions: dict[str, Any] = {}
 
 
