@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from coterie.commands.league import LeagueResult
     from coterie.commands.learners import EvalMode
     from coterie.commands.player import Loaded, Player
-    from coterie.commands.train import TrainingResult
+    from coterie.commands.result import TrainingResult
     from coterie.core.errors import NonFiniteError, UserError
     from coterie.envs.contract.vector import VectorEnv
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
     from coterie.imitation.demonstrations import Demos
+    from coterie.training.hooks import Event, Hooks
 
     Run = str | os.PathLike[str] | TrainingResult | Loaded
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Demos",
+    "Event",
+    "Hooks",
     "Loaded",
     "NonFiniteError",
     "Player",
@@ -58,10 +61,12 @@ __all__ = [
 
 _LAZY = {
     "Demos": "coterie.imitation.demonstrations",
+    "Event": "coterie.training.hooks",
+    "Hooks": "coterie.training.hooks",
     "Loaded": "coterie.commands.player",
     "NonFiniteError": "coterie.core.errors",
     "Player": "coterie.commands.player",
-    "TrainingResult": "coterie.commands.train",
+    "TrainingResult": "coterie.commands.result",
     "UserError": "coterie.core.errors",
     "VectorEnv": "coterie.envs.contract.vector",
 }
@@ -83,11 +88,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def train(*, config_file: str | os.PathLike[str] | None = None, **settings: Any) -> TrainingResult:
+def train(
+    *,
+    config_file: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Hooks] = (),
+    **settings: Any,
+) -> TrainingResult:
     """Trains like `coterie train` and returns the run's folder and summary.
 
     Args:
         config_file: YAML file of settings, which `settings` override.
+        callbacks: Functions that the run calls after rollouts, updates, evaluations and checkpoints.
         **settings: Settings of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
             `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`.
 
@@ -99,15 +110,18 @@ def train(*, config_file: str | os.PathLike[str] | None = None, **settings: Any)
 
     from coterie.commands import train as command
     from coterie.config.resolve import resolve_kwargs
+    from coterie.training.hooks import require_hooks
 
-    return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings))
+    hooks = require_hooks(callbacks)
+    return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings), hooks)
 
 
-def resume(run: Run, **settings: Any) -> TrainingResult:
+def resume(run: Run, *, callbacks: Sequence[Hooks] = (), **settings: Any) -> TrainingResult:
     """Resumes a run like `coterie resume`.
 
     Args:
         run: Run to resume.
+        callbacks: As in `train`. They are not stored in the run.
         **settings: Settings that may change, such as `steps`.
 
     Raises:
@@ -115,8 +129,9 @@ def resume(run: Run, **settings: Any) -> TrainingResult:
     """
     from coterie.commands import train as command
     from coterie.commands.arguments import run_folder, to_overrides
+    from coterie.training.hooks import require_hooks
 
-    return command.resume(run_folder(run), to_overrides(settings))
+    return command.resume(run_folder(run), to_overrides(settings), require_hooks(callbacks))
 
 
 def evaluate(

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import build
+from coterie.commands.result import TrainingResult
 from coterie.commands.warm_start import WarmStart, warm_start
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
@@ -36,33 +36,11 @@ from coterie.runs.progress import PeriodicProgress, Progress, progress
 from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
 from coterie.training.curriculum.lessons import lesson_of_log
 from coterie.training.evaluation import ProgressCallback, evaluate
+from coterie.training.hooks import HookCaller, Hooks
 from coterie.training.trainer import Outputs, RunComponents, Schedule, Trainer
 
 _SIGNAL_EXIT_CODE = 128
 """Exit code of a process that a signal ended, minus the number of the signal."""
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """Result of a training.
-
-    Attributes:
-        run: Folder of the run.
-        summary: Summary of the run.
-        exit_code: 0; 130 or 143 if the training was interrupted by SIGINT or SIGTERM.
-    """
-
-    run: Path
-    summary: Summary
-    exit_code: int
-
-    def report(self) -> dict[str, Any]:
-        """Returns the result as plain numbers and strings."""
-        teams = {
-            team.team or "team": {"start": team.start, "now": team.now, "best": team.best, "random": team.random}
-            for team in self.summary.teams
-        }
-        return {"run": str(self.run), "steps": self.summary.steps, "wall_s": self.summary.wall_s, "teams": teams}
 
 
 @dataclass(frozen=True)
@@ -75,12 +53,13 @@ class _Session:
     kernels: switch.Choice
     checkpoint: LoadedCheckpoint | None = None
     warm_start: WarmStart | None = None
+    hooks: Sequence[Hooks] = ()
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
 
 
-def train(resolved: Resolved) -> TrainingResult:
-    """Trains a new run."""
+def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
+    """Trains a new run, which calls `hooks`."""
     config = resolved.config
     threads = measured_threads(config.threads)
     configure_process(threads)
@@ -109,18 +88,19 @@ def train(resolved: Resolved) -> TrainingResult:
                     **({} if warm is None else {"init": warm.record}),
                 )
             )
-            return _run(_Session(config, folder, components, kernels, warm_start=warm))
+            return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
         finally:
             folder.close()
             folder.remove_if_empty()
 
 
-def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
+def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Hooks] = ()) -> TrainingResult:
     """Continues a run from its last checkpoint, or from the start if it has none.
 
     Args:
         run: Folder of the run.
         overrides: Settings to change.
+        hooks: Functions that the run calls.
     """
     folder = RunFolder.open(run)
     resolved = saved = load_resolved(folder.config_path)
@@ -140,7 +120,7 @@ def resume(run: Path, overrides: Sequence[str]) -> TrainingResult:
                 warm = warm_start(resolved.config, components.algorithms, folder.read_manifest().get("init"))
             if overrides:
                 write_text(folder.config_path, to_yaml(resolved))
-            session = _Session(resolved.config, folder, components, kernels, found, warm, tuple(notes))
+            session = _Session(resolved.config, folder, components, kernels, found, warm, hooks, tuple(notes))
             return _run(session)
     finally:
         folder.close()
@@ -238,7 +218,7 @@ def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display:
         progress=display,
         metadata={"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)},
     )
-    return Trainer(session.components, _schedule(config), outputs)
+    return Trainer(session.components, _schedule(config), outputs, HookCaller(session.hooks))
 
 
 def _schedule(config: RunConfig) -> Schedule:
@@ -368,7 +348,7 @@ def random_returns(
 def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> TrainingResult:
     """Draws the curves, prints the summary, and prints the resume command after an interruption."""
     config, folder, steps = session.config, session.folder, trainer.steps
-    is_done = steps >= config.steps
+    is_done = steps >= config.steps or trainer.hooks.was_stopped
     summary = _summarize(config, folder, trainer)
     if summary.lesson:
         folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
@@ -380,7 +360,12 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
     else:
         for line in summary.warnings:
             print_message(line)
-    if signals and not is_done:
+    if trainer.hooks.was_stopped and steps < config.steps:
+        print_message(
+            f"a callback stopped the run at {steps:,} of {config.steps:,} steps, checkpoint saved. "
+            f"Continue with: coterie resume {shlex.quote(str(folder.path))}"
+        )
+    elif signals and not is_done:
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
         print_line(
             f"{name}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "

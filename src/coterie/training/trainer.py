@@ -18,6 +18,7 @@ from coterie.runs.progress import PeriodicProgress, Progress
 from coterie.training.callback import ActiveTeams, Callback
 from coterie.training.collector import Collector
 from coterie.training.evaluation import Evaluator
+from coterie.training.hooks import HookCaller
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
 
 declare(
@@ -109,7 +110,9 @@ class Outputs:
 class Trainer:
     """Trains the teams of one environment until `schedule.steps`, or until a stop is requested."""
 
-    def __init__(self, components: RunComponents, schedule: Schedule, outputs: Outputs):
+    def __init__(
+        self, components: RunComponents, schedule: Schedule, outputs: Outputs, hooks: HookCaller | None = None
+    ):
         self.algorithms, self.collector = components.algorithms, components.collector
         self.evaluator, self.teams, self.schedule = components.evaluator, components.teams, schedule
         self._active_teams, self._callbacks = components.active_teams, components.callbacks
@@ -125,6 +128,7 @@ class Trainer:
         self.steps, self.updates, self.best = 0, 0, -float("inf")
         self.wall_s = 0.0
         self.stop_requested = False
+        self.hooks = hooks or HookCaller()
         self._saved_at = -1
         self._evaluated_at = -1
         self._task = self.evaluator.task
@@ -169,6 +173,14 @@ class Trainer:
                 # Without checkpoints in between, the one at the end is the best that is kept.
                 self._save(is_best or (schedule.eval_every > 0 and not schedule.checkpoint_every))
         self._logger.flush()
+        self._call("on_end")
+
+    def _call(self, hook: str, **state: Any) -> None:
+        """Calls the user's hooks of this name."""
+        if self.hooks.hooks:
+            policies = {name: algorithm.policy for name, algorithm in self.algorithms.items()}
+            if self.hooks(hook, steps=self.steps, updates=self.updates, policies=policies, **state):
+                self.stop_requested = True
 
     def train_once(self) -> None:
         """Collects one chunk, updates the teams whose rollouts are complete, and calls the callbacks."""
@@ -178,12 +190,16 @@ class Trainer:
             raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
         if metrics:
             self._log(metrics)
+            self._call("on_update", metrics=metrics)
         assert self.collector.last_finished is not None
         learning = self._active_teams.learning
         for callback in self._callbacks:
             self._show(callback.on_rollout_end(self.steps, self.collector.last_finished))
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
+        if self.hooks.hooks:
+            finished = self.collector.last_finished
+            self._call("on_rollout", metrics=finished.summary("rollout", self.teams) if len(finished) else {})
 
     def _collect_and_update(self) -> dict[str, float]:
         """Collects one chunk and runs the updates that it completes. Returns metrics if they are due, otherwise {}."""
@@ -243,10 +259,12 @@ class Trainer:
         """Evaluates and logs. Returns True if the metric for the best checkpoint improved."""
         evaluation = self.evaluator(self.steps, PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0))
         self._evaluated_at = self.steps
-        self._log(evaluation.metrics())
+        metrics = evaluation.metrics()
+        self._log(metrics)
         value = evaluation.return_mean(self._first_learner) if self._best_metric is None else self._best_metric()
         if self._task != self.evaluator.task:  # results on another task are not comparable
             self._task, self.best = self.evaluator.task, -float("inf")
+        self._call("on_evaluation", metrics=metrics)
         is_best = value > self.best
         self.best = max(self.best, value)
         return is_best
@@ -279,9 +297,10 @@ class Trainer:
         position = self._outputs.metrics_file.position()
         metadata = self._outputs.metadata | {"steps": self.steps, "metrics_bytes": position}
         self._saved_at = self.steps
-        self._outputs.checkpoints.save(
+        path = self._outputs.checkpoints.save(
             self.steps, self.state_dict(), metadata, best=best, numbered=self.schedule.keep_all
         )
+        self._call("on_checkpoint", checkpoint=path)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything needed to resume."""
