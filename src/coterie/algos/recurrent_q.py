@@ -63,10 +63,14 @@ class RecurrentReader:
             rollout.obs, rollout.action, rollout.first, online["value"]
         )
 
-        def inputs(hidden_state: HiddenState) -> Inputs:  # all networks read the same besides their hidden states
-            return obs, first, {name: hidden_state[name] for name in state}, extra
+        def inputs(hidden_states: dict[str, HiddenState]) -> dict[str, Inputs]:
+            """All networks read the same besides their hidden states."""
+            return {
+                network: (obs, first, {name: hidden[name] for name in state}, extra)
+                for network, hidden in hidden_states.items()
+            }
 
-        return rollout, *({name: inputs(x) for name, x in states.items()} for states in (online, target))
+        return rollout, inputs(online), inputs(target)
 
     @torch.no_grad()
     def _warmed_up(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> HiddenState:

@@ -27,10 +27,10 @@ def qmix(chosen: Tensor, state: Tensor, layers: Iterable[Any]) -> Tensor | None:
             and w [E, 1].
 
     Returns:
-        None if there is no kernel for the types or the device.
+        None if there is no kernel for the types, the shapes or the device.
     """
     parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
-    if not native.is_supported(chosen, state, *parameters):
+    if not native.is_supported(chosen, state, *parameters) or state.shape[:-1] != chosen.shape[:-1]:
         return None
     return _OPERATOR(chosen, state, parameters, torch.is_grad_enabled())[0]
 
