@@ -6,8 +6,7 @@
     player = coterie.load(result).player()
     actions = player.act({"agent_0": obs_0, "agent_1": obs_1, "agent_2": obs_2})
 
-The functions correspond to the commands of `coterie` and take the same settings. Importing the package is fast: PyTorch
-is imported on first use.
+The functions are the commands of `coterie` with the same settings. PyTorch is imported on first use.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from coterie.commands.best_response import Exploitability
+    from coterie.commands.check import check_env
     from coterie.commands.league import LeagueResult
     from coterie.commands.learners import EvalMode
     from coterie.commands.player import Loaded, Player
@@ -48,6 +48,7 @@ __all__ = [
     "VectorEnv",
     "__version__",
     "as_multiagent_env",
+    "check_env",
     "evaluate",
     "exploit",
     "league",
@@ -68,6 +69,7 @@ _LAZY = {
     "Player": "coterie.commands.player",
     "TrainingResult": "coterie.commands.result",
     "UserError": "coterie.core.errors",
+    "check_env": "coterie.commands.check",
     "VectorEnv": "coterie.envs.contract.vector",
 }
 
@@ -100,7 +102,7 @@ def train(
         config_file: YAML file of settings, which `settings` override.
         callbacks: Functions that the run calls after rollouts, updates, evaluations and checkpoints.
         **settings: Settings of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
-            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`.
+            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `env` may be a function or class that makes it.
 
     Raises:
         UserError: If a setting is invalid. Nothing has been written then.
@@ -116,11 +118,12 @@ def train(
     return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings), hooks)
 
 
-def resume(run: Run, *, callbacks: Sequence[Hooks] = (), **settings: Any) -> TrainingResult:
+def resume(run: Run, *, env: Any = None, callbacks: Sequence[Hooks] = (), **settings: Any) -> TrainingResult:
     """Resumes a run like `coterie resume`.
 
     Args:
         run: Run to resume.
+        env: The function or class that makes the environment, if it was passed to `train` and cannot be imported.
         callbacks: As in `train`. They are not stored in the run.
         **settings: Settings that may change, such as `steps`.
 
@@ -128,10 +131,10 @@ def resume(run: Run, *, callbacks: Sequence[Hooks] = (), **settings: Any) -> Tra
         UserError: If there is no such run or a setting cannot be changed.
     """
     from coterie.commands import train as command
-    from coterie.commands.arguments import run_folder, to_overrides
+    from coterie.commands.arguments import known_run_folder, to_overrides
     from coterie.training.hooks import require_hooks
 
-    return command.resume(run_folder(run), to_overrides(settings), require_hooks(callbacks))
+    return command.resume(known_run_folder(run, env), to_overrides(settings), require_hooks(callbacks))
 
 
 def evaluate(
@@ -218,16 +221,9 @@ def play(
         request = GameRequest(run=folder, resolved=resolved, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
         with open_game(request) as (game, title):
             return record_episodes(game, title, episodes, Path(record))
-    video_file, replay_folder = (None if path is None else Path(path) for path in (video, replay))
-    options = PlayOptions(
-        video=video_file,
-        replay=replay_folder,
-        episodes=episodes,
-        mode=mode,
-        checkpoint=checkpoint,
-        seed=seed,
-        size=size,
-    )
+    files = {"video": video, "replay": replay}
+    paths = {name: None if path is None else Path(path) for name, path in files.items()}
+    options = PlayOptions(**paths, episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
     return command.play(folder, resolved, options)
 
 
@@ -332,7 +328,7 @@ def exploit(
     )
 
 
-def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu") -> Loaded:
+def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu", *, env: Any = None) -> Loaded:
     """Loads the policies of a run, which map NumPy observations to actions.
 
     `load(run).act(obs)` acts without hidden state; `load(run).player()` returns an object with `reset()` and
@@ -342,14 +338,15 @@ def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu")
         run: Run to load.
         checkpoint: As in `evaluate`.
         device: Device of the networks.
+        env: As in `resume`.
 
     Raises:
         UserError: If there is no such run or checkpoint.
     """
-    from coterie.commands.arguments import run_folder
+    from coterie.commands.arguments import known_run_folder
     from coterie.commands.player import Loaded
 
-    return Loaded(run_folder(run), checkpoint, device)
+    return Loaded(known_run_folder(run, env), checkpoint, device)
 
 
 def make(
@@ -391,8 +388,7 @@ def as_multiagent_env(
         **params: As in `make`.
 
     Raises:
-        UserError: If the environment has several teams, actions other than one discrete choice per agent, or no step
-            limit.
+        UserError: If it has several teams, actions other than one discrete choice per agent, or no step limit.
     """
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
 

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from coterie.config import callables
 from coterie.config.resolve import Resolved, resolve_kwargs
 from coterie.config.sources import flatten
 from coterie.core.errors import UserError
+from coterie.runs.folder import RunFolder
 
 
 def run_folder(run: Any) -> Path:
@@ -23,6 +25,18 @@ def run_folder(run: Any) -> Path:
     folder = getattr(run, "run", getattr(run, "path", None))  # a TrainingResult or a Loaded
     if not isinstance(folder, Path):
         raise UserError(f"run={run!r}: not a run. Pass its folder or the result of coterie.train.")
+    return folder
+
+
+def known_run_folder(run: Any, env: Any) -> Path:
+    """Returns the folder of a run whose environment is made by Python code, which is passed again; None: by its name.
+
+    Raises:
+        UserError: If the run does not exist, or its environment is made by its name.
+    """
+    folder = run_folder(run)
+    if env is not None:
+        callables.keep(str(RunFolder.open(folder).read_manifest().get("env")), env)
     return folder
 
 

@@ -18,6 +18,7 @@ from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import build
 from coterie.commands.result import TrainingResult
 from coterie.commands.warm_start import WarmStart, warm_start
+from coterie.config import callables
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
 from coterie.config.schema import RunConfig
@@ -71,6 +72,7 @@ def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
         folder = RunFolder.create(config.out, config.env.name, config.algo.name, seed=config.seed, now=now)
         try:
             write_text(folder.config_path, to_yaml(resolved))
+            source = callables.source_of(config.env.name)
             spec = components.collector.env.spec
             folder.write_manifest(
                 describe(
@@ -86,6 +88,7 @@ def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
                     environment=spec.env_info,
                     signature=signature_of(folder.config_path),
                     **({} if warm is None else {"init": warm.record}),
+                    **({} if source is None else {"env_source": source}),
                 )
             )
             return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))

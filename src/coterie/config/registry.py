@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coterie.config import callables
 from coterie.config.plugins import Plugin, find_plugin, installed_plugins
 from coterie.config.trust import run_folder_of
 from coterie.core.errors import ReportedError, UserError, nearest, one_line
@@ -214,6 +215,8 @@ def factory(name: str) -> Callable[..., Any]:
     Raises:
         UserError: If it cannot be imported or is not callable.
     """
+    if name.startswith(callables.PREFIX):
+        return callables.find(name)
     plugin = None if ":" in name else plugin_of(name)
     what = f"environment '{name}'"
     found = load(name, what) if plugin is None else load(plugin.target, f"{what} of {plugin.origin}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.config import aliases, messages, sources
+from coterie.config import aliases, callables, messages, sources
 from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose
 from coterie.config.overrides import parse_all
 from coterie.config.schema import RunConfig
@@ -48,8 +48,11 @@ def resolve(overrides: Sequence[str] = (), config_file: Path | None = None) -> R
 
 
 def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
-    """Resolves Python arguments: nested dicts, dotted keys (`**{"algo.lr": 1e-3}`) and names (`algo="mappo"`)."""
-    return _resolve_layers(_file_layer(config_file), sources.from_tree(_plain(kwargs), "argument"))
+    """Resolves Python arguments: nested dicts, dotted keys (`**{"algo.lr": 1e-3}`) and names (`algo="mappo"`).
+
+    The environment may also be the function or class that makes it.
+    """
+    return _resolve_layers(_file_layer(config_file), sources.from_tree(_plain(callables.named(kwargs)), "argument"))
 
 
 def _plain(value: Any) -> Any:

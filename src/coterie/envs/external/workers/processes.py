@@ -22,6 +22,7 @@ from typing import Any, final
 
 import numpy as np
 
+from coterie.config import callables
 from coterie.config.samplers import Sampler
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError, WorkersFailedError
@@ -297,6 +298,7 @@ def _worker_specs(
     name: str, params: Mapping[str, Any], num_envs: int, *, workers: int, first_index: int
 ) -> list[WorkerSpec]:
     """Divides the environments evenly among the workers, in order."""
+    code = callables.serialize(name)
     shares = np.array_split(np.arange(num_envs), min(workers, num_envs))
     return [
         WorkerSpec(
@@ -306,6 +308,7 @@ def _worker_specs(
             start=int(share[0]),
             count=len(share),
             first_index=first_index + int(share[0]),
+            code=code,
         )
         for share in shares
     ]

@@ -63,6 +63,7 @@ class RayActor:
         """Makes the environments, if versions and arrays are equal to the trainer's."""
         import os
 
+        from coterie.config import callables
         from coterie.core.errors import UserError
         from coterie.envs.external.hosting.factory import instance_factory
         from coterie.envs.external.hosting.shared_arrays import SharedArrays
@@ -78,6 +79,8 @@ class RayActor:
                 )
         given = unpack(rest)
         sys.path += [path for path in given["paths"] if path not in sys.path and os.path.isdir(path)]
+        code = None if given["code"] is None else given["code"].tobytes()
+        callables.deserialize(given["name"], code)
         name, params, count = given["name"], given["params"], given["count"]
         layout, _ = instance_factory(name, params)
         if array_shapes(SharedArrays(layout, 1)) != given["shapes"]:

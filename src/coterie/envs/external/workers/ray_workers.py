@@ -251,6 +251,7 @@ class RayWorker(Worker):
             "first_index": spec.first_index,
             "shapes": array_shapes(shared),
             "paths": _module_paths(),
+            "code": None if spec.code is None else np.frombuffer(spec.code, np.uint8),
         }
         versions = json.dumps(required_versions()).encode()
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.config import callables
 from coterie.config.samplers import parse_sampler
 from coterie.core.errors import one_line
 from coterie.envs.external.hosting.factory import instance_factory
@@ -46,6 +47,7 @@ class WorkerSpec:
         start: Index of the worker's first environment within the shared arrays.
         count: Number of the worker's environments.
         first_index: Index of its first environment within the whole vectorized environment.
+        code: The environment's function, serialized by `callables.serialize`; None if it is imported by name.
     """
 
     name: str
@@ -54,6 +56,7 @@ class WorkerSpec:
     start: int
     count: int
     first_index: int
+    code: bytes | None = None
 
     @property
     def own(self) -> slice:
@@ -105,6 +108,7 @@ class WorkerService:
         import torch
 
         torch.set_num_threads(1)
+        callables.deserialize(spec.name, spec.code)
         layout, make = instance_factory(spec.name, spec.params)
         self.shared = SharedArrays(layout, spec.num_envs, memoryview(memory))
         self.envs = SerialEnvs(make, self.shared, start=spec.start, count=spec.count, first_index=spec.first_index)
