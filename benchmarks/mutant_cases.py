@@ -37,8 +37,10 @@ class Case:
 
 
 _FAST = "not slow"
+_SHARED = ("algos/test_answers.py", "algos/test_mistakes.py")
 
 CASES: dict[str, Case] = {
+    "math/action_noise.py": Case(("math/test_action_sampling.py",)),
     "math/action_sampling.py": Case(),
     "math/adversarial_imitation.py": Case(),
     "math/behavior_cloning.py": Case(),
@@ -51,19 +53,23 @@ CASES: dict[str, Case] = {
     "math/ratings.py": Case(),
     "math/returns.py": Case(),
     "math/running_moments.py": Case(),
+    "math/squashed_gaussian.py": Case(("math/test_action_sampling.py",)),
     "math/statistics.py": Case(),
+    "algos/algorithm.py": Case(),
     "algos/clipped_learner.py": Case(("algos/test_ppo.py", "algos/test_algorithm.py"), _FAST),
     "algos/coma.py": Case(
-        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_answers.py"), _FAST
+        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_coma.py", *_SHARED), _FAST
     ),
+    "algos/ddpg.py": Case(("algos/test_ddpg.py", *_SHARED), _FAST),
     "algos/minibatches.py": Case(),
     "algos/off_policy.py": Case(("algos/test_qlearning.py",), _FAST),
     "algos/on_policy.py": Case(),
     "algos/optimizer.py": Case(),
-    "algos/poca.py": Case(("algos/test_on_policy_losses.py", "algos/test_answers.py"), _FAST),
-    "algos/ppo.py": Case(("algos/test_on_policy_losses.py", "algos/test_answers.py"), _FAST),
-    "algos/qlearning.py": Case(("algos/test_answers.py", "algos/test_mistakes.py"), _FAST),
+    "algos/poca.py": Case(("algos/test_on_policy_losses.py", "algos/test_poca.py", *_SHARED), _FAST),
+    "algos/ppo.py": Case(("algos/test_on_policy_losses.py", "algos/test_ppo.py", *_SHARED), _FAST),
+    "algos/qlearning.py": Case(("algos/test_qlearning.py", *_SHARED), _FAST),
     "algos/reward_streams.py": Case(),
+    "algos/sac.py": Case(("algos/test_sac.py", *_SHARED), _FAST),
     "algos/sequences.py": Case(),
     "algos/weighted_qmix.py": Case(("algos/test_qlearning.py",), _FAST),
     "algos/replay/buffer.py": Case((), _FAST),
@@ -75,6 +81,8 @@ CASES: dict[str, Case] = {
     "algos/replay/prioritized.py": Case(),
     "algos/replay/spec.py": Case(),
     "algos/replay/sum_tree.py": Case(),
+    "nets/action_critics.py": Case(("algos/test_ddpg.py",), _FAST),
+    "nets/action_gradients.py": Case(("algos/test_ddpg.py",), _FAST, "gradient or loss"),
     "nets/counterfactual_critic.py": Case(),
     "nets/encoders.py": Case(),
     "nets/entity_critic.py": Case(("nets/test_attention.py",)),
@@ -88,6 +96,7 @@ CASES: dict[str, Case] = {
     "nets/normalization.py": Case(),
     "nets/recurrent.py": Case((), _FAST),
     "nets/relaxed_actions.py": Case(),
+    "nets/squashed_actions.py": Case(("math/test_action_sampling.py", "policies/test_squashed.py")),
     "nets/stochastic_actor.py": Case(),
     "nets/team.py": Case(),
     "nets/value_critics.py": Case(),
