@@ -1,16 +1,28 @@
-"""Value estimators: estimates per timestep equal the values of a whole rollout."""
+"""Teams that algorithms support, layouts of a team's agents, and value estimators."""
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from algo_worlds import Everything, env_of
-from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.algorithm import (
+    ALL_ACTIONS,
+    AlgorithmContext,
+    Capabilities,
+    central_state_name,
+    component_matrix,
+    group_membership,
+    require_equal_spaces,
+)
 from coterie.algos.poca import POCA
 from coterie.algos.ppo import PPO
+from coterie.core.errors import UserError
+from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Timestep
 from coterie.training.collector import Collector
@@ -62,3 +74,118 @@ def test_values_estimated_one_timestep_at_a_time_are_those_of_the_rollout(name: 
             estimates.append(estimate)
     torch.testing.assert_close(torch.stack(estimates), expected, atol=1e-4, rtol=0)
     assert expected.std() > 1e-3
+
+
+# --------------------------------------------------------------------------------------------- teams and capabilities
+
+VECTOR, IMAGE = spaces.Box(-9, 9, (4,)), spaces.Box(0, 255, (8, 9, 3), dtype="uint8")
+CHOICES = spaces.Discrete(3)
+
+
+def team_of(*roles: tuple[str, int, Any, Any], can_die: bool = False, states: dict[str, int] | None = None) -> TeamSpec:
+    """A team of roles: group, number of agents, observation space, action space."""
+    specs = tuple(
+        RoleSpec(f"role_{i}", group, tuple(f"{i}_{k}" for k in range(n)), observed, acts)
+        for i, (group, n, observed, acts) in enumerate(roles)
+    )
+    total = sum(role.n for role in specs)
+    return TeamSpec("red", specs, 0, total, (0,), can_die, False, states or {}, True)
+
+
+ONE = team_of(("a", 1, VECTOR, CHOICES))
+
+
+def test_capabilities_are_those_of_most_algorithms_unless_declared():
+    found = Capabilities(actions=ALL_ACTIONS)
+    flags = {name: value for name, value in vars(found).items() if isinstance(value, bool)}
+    supported = ("masks", "rnn", "dying_agents", "roles", "multi_agent", "learns")
+    assert flags == dict.fromkeys(supported, True) | {"images": False, "reward_streams": False}
+    assert found.eval_mode == "sample"
+    with pytest.raises(FrozenInstanceError):
+        found.masks = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("space", [*Everything.KINDS.values(), spaces.Discrete(2)])
+def test_a_team_with_supported_actions_is_accepted(space: spaces.Space):
+    team = team_of(("a", 2, VECTOR, space), ("b", 1, VECTOR, CHOICES), can_die=True)
+    Capabilities(actions=ALL_ACTIONS).check("some", team)
+    Capabilities(frozenset({team.roles[0].action.kind, "discrete"})).check("some", team)
+    pictures = team_of(("a", 1, IMAGE, space), ("b", 1, spaces.Dict({"x": VECTOR, "y": IMAGE}), CHOICES))
+    Capabilities(actions=ALL_ACTIONS, images=True).check("some", pictures)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_one_agent_of_one_role_is_accepted_where_no_more_is_supported(dying: bool):
+    few = Capabilities(ALL_ACTIONS, dying_agents=dying, roles=False, multi_agent=False)
+    few.check("some", replace(ONE, agents_can_die=dying))
+
+
+UNSUPPORTED = [
+    ({"actions": frozenset({"discrete"})}, team_of(("a", 1, VECTOR, spaces.Box(-1, 1, (2,)))),
+     r"^algo: some does not support the continuous actions of role 'role_0' \(Box.*, only discrete. Choose another"),
+    ({"actions": frozenset({"hybrid", "continuous"})}, team_of(("a", 1, VECTOR, CHOICES)), "only continuous, hybrid."),
+    ({}, team_of(("a", 1, spaces.Box(-1, 1, (2, 2)), CHOICES)), r"^role 'role_0': no network supports its obser"),
+    ({"images": True}, team_of(("a", 1, spaces.Box(-1, 1, (2, 2)), CHOICES)), "Use a one-dimensional Box"),
+    ({}, team_of(("a", 1, IMAGE, CHOICES)), r"^algo: some supports only vector observations, and role 'role_0'"),
+    ({}, team_of(("a", 1, spaces.Dict({"x": VECTOR}), CHOICES)), "supports only vector observations"),
+    ({"roles": False}, team_of(*[("a", 1, VECTOR, CHOICES)] * 2),
+     r"^algo: some trains a single role, and team 'red' has 2. Split the team"),
+    ({"multi_agent": False}, team_of(("a", 2, VECTOR, CHOICES)),
+     r"^algo: some trains a single agent, and team 'red' has 2. .*, algo=ippo or algo=mappo.$"),
+    ({"dying_agents": False}, replace(ONE, agents_can_die=True),
+     r"^algo: some does not support agents that die, and those of team 'red' can. Choose another algorithm with algo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("properties", "team", "message"), UNSUPPORTED)
+def test_an_unsupported_team_is_refused_in_one_line(properties: dict[str, Any], team: TeamSpec, message: str):
+    with pytest.raises(UserError, match=message):
+        Capabilities(**{"actions": ALL_ACTIONS} | properties).check("some", team)
+    with pytest.raises(UserError) as refused:
+        Capabilities(**{"actions": ALL_ACTIONS} | properties).check("some", team, "teams.red.algo")
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith(("teams.red.algo: some", "role 'role_0': no network"))
+
+
+def test_only_roles_of_equal_spaces_share_all_parameters():
+    equal, different = (team_of(("a", 1, VECTOR, CHOICES), ("a", 1, VECTOR, spaces.Discrete(n))) for n in (3, 4))
+    require_equal_spaces(equal, "all")
+    require_equal_spaces(different, "role")
+    require_equal_spaces(different, "none")
+    with pytest.raises(UserError, match=r"^algo.share_params: all agents of team 'red' cannot share parameters"):
+        require_equal_spaces(different, "all")
+
+
+def test_a_central_critic_reads_the_teams_own_state_before_the_global_one():
+    roles = ("a", 1, VECTOR, CHOICES), ("b", 1, VECTOR, CHOICES)
+    assert central_state_name(team_of(*roles, states={"global": 5, "b": 4}), "state") == "b"
+    assert central_state_name(team_of(*roles, states={"b": 4, "a": 3}), "state") == "a"
+    assert central_state_name(team_of(*roles, states={"global": 5, "c": 3}), "state") == "global"
+    with pytest.raises(UserError, match=r"^algo.critic: joint_state needs an environment state, and there is none"):
+        central_state_name(team_of(*roles), "joint_state")
+
+
+def test_group_membership_of_literal_groups():
+    """Two agents of a, one of b, and another one of a."""
+    team = team_of(("a", 2, VECTOR, CHOICES), ("b", 1, VECTOR, CHOICES), ("a", 1, VECTOR, CHOICES))
+    found = group_membership(team)
+    assert (found.tolist(), found.dtype) == ([[1, 1, 0, 1], [0, 0, 1, 0]], torch.float32)
+
+
+def test_component_matrix_of_literal_choices():
+    """Two agents with 2 + 1 choices and one with 2, padded to three."""
+    several = team_of(("a", 2, VECTOR, spaces.MultiDiscrete([2, 1])), ("b", 1, VECTOR, spaces.Discrete(2)))
+    first = [[1, 0], [1, 0], [0, 1]]
+    found = component_matrix(several, torch.device("cpu"))
+    assert found is not None
+    assert found.tolist() == [first, first, [[1, 0], [1, 0], [0, 0]]]
+    assert component_matrix(ONE, torch.device("cpu")) is None
+
+
+def test_a_context_has_the_configured_rollout_length_and_no_reward_streams_unless_given():
+    found = AlgorithmContext(team=ONE, num_envs=2, seed=0, device=torch.device("cpu"))
+    assert (found.rollout_length, found.reward_streams) == (None, ())
+    with pytest.raises(TypeError, match="positional"):
+        AlgorithmContext(ONE, 2, 0, torch.device("cpu"))  # pyright: ignore[reportCallIssue]
+    with pytest.raises(FrozenInstanceError):
+        found.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
