@@ -38,6 +38,8 @@ class Case:
 
 _FAST = "not slow"
 _SHARED = ("algos/test_answers.py", "algos/test_mistakes.py")
+_CLIPPED = ("algos/test_on_policy_losses.py", "algos/test_clipped_learner.py", "algos/test_algorithm.py")
+_OF_BOTH = "not lstm and (clipped_learner"
 
 CASES: dict[str, Case] = {
     "math/action_noise.py": Case(("math/test_action_sampling.py",)),
@@ -56,20 +58,29 @@ CASES: dict[str, Case] = {
     "math/squashed_gaussian.py": Case(("math/test_action_sampling.py",)),
     "math/statistics.py": Case(),
     "algos/algorithm.py": Case(),
-    "algos/clipped_learner.py": Case(("algos/test_ppo.py", "algos/test_algorithm.py"), _FAST),
+    "algos/behavior_cloning.py": Case(),
+    "algos/clipped_learner.py": Case(),
     "algos/coma.py": Case(
-        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_coma.py", *_SHARED), _FAST
+        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_coma.py", *_SHARED),
+        _FAST,
+        "coma and not lstm",
     ),
-    "algos/ddpg.py": Case(("algos/test_ddpg.py", *_SHARED), _FAST),
+    "algos/ddpg.py": Case(("algos/test_ddpg.py", *_SHARED), _FAST, "ddpg and not lstm"),
+    "algos/ddpg_batch.py": Case(),
+    "algos/ddpg_networks.py": Case(),
+    "algos/frozen.py": Case(),
+    "algos/mappo_original.py": Case((), _FAST),
     "algos/minibatches.py": Case(),
     "algos/off_policy.py": Case(("algos/test_qlearning.py",), _FAST),
     "algos/on_policy.py": Case(),
     "algos/optimizer.py": Case(),
-    "algos/poca.py": Case(("algos/test_on_policy_losses.py", "algos/test_poca.py", *_SHARED), _FAST),
-    "algos/ppo.py": Case(("algos/test_on_policy_losses.py", "algos/test_ppo.py", *_SHARED), _FAST),
-    "algos/qlearning.py": Case(("algos/test_qlearning.py", *_SHARED), _FAST),
+    "algos/poca.py": Case((*_CLIPPED, "algos/test_poca.py", *_SHARED), _FAST, f"{_OF_BOTH} or poca) and not ppo"),
+    "algos/ppo.py": Case((*_CLIPPED, *_SHARED), _FAST, f"{_OF_BOTH} or ppo) and not poca"),
+    "algos/qlearning.py": Case(("algos/test_qlearning.py", *_SHARED), _FAST, "(qlearning or iql or vdn) and not lstm"),
+    "algos/random.py": Case(),
     "algos/reward_streams.py": Case(),
-    "algos/sac.py": Case(("algos/test_sac.py", *_SHARED), _FAST),
+    "algos/sac.py": Case(("algos/test_sac.py", *_SHARED), _FAST, "sac and not lstm"),
+    "algos/scripted.py": Case((), _FAST),
     "algos/sequences.py": Case(),
     "algos/weighted_qmix.py": Case(("algos/test_qlearning.py",), _FAST),
     "algos/replay/buffer.py": Case((), _FAST),

@@ -74,9 +74,8 @@ def test_its_state_is_that_of_the_policy_and_updates_change_nothing():
     other.set_policy(other_policy(seed=2), "greedy")
     state = algo.state_dict()
     assert set(state) == {"policy"}
-    timestep, actions = make_timestep(TEAM, 50), []
+    timestep = make_timestep(TEAM, 50)
     other.load_state_dict(state)
     assert other.update(None, 0.5) == {}  # pyright: ignore[reportArgumentType]
-    for learned in (algo, other):
-        actions.append(learned.policy.act(timestep, {}, None, "greedy")[0]["guard"].discrete)
-    assert torch.equal(*actions)
+    chosen = (learned.policy.act(timestep, {}, None, "greedy")[0]["guard"].discrete for learned in (algo, other))
+    assert torch.equal(*chosen)

@@ -1,0 +1,266 @@
+"""Updates of PPO, MAPPO and MA-POCA in short: losses, learning rates, masks, hidden states, statistics, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+
+from algo_worlds import Everything, Probe, env_of, observe_age, unit_reward
+from coterie.algos import poca, ppo
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.clipped_learner import ClippedBatch
+from coterie.algos.reward_streams import RewardStream
+from coterie.core.errors import UserError
+from coterie.core.tree import tree_leaves, tree_map
+from learners import collect_rollout, poca_learner, ppo_learner
+from policy_cases import CPU
+
+LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "ippo": (ppo_learner, ppo, {}),
+    "mappo": (ppo_learner, ppo, {"critic": "joint_state"}),
+    "poca": (poca_learner, poca, {"embedding_size": 8}),
+}
+EACH = pytest.mark.parametrize("name", LEARNERS)
+RNN = pytest.mark.parametrize("rnn", ["none", "gru"])
+
+
+def make(name: str, world: Any = None, num_envs: int = 4, **settings: Any) -> tuple[Any, Any]:
+    """Returns a learner and its collector."""
+    build, _, defaults = LEARNERS[name]
+    small = {"hidden_sizes": (8,), "rnn_size": 4, "num_minibatches": 1, "epochs": 1}
+    return build(world or Everything(dead=0.0), num_envs, **small | defaults | settings)
+
+
+def spy_on_losses(monkeypatch: pytest.MonkeyPatch, name: str, change: Any = None) -> list[tuple[tuple, dict, Any]]:
+    """Records arguments, options and terms of each loss; `change` replaces the terms."""
+    module, found = LEARNERS[name][1], []
+    of_loss = f"{module.__name__.rpartition('.')[2]}_loss"
+    loss = getattr(module, of_loss)
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        terms = loss(*arguments, **options)
+        terms = terms if change is None else change(len(found), terms)
+        found.append((arguments, options, terms))
+        return terms
+
+    monkeypatch.setattr(module, of_loss, spy)
+    return found
+
+
+def spy_on_steps(algorithm: Any) -> list[tuple[float, dict[str, float]]]:
+    """Records loss and learning rates of each gradient step."""
+    step, found = algorithm.optimizer.step, []
+
+    def spy(loss: torch.Tensor, lr: dict[str, float]) -> torch.Tensor:
+        found.append((loss.item(), dict(lr)))
+        return step(loss, lr)
+
+    algorithm.optimizer.step = spy
+    return found
+
+
+@EACH
+@pytest.mark.parametrize(("critic_lr", "value_lr"), [(4e-3, 2.2e-3), (None, 0.55e-3)])
+def test_steps_descend_the_weighted_terms_at_scheduled_rates(
+    name: str, critic_lr: float | None, value_lr: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Half of the run is done: rates are 0.55 of the initial ones, the entropy bonus 0.75, a clip range of 0.2 0.15."""
+    settings: dict[str, Any] = (
+        {"baseline_coef": 0.3, "clip_schedule": "linear", "clip_end": 0.5} if name == "poca" else {}
+    )
+    algorithm, collector = make(
+        name, lr=1e-3, critic_lr=critic_lr, lr_schedule="linear", lr_end=0.1, entropy_coef=0.02,
+        entropy_schedule="linear", entropy_end=0.5, value_coef=0.7, epochs=2, num_minibatches=3, **settings,
+    )  # fmt: skip
+    losses, steps = spy_on_losses(monkeypatch, name), spy_on_steps(algorithm)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.5)
+    assert len(losses) == len(steps) == 6
+    for (_, options, terms), (loss, lr) in zip(losses, steps, strict=True):
+        value = terms.value + 0.3 * terms.baseline if name == "poca" else terms.value
+        assert loss == pytest.approx((terms.policy - 0.015 * terms.entropy + 0.7 * value).item(), rel=1e-5)
+        assert lr == pytest.approx({"policy": 0.55e-3, "value": value_lr})
+        clip_eps = 0.15 if name == "poca" else 0.2
+        assert options == pytest.approx({"clip_eps": clip_eps, "value_clip_eps": 0.2, "huber_delta": 10.0})
+    expected = {"policy/lr": 0.55e-3, "policy/entropy_coef": 0.015}
+    expected |= {"policy/clip_eps": 0.15} if name == "poca" else {"policy/epochs": 2}
+    names = {"policy": "loss/policy", "value": "loss/value", "entropy": "policy/entropy", "kl": "policy/kl"}
+    names |= {"clip_fraction": "policy/clip_fraction"} | ({"baseline": "loss/baseline"} if name == "poca" else {})
+    for term, metric in names.items():
+        expected[metric] = sum(getattr(terms, term).item() for _, _, terms in losses) / 6
+    others = {"policy/grad_norm", "value/grad_norm", "value/explained_variance"}
+    assert set(metrics) == {*expected, *others}
+    assert {metric: metrics[metric] for metric in expected} == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    assert metrics["policy/grad_norm"] > 0
+    assert metrics["value/grad_norm"] > 0
+
+
+@EACH
+@RNN
+def test_values_in_the_first_epoch_are_those_before_the_update(name: str, rnn: str, monkeypatch: pytest.MonkeyPatch):
+    """In sequences shorter than the rollout as well, and with the hidden state after the rollout before."""
+    sequences = {"sequence_length": 4} if rnn == "gru" else {}
+    algorithm, collector = make(name, rnn=rnn, num_minibatches=2, normalize_obs=True, **sequences)
+    losses = spy_on_losses(monkeypatch, name)
+    for _ in range(2):
+        losses.clear()
+        algorithm.optimizer.step = lambda loss, lr: torch.zeros(2)
+        rollout = collect_rollout(algorithm, collector)
+        algorithm.update(rollout, 0.0)
+        entries, samples = 0, 0
+        for (log_prob, _, value, batch), _, _ in losses:
+            same = (value - batch.value).abs().amax(-1)
+            valid = batch.valid if name == "poca" else batch.critic_valid
+            ratio = (log_prob - batch.log_prob).abs()[batch.valid]
+            assert same[..., -valid.shape[-1] :][valid].max() < 1e-6
+            assert ratio.max() < 1e-5
+            entries, samples = entries + int(batch.valid.sum()), samples + valid[..., 0].numel()
+        valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+        assert entries == valid.sum()
+        assert samples == (rollout.acted[:-1].sum() if rnn == "none" else valid[..., 0].numel())
+        state = algorithm.state_dict()["hidden_state"]
+        assert set(state) == ({"h"} if rnn == "gru" else set())
+        assert rnn == "none" or state["h"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["ippo", "poca"])
+def test_masks_are_left_out_where_all_entries_count(name: str):
+    """Final timesteps are removed from timesteps and masked in sequences."""
+    for rnn, world in (("none", Probe(observe_age, unit_reward, length=3)), ("none", None), ("gru", None)):
+        algorithm, collector = make(name, world, rnn=rnn)
+        rollout = collect_rollout(algorithm, collector)
+        options = {} if name == "poca" else {"as_sequences": rnn == "gru"}
+        batch = algorithm.targets(rollout, 0.0, **options)[0]
+        masked = world is None or rnn == "gru"
+        valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+        found = [batch.valid] if name == "poca" else [batch.valid, batch.critic_valid]
+        assert all((mask is not None) == masked for mask in found)
+        assert not masked or all(torch.equal(mask, valid) for mask in found)
+        if name == "poca":
+            assert (batch.present is not None) == (world is None)
+        assert (batch.first is None) == (batch.critic_first is None) == (rnn == "none")
+        assert torch.equal(batch.log_prob, rollout.extras["log_prob"])
+        assert all(leaf.shape[0] == 12 for leaf in tree_leaves(batch) if leaf is not None)
+
+
+@EACH
+def test_observation_statistics_count_valid_entries_after_the_update(name: str):
+    algorithm, collector = make(name, normalize_obs=True)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    moments = algorithm.policy.obs_normalizer.state_dict()
+    assert [x["count"].item() for x in moments.values()] == [valid[..., :2].sum().item(), valid[..., 2:].sum().item()]
+    seen = rollout.obs["guard"][:-1][valid[..., :2]]
+    torch.testing.assert_close(moments["guard"]["mean"].float(), seen.mean(0))
+    algorithm, collector = make(name)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert algorithm.policy.obs_normalizer is None
+
+
+@EACH
+@RNN
+def test_a_restored_learner_continues_with_the_same_bits(name: str, rnn: str):
+    algorithm, collector = make(name, rnn=rnn, num_minibatches=2, entropy_decay=0.5) if name != "poca" else make(name)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout, state = collect_rollout(algorithm, collector), tree_map(torch.clone, tensors(algorithm.state_dict()))
+    context = AlgorithmContext(team=algorithm.team, num_envs=4, seed=5, device=CPU)
+    other = type(algorithm)(algorithm.config, context)
+    assert any((p != q).any() for p, q in zip(parameters(other), parameters(algorithm), strict=True))
+    other.load_state_dict(algorithm.state_dict() | state)
+    first, second = (learner.update(rollout, 0.5) for learner in (algorithm, other))
+    assert first == second
+    for one, same in zip(parameters(algorithm), parameters(other), strict=True):
+        assert torch.equal(one, same)
+    for one, same in zip(*(tree_leaves(tensors(x.state_dict())) for x in (algorithm, other)), strict=True):
+        assert torch.equal(one, same)
+
+
+def tensors(state: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a state that are tensors or dictionaries of them, without the policy's and counts."""
+    return {name: state[name] for name in ("critic", "optimizer", "value_moments", "hidden_state", "shuffle")}
+
+
+def parameters(algorithm: Any) -> list[torch.Tensor]:
+    return [*algorithm.policy.actor.parameters(), *algorithm.critic.parameters()]
+
+
+@EACH
+def test_a_cloning_optimizer_trains_the_policy_alone(name: str):
+    algorithm, collector = make(name)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    before = [p.clone() for p in algorithm.critic.parameters()]
+    own = {key: value.clone() for key, value in algorithm.optimizer.state_dict()["policy"].items()}
+    cloning = algorithm.cloning_optimizer()
+    assert set(cloning.optimizer.flat) == {"policy"}
+    weights = [p.clone() for p in algorithm.policy.actor.parameters()]
+    cloning.step(sum(p.square().sum() for p in parameters(algorithm)), 1e-2)
+    assert any((p != q).any() for p, q in zip(weights, algorithm.policy.actor.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(before, algorithm.critic.parameters(), strict=True))
+    assert all(torch.equal(own[key], value) for key, value in algorithm.optimizer.state_dict()["policy"].items())
+
+
+@EACH
+def test_impossible_lengths_and_minibatches_are_refused(name: str):
+    with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
+        make(name, rnn="gru", sequence_length=5)
+    make(name, sequence_length=5)  # has no effect without recurrence
+    with pytest.raises(UserError, match=r"algo.num_minibatches: 49 is more than the 48 timesteps"):
+        make(name, num_minibatches=49)
+    with pytest.raises(UserError, match=r"algo.num_minibatches: 13 is more than the 12 sequences"):
+        make(name, rnn="gru", sequence_length=4, num_minibatches=13)
+    with pytest.raises(UserError, match="cannot share parameters"):
+        make(name, share_params="all")
+
+
+@EACH
+def test_each_signal_has_moments_and_values_of_its_own(name: str):
+    algorithm, _ = make(name)
+    (team,) = env_of(Everything(), 4).spec.default_teams()
+    streams = (RewardStream(name="extrinsic"), RewardStream(name="bonus"))
+    context = AlgorithmContext(team=team, num_envs=4, seed=0, device=CPU, rollout_length=6, reward_streams=streams)
+    several = type(algorithm)(algorithm.config, context)
+    assert (several.rollout_length, algorithm.rollout_length) == (6, 12)
+    assert (several.value_moments["mean"].shape, algorithm.value_moments["mean"].shape) == ((2,), (1,))
+    assert algorithm.reward_streams is None
+    assert several.reward_streams is not None
+    assert len(several.reward_streams) == 2
+
+
+def test_a_batch_cannot_be_changed_and_is_mapped_by_field():
+    batch = ClippedBatch(**dict.fromkeys((field.name for field in fields(ClippedBatch)), None))  # pyright: ignore
+    with pytest.raises(AttributeError):
+        batch.value = torch.zeros(1)  # pyright: ignore[reportAttributeAccessIssue]
+    doubled = tree_map(lambda x: 2 * x, replace(batch, value=torch.ones(2)))
+    assert doubled.value.tolist() == [2, 2]
+
+
+# ------------------------------------------------------------------------------------------------------------ PPO alone
+
+
+def test_the_entropy_bonus_decays_with_each_update_and_a_restored_learner_continues():
+    """0.02, 0.01, 0.005, and then 0.2 of the initial weight."""
+    algorithm, collector = make("ippo", entropy_coef=0.02, entropy_decay=0.5, entropy_end=0.2)
+    rollout = collect_rollout(algorithm, collector)
+    found = [algorithm.update(rollout, 0.5)["policy/entropy_coef"] for _ in range(4)]
+    assert found == pytest.approx([0.02, 0.01, 0.005, 0.004])
+    other, _ = make("ippo", entropy_coef=0.02, entropy_decay=0.5, entropy_end=0.2)
+    other.update(rollout, 0.5)
+    state = other.state_dict()
+    algorithm.load_state_dict(state)
+    assert algorithm.update(rollout, 0.5)["policy/entropy_coef"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("last", "epochs"), [(0.2, 5), (0.201, 2)])
+def test_an_update_stops_after_the_epoch_whose_last_divergence_is_above_the_target(
+    last: float, epochs: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Two minibatches per epoch: that of the fourth is `last`, of the third 0.9."""
+    sequence = [0.1, 0.1, 0.9, last, *[0.1] * 6]
+    losses = spy_on_losses(monkeypatch, "ippo", lambda i, terms: terms._replace(kl=torch.tensor(sequence[i])))
+    algorithm, collector = make("ippo", epochs=5, num_minibatches=2, target_kl=0.2000001)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert metrics["policy/epochs"] == epochs
+    assert len(losses) == 2 * epochs
