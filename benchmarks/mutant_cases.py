@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
     "algos/frozen.py": Case(),
     "algos/mappo_original.py": Case((), _FAST),
     "algos/minibatches.py": Case(),
-    "algos/off_policy.py": Case(("algos/test_qlearning.py",), _FAST),
+    "algos/off_policy.py": Case(),
     "algos/on_policy.py": Case(),
     "algos/optimizer.py": Case(),
     "algos/poca.py": Case((*_CLIPPED, "algos/test_poca.py", *_SHARED), _FAST, f"{_OF_BOTH} or poca) and not ppo"),

@@ -1,0 +1,171 @@
+"""Settings of off-policy learners, the replay buffer that they create, notes for the user, and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from algo_worlds import Everything, env_of
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.off_policy import OffPolicyConfig, ignored_settings, make_replay_buffer
+from coterie.algos.qlearning_config import QLearningConfig
+from coterie.core.metrics import undeclared
+from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
+from policy_cases import CPU
+
+DEFAULTS = {
+    "rollout_length": 26, "gradient_steps": None, "batch_size": 32, "buffer_size": 100_000, "buffer_storage": "device",
+    "learning_starts": 1_000, "priority_alpha": 0.0, "priority_beta": 0.4, "tau": 0.01, "target_update_interval": None,
+    "burn_in": 0, "sequence_start": "auto", "common_reward": False,
+}  # fmt: skip
+ALLOWED = {
+    "rollout_length": (1, 100_000), "gradient_steps": (1, 100_000), "batch_size": (1, 1_000_000), "buffer_size": (1,),
+    "learning_starts": (0,), "priority_alpha": (0, 1), "priority_beta": (0, 1), "tau": (1e-9, 1),
+    "target_update_interval": (1,), "burn_in": (0,),
+}  # fmt: skip
+FORBIDDEN = {
+    "rollout_length": (0, 100_001), "gradient_steps": (0, 100_001), "batch_size": (0, 1_000_001), "buffer_size": (0,),
+    "learning_starts": (-1,), "priority_alpha": (-1e-9, 1.001), "priority_beta": (-1e-9, 1.001), "tau": (0, 1.001),
+    "target_update_interval": (0,), "burn_in": (-1,),
+}  # fmt: skip
+(TEAM,) = Everything().spec.default_teams()
+
+
+def context(length: int | None = None, limit: int | None = 7) -> AlgorithmContext:
+    team = replace(TEAM, episode_limit=limit)
+    return AlgorithmContext(team=team, num_envs=4, seed=3, device=CPU, rollout_length=length)
+
+
+def test_defaults_are_those_of_the_documentation():
+    assert {name: OffPolicyConfig.model_fields[name].default for name in DEFAULTS} == DEFAULTS
+    names = ["replay/sequences", "replay/updates", "loss/td", "loss/critic", "loss/temperature", "policy/temperature"]
+    assert undeclared([*names, "policy/noise_std", "policy/other"]) == ["policy/other"]
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_settings_are_accepted_up_to_their_limits(name: str):
+    for value in ALLOWED[name]:
+        assert getattr(OffPolicyConfig(**{name: value}), name) == value
+    for value in FORBIDDEN[name]:
+        with pytest.raises(ValidationError, match=name):
+            OffPolicyConfig(**{name: value})
+
+
+def buffer_of(settings: dict[str, Any], **given: Any) -> Any:
+    """The specification of the buffer, of 3-step sequences for feed-forward networks."""
+    config = OffPolicyConfig(**{"rollout_length": 6, "buffer_size": 48, "batch_size": 5} | settings)
+    hidden_state = {"h": torch.zeros(4, 3, 2)}
+    buffer = make_replay_buffer(config, context(**given), n_step=3, states=("global",), hidden_state=hidden_state)
+    return buffer.spec
+
+
+def test_the_buffer_of_a_feed_forward_network_has_sequences_of_n_steps():
+    spec = buffer_of({"priority_alpha": 0.6, "priority_beta": 0.3, "buffer_storage": "cpu", "burn_in": 2})
+    assert (spec.sequence_length, spec.sequence_start, spec.hidden_state) == (3, "timestep", {})
+    assert (spec.num_envs, spec.rollout_length, spec.capacity, spec.min_sequences) == (4, 6, 48, 5)
+    assert (spec.priority_alpha, spec.priority_beta, spec.storage) == (0.6, 0.3, "cpu")
+    assert (spec.states, spec.seed, spec.device, spec.team.n) == (("global",), 3, CPU, 3)
+    assert buffer_of({}, length=12).rollout_length == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "length", "start"),
+    [
+        ({}, {"limit": 6}, 6, "episode"),
+        ({}, {"limit": 7}, 6, "rollout"),
+        ({}, {"limit": None}, 6, "rollout"),
+        ({}, {"limit": 7, "length": 8}, 8, "episode"),
+        ({"sequence_length": 7}, {"limit": 7, "length": 12}, 7, "episode"),
+        ({"sequence_length": 5}, {"limit": 7, "length": 12}, 5, "rollout"),
+        ({"burn_in": 1, "sequence_length": 7}, {"limit": 7, "length": 12}, 8, "rollout"),
+        ({"burn_in": 2}, {"limit": 2, "length": 12}, 14, "rollout"),
+        ({"sequence_start": "rollout"}, {"limit": 6}, 6, "rollout"),
+        ({"sequence_start": "episode", "burn_in": 2}, {"limit": 9}, 8, "episode"),
+    ],
+)
+def test_the_buffer_of_a_recurrent_network_has_training_sequences_with_their_burn_in(
+    settings: dict[str, Any], given: dict[str, Any], length: int, start: str
+):
+    spec = buffer_of({"rnn": "gru", "buffer_size": 192} | settings, **given)
+    assert (spec.sequence_length, spec.sequence_start) == (length, start)
+    assert set(spec.hidden_state) == ({"h"} if start == "rollout" else set())
+
+
+FEED_FORWARD = " has no effect on feed-forward networks. Set algo.rnn=gru, or omit it."
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "expected"),
+    [
+        ({}, 7, ()),
+        ({"sequence_length": 3, "burn_in": 2, "sequence_start": "episode"}, 7,
+         tuple(f"algo.{x}{FEED_FORWARD}" for x in ("sequence_length=3", "burn_in=2", "sequence_start=episode"))),
+        ({"rnn": "gru"}, 12, ()),
+        ({"rnn": "gru", "sequence_length": 12, "sequence_start": "rollout"}, 13, ()),
+        ({"rnn": "gru", "sequence_length": 5, "sequence_start": "rollout"}, 5,
+         ("algo.sequence_length=5: sequences start with rollouts of 12 timesteps, and only the first 5 are learned "
+          "from. Omit it, or set algo.rollout_length=5.",)),
+        ({"rnn": "gru", "burn_in": 3, "sequence_start": "rollout"}, 5, ()),
+        ({"rnn": "gru", "sequence_start": "episode"}, 12, ()),
+        ({"rnn": "gru", "sequence_start": "episode"}, None, ()),
+        ({"rnn": "gru", "sequence_start": "episode", "sequence_length": 5, "burn_in": 3}, 6,
+         ("algo.sequence_length=5: episodes have up to 6 steps, and those after step 5 are never learned from. Set "
+          "algo.sequence_length=6 or algo.sequence_start=rollout.",
+          "algo.burn_in=3: the first 3 steps of each episode only warm up the hidden state and are never learned from. "
+          "Set algo.sequence_start=rollout, or omit algo.burn_in.")),
+    ],
+)  # fmt: skip
+def test_notes_name_timesteps_that_are_not_learned_from_and_settings_without_effect(
+    settings: dict[str, Any], limit: int | None, expected: tuple[str, ...]
+):
+    assert ignored_settings(OffPolicyConfig(**settings), replace(TEAM, episode_limit=limit), 12) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "envs", "configured", "steps"), [(12, 16, None, 1), (25, 16, None, 2), (25, 15, None, 1), (12, 16, 7, 7)]
+)
+def test_there_is_a_gradient_step_per_200_steps_of_a_rollout_unless_configured(
+    length: int, envs: int, configured: int | None, steps: int
+):
+    algorithm, collector = sac_learner(Everything(dead=0.0), envs, rollout_length=length, gradient_steps=configured)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert metrics["replay/updates"] == steps
+
+
+def test_a_note_has_the_size_of_the_buffer():
+    algorithm, _ = q_learner(env_of(Everything(dead=0.0), 4), burn_in=2)
+    size, note = algorithm.notes
+    assert "replay" in size
+    assert note == f"algo.burn_in=2{FEED_FORWARD}"
+
+
+@pytest.mark.parametrize("name", ["q", "ddpg", "sac"])
+def test_a_restored_learner_has_all_of_the_state(name: str):
+    """Parts, buffer, reward statistics, random numbers, and counts."""
+    build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "ddpg": ddpg_learner, "sac": sac_learner}
+    settings = {"reward_scale": "standardize"} if name != "ddpg" else {}
+    algorithm, collector = build[name](Everything(dead=0.0), 4, **settings)
+    for _ in range(2):
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    state = algorithm.state_dict()
+    counts = {"steps": state["steps"], "updates": state["updates"]}
+    assert counts["steps"] > 50
+    assert counts["updates"] == 2
+    other, _ = build[name](Everything(dead=0.0), 4, **settings)
+    assert {key: other.state_dict()[key] for key in counts} == dict.fromkeys(counts, 0)
+    other.load_state_dict(state)
+    rollout = collect_rollout(algorithm, collector)
+    assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
+    assert other.state_dict()["updates"] == 3
+    assert ("reward_moments" in state) == (name != "ddpg")
+    assert ("generator" in state) == (name != "q")
+
+
+def test_settings_of_a_learner_extend_those_of_all():
+    assert QLearningConfig(rollout_length=7).rollout_length == 7
+    with pytest.raises(ValidationError, match="unknown"):
+        OffPolicyConfig(unknown=1)  # pyright: ignore[reportCallIssue]
