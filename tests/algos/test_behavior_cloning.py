@@ -28,7 +28,7 @@ def test_a_step_moves_all_networks_by_the_learning_rate_and_returns_the_norm():
 
 def test_all_target_networks_are_set_equal_to_what_they_follow():
     online = [Linear(2, 3, gain=1.0, generator=draw(seed)) for seed in range(2)]
-    optimizer = Optimizer({"0": online[0], "1": online[1]}, 1e-8, 0.0, None)
+    optimizer = Optimizer({"policy": torch.nn.ModuleList(online)}, 1e-8, 0.0, None)
     targets = tuple(TargetNetwork(layer, 0.01, None) for layer in online)
     cloning = CloningOptimizer(optimizer, targets)
     cloning.step(sum((layer.weight.sum() for layer in online), torch.zeros(())), 0.1)

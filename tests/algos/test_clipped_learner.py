@@ -264,3 +264,25 @@ def test_an_update_stops_after_the_epoch_whose_last_divergence_is_above_the_targ
     metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert metrics["policy/epochs"] == epochs
     assert len(losses) == 2 * epochs
+
+
+# -------------------------------------------------------------------------------------------------------- MA-POCA alone
+
+
+@pytest.mark.parametrize(
+    ("settings", "lengths"),
+    [({"num_minibatches": 3}, [4, 4, 4, 1]), ({"num_minibatches": 5}, [3, 3, 3, 3, 1]), ({}, [12, 1]),
+     ({"rnn": "gru", "sequence_length": 6}, [6, 6, 1])],
+)  # fmt: skip
+def test_the_critic_reads_no_more_timesteps_at_once_than_in_training(settings: dict[str, Any], lengths: list[int]):
+    """Twelve timesteps in parts of a minibatch or a sequence, and the one after the rollout without actions."""
+    algorithm, collector = make("poca", Everything(), **settings)
+    rollout, forward, found = collect_rollout(algorithm, collector), algorithm.critic.forward, []
+
+    def spy(obs: Any, action: Any, *arguments: Any, **options: Any) -> Any:
+        found.append((len(obs["guard"]), action is not None))
+        return forward(obs, action, *arguments, **options)
+
+    algorithm.critic.forward = spy
+    algorithm.targets(rollout, 0.0)
+    assert found == [*((length, True) for length in lengths[:-1]), (1, False)]

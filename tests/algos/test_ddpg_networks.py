@@ -35,6 +35,8 @@ def test_twin_critics_differ_in_their_weights(critic: str):
     kind = DecentralizedActionCritic if critic == "own" else CentralizedActionCritic
     assert isinstance(first, kind)
     assert isinstance(second, kind)
+    heads = [p.shape[-1] for name, p in first.named_parameters() if name.endswith("head.weight")]
+    assert heads == ([1, 1] if critic == "own" else [3]), "one reward signal"
 
 
 @pytest.mark.parametrize(
