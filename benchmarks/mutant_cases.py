@@ -61,7 +61,7 @@ CASES: dict[str, Case] = {
     "algos/behavior_cloning.py": Case(),
     "algos/clipped_learner.py": Case(),
     "algos/coma.py": Case(
-        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_coma.py", *_SHARED),
+        ("algos/test_on_policy_losses.py", "algos/test_coma_advantages.py", "algos/test_coma_update.py", *_SHARED),
         _FAST,
         "coma and not lstm",
     ),
@@ -77,18 +77,19 @@ CASES: dict[str, Case] = {
     "algos/poca.py": Case((*_CLIPPED, "algos/test_poca.py", *_SHARED), _FAST, f"{_OF_BOTH} or poca) and not ppo"),
     "algos/ppo.py": Case((*_CLIPPED, *_SHARED), _FAST, f"{_OF_BOTH} or ppo) and not poca"),
     "algos/qlearning.py": Case(("algos/test_qlearning.py", *_SHARED), _FAST, "(qlearning or iql or vdn) and not lstm"),
+    "algos/qlearning_networks.py": Case(),
     "algos/random.py": Case(),
     "algos/reward_streams.py": Case(),
     "algos/sac.py": Case(("algos/test_sac.py", *_SHARED), _FAST, "sac and not lstm"),
     "algos/sac_networks.py": Case(),
     "algos/scripted.py": Case((), _FAST),
     "algos/sequences.py": Case(),
-    "algos/weighted_qmix.py": Case(("algos/test_qlearning.py",), _FAST),
+    "algos/weighted_qmix.py": Case(),
     "algos/replay/buffer.py": Case((), _FAST),
     "algos/replay/checkpoint.py": Case(("algos/replay/test_buffer.py",), _FAST),
     "algos/replay/mapped_files.py": Case(("algos/replay/test_buffer.py",), _FAST, "disk or folder or mapped or file"),
     "algos/replay/memory.py": Case(
-        ("algos/replay/test_buffer.py",), _FAST, "memory or bytes or fit or allocated or disk or describe"
+        ("algos/replay/test_buffer.py",), names="memory or bytes or fit or allocated or disk or describe or size"
     ),
     "algos/replay/prioritized.py": Case(),
     "algos/replay/spec.py": Case(),

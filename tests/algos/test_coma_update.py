@@ -1,0 +1,154 @@
+"""Updates of COMA in short: sequences, gradient steps at scheduled rates, metrics, and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from algo_worlds import Everything
+from coterie.algos import coma
+from coterie.algos.coma import coma_loss
+from coterie.algos.sequences import split_into_sequences
+from coterie.core.tree import tree_leaves
+from learners import collect_rollout
+from learners import coma_learner as learner
+
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "critic_hidden_sizes": (8,), "rnn_size": 4}
+
+
+def make(**settings: Any) -> tuple[Any, Any]:
+    return learner(Everything("multi_discrete", dead=0.0), 4, **SMALL | settings)
+
+
+@pytest.mark.parametrize("last_action", [False, True])
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_sequences_have_the_probabilities_and_values_of_the_whole_rollout(rnn: str, last_action: bool):
+    """The hidden states before them include the last actions of those that were alive."""
+    settings = {"rnn": rnn, "obs_last_action": last_action, "critic_last_action": last_action, "td_lambda": 0.0}
+    algorithm, collector = make(sequence_length=4, normalize_obs=True, **settings)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout = collect_rollout(algorithm, collector)
+    sequences = algorithm.as_sequences(rollout)
+    assert (sequences.rollout_length, sequences.num_envs) == (4, 12)
+    with torch.no_grad():
+        whole, expected = algorithm.targets(rollout)
+        parts, found = algorithm.targets(sequences)
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    valid = split_into_sequences(valid, 4)
+    assert isinstance(valid, torch.Tensor)
+    torch.testing.assert_close(found[valid], split_into_sequences(expected, 4)[valid])
+    for name in ("taken", "joint_action", "last_joint_action", "valid", "obs", "state"):
+        pair = split_into_sequences(getattr(whole, name), 4), getattr(parts, name)
+        for one, same in zip(*(tree_leaves(x) for x in pair), strict=True):
+            assert torch.equal(one, same)
+    assert (parts.last_joint_action is not None) == last_action
+
+
+def test_a_sequence_of_the_whole_rollout_is_the_rollout():
+    algorithm, collector = make(sequence_length=12)
+    rollout = collect_rollout(algorithm, collector)
+    assert algorithm.as_sequences(rollout) is rollout
+
+
+def test_advantages_are_normalized_over_valid_entries_of_a_batch():
+    """Two timesteps of three environments with two agents; advantages by hand."""
+    generator = torch.Generator().manual_seed(0)
+    q, log_pi = (
+        torch.randn(2, 3, 2, 4, generator=generator),
+        torch.randn(2, 3, 2, 4, generator=generator).log_softmax(-1),
+    )
+    choice = torch.randint(4, (2, 3, 2), generator=generator)
+    taken = torch.nn.functional.one_hot(choice, 4).float()
+    valid = torch.tensor([[[1, 1], [1, 0], [0, 1]], [[1, 1], [0, 0], [1, 1]]]).bool()
+    advantage, log_prob = [], []
+    for t, b, i in valid.nonzero().tolist():
+        a, pi = choice[t, b, i], log_pi[t, b, i].exp()
+        advantage.append(q[t, b, i, a] - (pi * q[t, b, i]).sum())
+        log_prob.append(log_pi[t, b, i, a])
+    expected, log_prob = torch.stack(advantage), torch.stack(log_prob)
+    plain = coma_loss(log_pi, q, taken, valid)
+    assert plain.policy.item() == pytest.approx(-(expected * log_prob).mean().item(), rel=1e-5)
+    scaled = (expected - expected.mean()) / expected.std(correction=0)
+    found = coma_loss(log_pi, q, taken, valid, normalize_advantage=True)
+    assert found.policy.item() == pytest.approx(-(scaled * log_prob).mean().item(), rel=1e-5)
+    assert found.advantage.item() == pytest.approx(0, abs=1e-6)
+    assert plain.advantage.item() == pytest.approx(expected.mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("critic_lr", "value_lr"), [(4e-3, 2e-3), (None, 0.5e-3)])
+def test_steps_descend_the_weighted_terms_at_scheduled_rates(
+    critic_lr: float | None, value_lr: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Half of the run is done: rates are 0.55 and 0.5 of the initial ones, the entropy bonus 0.75."""
+    algorithm, collector = make(
+        lr=1e-3, critic_lr=critic_lr, lr_schedule="linear", lr_end=0.1, critic_lr_schedule="linear", critic_lr_end=1e-9,
+        entropy_coef=0.02, entropy_schedule="linear", entropy_end=0.5, epochs=2, num_minibatches=2, sequence_length=6,
+        critic_time_chunks=3, epsilon_start=0.5, epsilon_end=0.1, epsilon_schedule="linear",
+    )  # fmt: skip
+    terms, steps = [], []
+    losses = {name: getattr(coma, name) for name in ("coma_loss", "critic_loss")}
+
+    def spy(name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            terms.append((name, losses[name](*arguments, **options)))
+            return terms[-1][1]
+
+        return call
+
+    def spy_on_step(step: Any) -> Any:
+        def call(loss: torch.Tensor, lr: dict[str, float]) -> torch.Tensor:
+            steps.append((loss.item(), lr))
+            return step(loss, lr)
+
+        return call
+
+    for name in losses:
+        monkeypatch.setattr(coma, name, spy(name))
+    algorithm._actor_optimizer.step = spy_on_step(algorithm._actor_optimizer.step)
+    algorithm._critic_optimizer.step = spy_on_step(algorithm._critic_optimizer.step)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.5)
+    assert [name for name, _ in terms] == [*["critic_loss"] * 3, "coma_loss"] * 4
+    for (name, found), (loss, lr) in zip(terms, steps, strict=True):
+        if name == "critic_loss":
+            assert (loss, lr) == (pytest.approx(found.loss.item()), {"value": pytest.approx(value_lr)})
+        else:
+            expected = (found.policy - 0.015 * found.entropy).item()
+            assert (loss, lr) == (pytest.approx(expected, rel=1e-5), {"policy": pytest.approx(0.55e-3)})
+    actor, critic = ([found for kind, found in terms if kind == name] for name in losses)
+    expected = {"policy/lr": 0.55e-3, "value/lr": value_lr, "policy/entropy_coef": 0.015, "policy/epsilon": 0.5}
+    of_actor = {
+        "policy": "loss/policy",
+        "entropy": "policy/entropy",
+        "advantage": "policy/advantage",
+        "pi_max": "policy/pi_max",
+    }
+    of_critic = {
+        "loss": "loss/value",
+        "td_error_abs": "value/td_error_abs",
+        "q_taken": "value/q_taken_mean",
+        "target": "value/target_mean",
+    }
+    for term, metric in of_actor.items():
+        expected[metric] = sum(getattr(found, term).item() for found in actor) / 4
+    for term, metric in of_critic.items():
+        expected[metric] = sum(getattr(found, term).item() for found in critic) / 12
+    assert set(metrics) == {*expected, "policy/grad_norm", "value/grad_norm"}
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert algorithm.policy.epsilon == pytest.approx(0.3)
+
+
+def test_a_restored_learner_continues_with_the_same_bits():
+    settings = {"rnn": "gru", "sequence_length": 6, "num_minibatches": 2, "epsilon_decay_steps": 200}
+    algorithm, collector = make(**settings)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout = collect_rollout(algorithm, collector)
+    other, _ = learner(Everything("multi_discrete", dead=0.0), 4, 5, **SMALL | settings)
+    other.load_state_dict(algorithm.state_dict())
+    assert other.policy.epsilon == algorithm.policy.epsilon
+    assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
+    assert other.policy.epsilon == algorithm.policy.epsilon < 0.5
+    for name in ("critic", "target", "shuffle", "next_actions", "steps"):
+        for one, same in zip(*(tree_leaves(x.state_dict()[name]) for x in (algorithm, other)), strict=True):
+            assert torch.equal(torch.as_tensor(one), torch.as_tensor(same))
