@@ -87,6 +87,17 @@ def test_values_depend_on_the_configured_inputs(joint, state, last):
     assert (q(obs, state_input, before + 1) != base).any() == last
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_without_central_inputs_values_depend_on_own_observations_and_the_others_actions(last):
+    spec = team()
+    net, obs = critic(spec, joint=False, last=last), observations(spec)
+    action, before = torch.randn(4, 14), torch.randn(4, 14)
+    found = net(obs, None, action, before if last else None)
+    others, central = net.joint.others(action)[:, 2:], before.unsqueeze(1)[..., : 14 * last]
+    x = torch.cat([obs["scout"], central, others, torch.ones(4, 1, 1)], -1)
+    torch.testing.assert_close(found[:, 2:, :4], net.networks["scout"](x, None, {})[0])
+
+
 @pytest.mark.parametrize("share", ["role", "all", "none"])
 @pytest.mark.parametrize("agent_id", [True, False])
 def test_agents_with_equal_observations_differ_by_id_or_parameters(share, agent_id):

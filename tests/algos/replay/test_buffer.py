@@ -675,7 +675,7 @@ def test_environments_that_restart_truncate_all_episodes_where_the_run_stopped(r
     ended = ~acted_in(head, 1)[0][b[across]]  # environments that terminated anyway
     assert rollout.episode_terminated[0, across].equal(ended)
     assert rollout.episode_truncated[0, across].equal(~ended)
-    assert rollout.truncated[0, across, 0].equal(~ended)
+    assert rollout.truncated[0, across].equal((~ended).unsqueeze(-1).expand(-1, 2)), "all agents of the environment"
     assert rollout.reward[1, across].abs().sum() == 0
     assert rollout.obs["agent"][2, across, 0, 0].equal(foreign.obs["agent"][0, b[across], 0, 0])
     assert not (row == head).any()
