@@ -65,7 +65,7 @@ CASES: dict[str, Case] = {
         _FAST,
         "coma and not lstm",
     ),
-    "algos/ddpg.py": Case(("algos/test_ddpg.py", *_SHARED), _FAST, "ddpg and not lstm"),
+    "algos/ddpg.py": Case(("algos/test_ddpg_update.py", "algos/test_ddpg.py", *_SHARED), _FAST, "ddpg and not lstm"),
     "algos/ddpg_batch.py": Case(),
     "algos/ddpg_networks.py": Case(),
     "algos/frozen.py": Case(),
