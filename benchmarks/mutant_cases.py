@@ -80,7 +80,7 @@ CASES: dict[str, Case] = {
     "algos/qlearning_networks.py": Case(),
     "algos/random.py": Case(),
     "algos/reward_streams.py": Case(),
-    "algos/sac.py": Case(("algos/test_sac.py", *_SHARED), _FAST, "sac and not lstm"),
+    "algos/sac.py": Case(("algos/test_sac_update.py", "algos/test_sac.py", *_SHARED), _FAST, "sac and not lstm"),
     "algos/sac_networks.py": Case(),
     "algos/scripted.py": Case((), _FAST),
     "algos/sequences.py": Case(),

@@ -108,7 +108,8 @@ def test_rates_priorities_and_exploration_follow_their_schedules(critic_lr: floa
     """At half of the run, rates are 0.55 of the initial ones, noise 0.6, and importance exponents 0.4 + 0.6 / 2."""
     algorithm, collector = make(
         "hybrid", lr=1e-3, critic_lr=critic_lr, lr_schedule="linear", lr_end=0.1, noise_std=0.5,
-        noise_schedule="linear", noise_end=0.2, random_steps=60, priority_alpha=0.5, priority_beta=0.4, policy_delay=2, gradient_steps=4,
+        noise_schedule="linear", noise_end=0.2, random_steps=60, priority_alpha=0.5, priority_beta=0.4,
+        policy_delay=2, gradient_steps=4,
     )  # fmt: skip
     assert (algorithm.policy.noise_std, algorithm.policy.uniform) == (0.5, True)
     rates: dict[str, list[float]] = {"policy": [], "critic": []}

@@ -1,0 +1,186 @@
+"""Updates of SAC and MASAC in short: targets and losses by hand, rates, temperatures, and schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from algo_worlds import Everything
+from learners import collect_rollout
+from learners import sac_learner as learner
+
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
+
+
+def make(kind: str = "discrete", **settings: Any) -> tuple[Any, Any]:
+    return learner(Everything(kind, dead=0.0), 4, **SMALL | settings)
+
+
+def valid_of(rollout: Any) -> torch.Tensor:
+    return rollout.alive[:-1] & rollout.acted[:-1, :, None]
+
+
+@pytest.mark.parametrize("scale", ["none", "std", "standardize"])
+@pytest.mark.parametrize("critic", ["own", "joint_state"])
+def test_one_step_targets_of_literal_numbers(critic: str, scale: str):
+    """y = r + 0.9 (1 - terminated) (E[min Q] + alpha H), with the values of two critics given by hand."""
+    algorithm, collector = make("multi_discrete", critic=critic, gamma=0.9, reward_scale=scale, rnn="gru")
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.reward_moments = {
+        "count": torch.tensor(4.0), "mean": torch.tensor([2.0]), "deviation": torch.tensor([36.0]),
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 13, 4, 3, 5, generator=generator)
+    algorithm.evaluate = lambda critics, rollout, timesteps, action, own_action: q[:, timesteps]
+    with torch.no_grad():
+        draw = algorithm.sample_actions(rollout)
+    temperature = torch.tensor([0.5, 1.0, 2.0])
+    found = algorithm.targets(rollout, draw, temperature)
+    reward = rollout.reward + rollout.group_reward
+    reward = {"none": reward, "std": reward / 3, "standardize": (reward - 2) / 3}[scale]
+    own_end = rollout.terminated
+    team_end = rollout.episode_terminated.unsqueeze(-1).expand_as(own_end)
+    for t, b, i in ((t, b, i) for t in range(12) for b in range(4) for i in range(3)):
+        if not valid_of(rollout)[t, b, i]:
+            continue
+        soft = (draw.prob[t + 1, b, i] * q[:, t + 1, b, i].amin(0)).sum()
+        entropy = draw.entropy[t + 1, b, i]
+        ended = (own_end if critic == "own" else team_end)[t, b, i]
+        if critic == "joint_state" and not rollout.alive[t + 1, b].any():
+            continue
+        expected = reward[t, b, i] + (0.0 if ended else 0.9 * (soft + temperature[i] * entropy))
+        assert found[t, b, i].item() == pytest.approx(float(expected), abs=1e-5)
+    if critic == "joint_state":
+        assert not draw.entropy[~rollout.alive].any()
+
+
+def test_the_losses_of_actor_and_temperature_by_loops():
+    algorithm, collector = make("hybrid", critic="own", target_entropy=-0.7, target_entropy_scale=0.4, rnn="gru")
+    rollout = collect_rollout(algorithm, collector)
+    draw = algorithm.sample_actions(rollout)
+    q = torch.randn(2, 12, 4, 3, 4, generator=torch.Generator().manual_seed(0))
+    algorithm.evaluate = lambda critics, rollout, timesteps, action, own_action: q
+    temperature = torch.tensor([0.5, 1.0, 2.0])
+    with torch.no_grad():
+        algorithm.nets.temperature.log.copy_(torch.tensor([0.3, -0.2]))
+    loss, loss_t, entropy = algorithm.actor_losses(rollout, draw, temperature)
+    soft, of_temperature, entropies = [], [], []
+    log, numbers = (0.3, 0.3, -0.2), (1, 1, 0)
+    for t, b, i in valid_of(rollout).nonzero().tolist():
+        h = draw.entropy[t, b, i].item()
+        soft.append((draw.prob[t, b, i] * q[:, t, b, i].amin(0)).sum().item() + temperature[i].item() * h)
+        wanted = -0.7 * numbers[i] + 0.4 * draw.max_entropy[t, b, i].item()
+        of_temperature.append(log[i] * (h - wanted))
+        entropies.append(h)
+    assert loss.item() == pytest.approx(-sum(soft) / len(soft), rel=1e-4)
+    assert loss_t.item() == pytest.approx(sum(of_temperature) / len(soft), rel=1e-4)
+    assert entropy.item() == pytest.approx(sum(entropies) / len(soft), rel=1e-4)
+    assert algorithm.log_temperature().tolist() == pytest.approx(log)
+
+
+@pytest.mark.parametrize(
+    ("given", "critic_rate", "temperature_rate"),
+    [({}, 0.55e-3, 0.55e-3), ({"critic_lr": 4e-3, "temperature_lr": 2e-3}, 2.2e-3, 1.1e-3)],
+)
+@pytest.mark.parametrize("learns", [False, True])
+def test_rates_and_priorities_follow_their_schedules(
+    given: dict[str, float], critic_rate: float, temperature_rate: float, learns: bool
+):
+    algorithm, collector = make(
+        "hybrid", lr=1e-3, lr_schedule="linear", lr_end=0.1, priority_alpha=0.5, priority_beta=0.4, random_steps=60,
+        learn_temperature=learns, gradient_steps=2, **given,
+    )  # fmt: skip
+    assert algorithm.policy.uniform
+    rates: dict[str, list[float]] = {"policy": [], "critic": [], "temperature": []}
+    for name in rates:
+        optimizer = getattr(algorithm.nets, f"{name}_optimizer")
+
+        def spy(loss: Any, lr: dict[str, float], step: Any = optimizer.step, name: str = name) -> Any:
+            rates[name].append(lr[name])
+            return step(loss, lr)
+
+        optimizer.step = spy
+    priorities = []
+    algorithm.buffer.update_priorities = lambda index, error: priorities.append(error)
+    before = algorithm.nets.temperature.log.detach().exp().mean().item()
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.5)
+    assert rates["policy"] == pytest.approx([0.55e-3] * 2)
+    assert rates["critic"] == pytest.approx([critic_rate] * 2)
+    assert rates["temperature"] == pytest.approx([temperature_rate] * 2 if learns else [])
+    assert algorithm.buffer.priority_beta == pytest.approx(0.7)
+    assert len(priorities) == 2
+    assert metrics["policy/lr"] == pytest.approx(0.55e-3)
+    assert metrics["policy/temperature"] == pytest.approx(before, rel=2e-3)
+    assert (metrics["replay/updates"], metrics["replay/sequences"]) == (2, algorithm.buffer.num_sequences)
+    assert algorithm.policy.uniform, "48 of 60 steps"
+    algorithm.update(collect_rollout(algorithm, collector), 0.5)
+    assert not algorithm.policy.uniform
+    assert all(p.requires_grad for p in algorithm.nets.critics.parameters())
+
+
+@pytest.mark.parametrize(
+    ("settings", "learns"), [({"learning_starts": 49}, False), ({"batch_size": 46}, False), ({}, True)]
+)
+def test_updates_wait_for_steps_and_sequences(settings: dict[str, Any], learns: bool):
+    algorithm, collector = make(**settings)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    means = {"loss/critic", "value/q_taken_mean", "value/td_error_abs", "value/grad_norm", "loss/policy", "policy/lr"}
+    means |= {"loss/temperature", "policy/entropy", "policy/temperature", "policy/grad_norm"}
+    assert set(metrics) == {"replay/sequences", "replay/updates"} | (means if learns else set())
+    assert metrics["replay/updates"] == learns
+
+
+@pytest.mark.parametrize("others", ["replay", "current"])
+def test_an_actors_loss_reads_the_configured_actions_of_others(others: str):
+    algorithm, collector = make("continuous", critic="joint", other_actions=others, rnn="gru")
+    rollout = collect_rollout(algorithm, collector)
+    draw, evaluate, seen = algorithm.sample_actions(rollout), algorithm.evaluate, []
+
+    def spy(critics: Any, rollout: Any, timesteps: Any, action: Any, own_action: Any) -> Any:
+        seen.append((timesteps, action, own_action))
+        return evaluate(critics, rollout, timesteps, action, own_action=own_action)
+
+    algorithm.evaluate = spy
+    algorithm.actor_losses(rollout, draw, torch.ones(3))
+    ((timesteps, action, own),) = seen
+    assert timesteps == slice(0, -1)
+    assert torch.equal(own["guard"].continuous, draw.action["guard"].continuous[:-1])
+    assert own["guard"].continuous.requires_grad
+    expected = rollout.action["guard"] if others == "replay" else own["guard"]
+    assert torch.equal(action["guard"].continuous, expected.continuous)
+    assert not action["guard"].continuous.requires_grad
+
+
+@pytest.mark.parametrize(("rnn", "burn_in", "first"), [("gru", 3, 3), ("none", 3, 0)])
+def test_the_burn_in_is_not_learned_from(rnn: str, burn_in: int, first: int):
+    algorithm, collector = make(rnn=rnn, burn_in=burn_in, critic="joint")
+    rollout = collect_rollout(algorithm, collector)
+    valid, of_team = (algorithm.valid_mask(rollout, of_critic=flag) for flag in (False, True))
+    expected = valid_of(rollout)
+    assert not valid[:first].any()
+    assert torch.equal(valid[first:], expected[first:])
+    assert torch.equal(of_team[first:], expected.any(-1, keepdim=True).expand_as(expected)[first:])
+
+
+def test_reported_means_of_the_critics_are_those_over_valid_entries():
+    algorithm, collector = make("discrete", critic="own", rnn="gru", priority_alpha=0.5)
+    rollout = collect_rollout(algorithm, collector)
+    target = torch.randn(12, 4, 3, generator=torch.Generator().manual_seed(0))
+    index, weight = torch.arange(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
+    sample, found = type("Sample", (), {"index": index, "weight": weight})(), []
+    algorithm.buffer.update_priorities = lambda index, error: found.append((index, error))
+    with torch.no_grad():
+        q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, own_action=None)
+        q = (q * algorithm.nets.critics.taken(rollout.action)).sum(-1)
+    report = algorithm._update_critics(rollout, target, sample, 1.0)
+    valid, entries = valid_of(rollout), []
+    for t, b, i in valid.nonzero().tolist():
+        errors = (q[:, t, b, i] - target[t, b, i]).abs()
+        entries.append((0.5 * weight[b] * errors.square().sum(), q[:, t, b, i].mean(), errors.mean()))
+    means = torch.tensor(entries).mean(0)
+    torch.testing.assert_close(report[:3], means)
+    assert report[3] > 0
+    assert found[0][0] is index
+    assert found[0][1].shape == (4,)
