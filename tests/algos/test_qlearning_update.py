@@ -1,0 +1,167 @@
+"""Updates of Q-learning in short: rewards and targets by loops, rates, priorities, metrics, and statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from algo_worlds import Everything, env_of
+from coterie.algos.replay.buffer import ReplaySample
+from learners import collect_rollout, q_learner
+
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
+
+
+def make(kind: str = "discrete", **settings: Any) -> tuple[Any, Any]:
+    return q_learner(env_of(Everything(kind, dead=0.0), 4), **SMALL | settings)
+
+
+def valid_of(rollout: Any) -> torch.Tensor:
+    return rollout.alive[:-1] & rollout.acted[:-1, :, None]
+
+
+@pytest.mark.parametrize("scale", ["none", "std", "standardize"])
+@pytest.mark.parametrize("mixer", ["none", "vdn"])
+@pytest.mark.parametrize("double", [True, False])
+def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
+    """y = r + 0.9 (1 - terminated) Q', with Q' of the best available choice, in a team summed over agents alive."""
+    algorithm, collector = make(mixer=mixer, reward_scale=scale, double_q=double, rnn="gru", gamma=0.9)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.reward_moments = {
+        "count": torch.tensor(4.0), "mean": torch.tensor([2.0]), "deviation": torch.tensor([36.0]),
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"guard": (2, 3), "scout": (1, 4)}
+    online, target = (
+        {name: torch.randn(13, 4, *size, generator=generator) for name, size in sizes.items()} for _ in range(2)
+    )
+    algorithm.reader.online = lambda value, rollout, hidden_state: (
+        {name: x[:-1] for name, x in online.items()}, {name: x[1:] for name, x in online.items()},
+    )  # fmt: skip
+    algorithm.reader.unroll = lambda value, rollout, hidden_state: target
+    batch = algorithm.evaluate_batch(rollout)
+    valid = valid_of(rollout)
+    assert torch.equal(batch.valid, valid if mixer == "none" else valid.any(-1))
+    assert (batch.central_q, batch.weight) == (None, None)
+
+    def best(t: int, b: int, i: int) -> float:
+        name, k = ("guard", i) if i < 2 else ("scout", 0)
+        chosen = (online if double else target)[name][t, b, k].clone()
+        chosen[~rollout.action_mask[name][t, b, k]] = -torch.inf
+        return target[name][t, b, k, chosen.argmax()].item()
+
+    def taken(t: int, b: int, i: int) -> float:
+        name, k = ("guard", i) if i < 2 else ("scout", 0)
+        return online[name][t, b, k, rollout.action[name].discrete[t, b, k, 0]].item()
+
+    def scaled(reward: float) -> float:
+        return {"none": reward, "std": reward / 3, "standardize": (reward - 2) / 3}[scale]
+
+    for t, b in ((t, b) for t in range(12) for b in range(4) if rollout.acted[t, b]):
+        if mixer == "vdn":
+            if not valid[t, b].any() or not rollout.alive[t + 1, b].any():
+                continue
+            reward = (rollout.reward[t, b].sum() + rollout.group_reward[t, b].sum()).item()
+            value = sum(best(t + 1, b, i) for i in range(3) if rollout.alive[t + 1, b, i])
+            expected = scaled(reward) + (0.0 if rollout.episode_terminated[t, b] else 0.9 * value)
+            assert batch.target[t, b].item() == pytest.approx(expected, abs=1e-4)
+            q = sum(taken(t, b, i) for i in range(3) if rollout.alive[t, b, i])
+            assert batch.q[t, b].item() == pytest.approx(q, abs=1e-4)
+            continue
+        for i in range(3):
+            if valid[t, b, i]:
+                reward = (rollout.reward[t, b, i] + rollout.group_reward[t, b, 0]).item()
+                value = 0.0 if rollout.terminated[t, b, i] else best(t + 1, b, i)
+                assert batch.target[t, b, i].item() == pytest.approx(scaled(reward) + 0.9 * value, abs=1e-4)
+                assert batch.q[t, b, i].item() == pytest.approx(taken(t, b, i), abs=1e-4)
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_reward_statistics_are_those_of_valid_rewards(common: bool):
+    algorithm, collector = make(reward_scale="std", common_reward=common)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    reward = rollout.reward + rollout.group_reward
+    reward = (reward.mean(-1, keepdim=True).expand_as(reward) if common else reward)[valid_of(rollout)].double()
+    assert algorithm.reward_moments["count"].item() == len(reward)
+    torch.testing.assert_close(algorithm.reward_moments["mean"], reward.mean().unsqueeze(0))
+    plain, _ = make()
+    plain.update(rollout, 0.0)
+    assert plain.reward_moments["count"].item() == 0
+
+
+def test_rates_priorities_and_exploration_follow_their_schedules():
+    """At half of the run, rates are 0.55 of the initial ones, and importance exponents 0.4 + 0.6 / 2."""
+    algorithm, collector = make(
+        lr=1e-3, lr_schedule="linear", lr_end=0.1, priority_alpha=0.5, priority_beta=0.4, gradient_steps=3,
+        epsilon_start=0.9, epsilon_end=0.1, epsilon_schedule="linear", epsilon_decay_steps=80, normalize_obs=True,
+    )  # fmt: skip
+    assert algorithm.policy.epsilon == 0.9
+    rates, priorities, step = [], [], algorithm._optimizer.step
+
+    def spy(loss: Any, lr: dict[str, float]) -> Any:
+        rates.append(lr)
+        return step(loss, lr)
+
+    algorithm._optimizer.step = spy
+    algorithm.buffer.update_priorities = lambda index, error: priorities.append((index, error))
+    rollout = collect_rollout(algorithm, collector)
+    acted = int(rollout.acted[:-1].sum())
+    metrics = algorithm.update(rollout, 0.5)
+    assert rates == [{"value": pytest.approx(0.55e-3)}] * 3
+    assert algorithm.buffer.priority_beta == pytest.approx(0.7)
+    assert [error.shape for _, error in priorities] == [(4,)] * 3
+    expected = {"policy/epsilon": 0.9 - 0.8 * acted / 80, "policy/lr": 0.55e-3, "replay/updates": 3}
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    means = {"loss/td", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm"}
+    assert set(metrics) == {*expected, *means, "replay/sequences"}
+    assert metrics["replay/sequences"] == algorithm.buffer.num_sequences
+    assert algorithm.state_dict()["steps"] == acted
+    algorithm.update(collect_rollout(algorithm, collector), 0.5)
+    assert algorithm.policy.epsilon == pytest.approx(0.1)
+    count = algorithm.policy.obs_normalizer.state_dict()["guard"]["count"].item()
+    assert count > valid_of(rollout)[..., :2].sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "learns"), [({"learning_starts": 1000}, False), ({"batch_size": 46}, False), ({}, True)]
+)
+def test_updates_wait_for_steps_and_sequences(settings: dict[str, Any], learns: bool):
+    algorithm, collector = make(**settings)
+    rollout = collect_rollout(algorithm, collector)
+    acted = int(rollout.acted[:-1].sum())
+    metrics = algorithm.update(rollout, 0.0)
+    assert ("loss/td" in metrics) == ("policy/lr" in metrics) == learns
+    again, collector = make(learning_starts=acted)
+    assert "loss/td" in again.update(collect_rollout(again, collector), 0.0)
+
+
+@pytest.mark.parametrize("mixer", ["none", "qmix"])
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | None):
+    algorithm, collector = make(mixer=mixer, rnn="gru", huber_delta=delta, priority_alpha=0.5)
+    rollout, found = collect_rollout(algorithm, collector), []
+    weight = torch.tensor([0.5, 1.0, 2.0, 3.0])
+    sample = ReplaySample(rollout, torch.arange(4), weight)
+    algorithm.buffer.update_priorities = lambda index, error: found.append(error)
+    batch = algorithm.evaluate_batch(rollout)
+    loss = algorithm._loss(batch, weight)
+    report = algorithm._report(batch, sample, loss, torch.tensor([7.0]))
+    entries = []
+    for place in map(tuple, batch.valid.nonzero().tolist()):
+        error = (batch.q[place] - batch.target[place]).abs().item()
+        term = 0.5 * error**2 if delta is None or error <= delta else delta * (error - 0.5 * delta)
+        entries.append([weight[place[1]].item() * term, error, batch.q[place].item(), batch.target[place].item()])
+    torch.testing.assert_close(report[:4], torch.tensor(entries).mean(0))
+    assert report[4] == 7
+    assert found[0].shape == (4,)
+
+
+def test_a_cloning_optimizer_trains_the_q_networks_and_their_target():
+    algorithm, _ = make(mixer="qmix")
+    cloning = algorithm.cloning_optimizer()
+    assert set(cloning.optimizer.flat) == {"value"}
+    assert cloning.targets == (algorithm.target,)
+    assert set(algorithm.state_dict()) >= {"policy", "module", "target", "optimizer", "buffer", "reward_moments"}
