@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     "algos/reward_streams.py": Case(),
     "algos/sac.py": Case(("algos/test_sac_update.py", "algos/test_sac.py", *_SHARED), _FAST, "sac and not lstm"),
     "algos/sac_networks.py": Case(),
-    "algos/scripted.py": Case((), _FAST),
+    "algos/scripted.py": Case(("algos/test_scripted_checks.py",), _FAST),
     "algos/sequences.py": Case(),
     "algos/weighted_qmix.py": Case(),
     "algos/replay/buffer.py": Case((), _FAST),

@@ -184,3 +184,23 @@ def test_reported_means_of_the_critics_are_those_over_valid_entries():
     assert report[3] > 0
     assert found[0][0] is index
     assert found[0][1].shape == (4,)
+
+
+@pytest.mark.parametrize(("random_steps", "uniform"), [(48, False), (49, True)])
+def test_a_restored_learner_explores_like_the_saved_one(random_steps: int, uniform: bool):
+    """After 48 steps."""
+    algorithm, collector = make(random_steps=random_steps)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    other, _ = make(random_steps=random_steps)
+    other.load_state_dict(algorithm.state_dict())
+    assert algorithm.policy.uniform == other.policy.uniform == uniform
+
+
+def test_reward_statistics_are_those_of_valid_rewards():
+    algorithm, collector = make(reward_scale="std")
+    assert [x.shape for x in algorithm.reward_moments.values()] == [(), (1,), (1,)]
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    reward = (rollout.reward + rollout.group_reward)[valid_of(rollout)].double()
+    assert algorithm.reward_moments["count"].item() == len(reward)
+    torch.testing.assert_close(algorithm.reward_moments["mean"], reward.mean().unsqueeze(0))
