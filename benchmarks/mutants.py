@@ -39,6 +39,10 @@ from coterie.core.files import write_text
 HERE = Path(__file__).resolve().parent
 EQUIVALENTS = HERE / "mutant_equivalents.json"
 PACKAGES = ("math", "algos", "nets")
+DECLARATIONS = "config.py"
+"""End of the names of modules that are left out: nearly all of their mutants are other defaults and limits of settings,
+which a test could only repeat.
+"""
 GOAL = 0.95
 _FIRST_LIMIT = 600.0
 _DIGITS = 12
@@ -206,7 +210,9 @@ def page(content: dict[str, Any]) -> str:
         "",
         *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
         "",
-        f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured(rows)) or 'none'}.",
+        f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured(rows)) or 'none'}. Modules of settings "
+        f"(`*{DECLARATIONS}`) are left out: nearly all of their mutants are other defaults and limits, which a test "
+        "could only repeat.",
         "",
         "## Survivors",
         "",
@@ -220,10 +226,10 @@ def page(content: dict[str, Any]) -> str:
 
 
 def unmeasured(rows: dict[str, Any]) -> list[str]:
-    """Returns the modules of the packages of the campaign that have no result."""
+    """Returns the modules of the packages of the campaign that have no result, apart from those of settings."""
     paths = sorted(path for package in PACKAGES for path in (PACKAGE / package).rglob("*.py") if path.name[0] != "_")
     names = [path.relative_to(PACKAGE).as_posix() for path in paths]
-    return [name for name in names if name not in rows]
+    return [name for name in names if name not in rows and not name.endswith(DECLARATIONS)]
 
 
 def _counts(row: dict[str, Any]) -> list[int]:
