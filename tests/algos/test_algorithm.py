@@ -12,8 +12,10 @@ from gymnasium import spaces
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
+    Algorithm,
     AlgorithmContext,
     Capabilities,
+    ValueEstimator,
     central_state_name,
     component_matrix,
     group_membership,
@@ -189,3 +191,8 @@ def test_a_context_has_the_configured_rollout_length_and_no_reward_streams_unles
         AlgorithmContext(ONE, 2, 0, torch.device("cpu"))  # pyright: ignore[reportCallIssue]
     with pytest.raises(FrozenInstanceError):
         found.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_learners_must_implement_the_whole_interface():
+    assert Algorithm.__abstractmethods__ == {"__init__", "update", "state_dict", "load_state_dict"}
+    assert ValueEstimator.__abstractmethods__ == {"start_value_estimation", "estimate_value", "load_critic"}

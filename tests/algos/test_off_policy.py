@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.off_policy import OffPolicyConfig, ignored_settings, make_replay_buffer
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, ignored_settings, make_replay_buffer
 from coterie.algos.qlearning_config import QLearningConfig
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
@@ -169,3 +169,7 @@ def test_settings_of_a_learner_extend_those_of_all():
     assert QLearningConfig(rollout_length=7).rollout_length == 7
     with pytest.raises(ValidationError, match="unknown"):
         OffPolicyConfig(unknown=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_learners_must_name_their_parts_and_how_they_learn():
+    assert OffPolicyLearner.__abstractmethods__ == {"_parts", "update", "cloning_optimizer"}

@@ -20,7 +20,8 @@ OBS, STATE, JOINT = 2 * 5 + 3, 5, 2 * 3 + 4
 
 def networks(state: str | None = None, **settings: Any) -> SACNetworks:
     small = {"hidden_sizes": (7,), "rnn_size": 6}
-    return SACNetworks(SACConfig(**small | settings), TEAM, state, draw(), device=CPU)
+    config = SACConfig(**small | settings)
+    return SACNetworks(config=config, team=TEAM, state_name=state, generator=draw(), device=CPU)
 
 
 @pytest.mark.parametrize(
