@@ -241,11 +241,15 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}%"
 
 
-def _revision(module: str, row: dict[str, Any]) -> str:
+def is_current(module: str, row: dict[str, Any]) -> bool:
+    """Returns True if the code of a module is that of its result."""
     path = PACKAGE / module
-    present = path.is_file() and fingerprint(path.read_text(encoding="utf-8")) == row["module_hash"]
+    return path.is_file() and fingerprint(path.read_text(encoding="utf-8")) == row["module_hash"]
+
+
+def _revision(module: str, row: dict[str, Any]) -> str:
     revisions = row["revision"] + (f", {row['repeated']}" if "repeated" in row else "")
-    return revisions if present else f"({revisions})"
+    return revisions if is_current(module, row) else f"({revisions})"
 
 
 def _place(module: str, entry: dict[str, Any]) -> str:
@@ -291,7 +295,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--only: unknown {', '.join(unknown)}. Known: {', '.join(CASES)}")
     content = json.loads(given.out.read_text()) if given.out.exists() else {"modules": {}}
     if given.write:
-        content["modules"] = {name: classified(name, row) for name, row in content["modules"].items()}
+        rows = content["modules"].items()  # known equivalents are those of the present code, so older rows stay
+        content["modules"] = {name: classified(name, row) if is_current(name, row) else row for name, row in rows}
         _save(given.out, content)
         return 0
     return _run_all(chosen, given, content)
