@@ -142,13 +142,9 @@ class TargetNetwork:
 def mean_metrics(
     reports: Tensor, names: tuple[str, ...], team: str, more: dict[str, Tensor] | None = None
 ) -> dict[str, float]:
-    """Returns the mean of each metric over the minibatches of an update: its one read by the host.
+    """Returns the mean of each metric over the minibatches [R, names] of an update, and `more` [] as they are.
 
-    Args:
-        reports: Metrics of each minibatch [R, names].
-        names: Names of the metrics.
-        team: Name of the team.
-        more: Metrics [] of the whole update by name, which are returned as they are and not checked.
+    Both are one read by the host. Only the means are checked.
 
     Raises:
         NonFiniteError: If a metric is NaN or infinite. Names the metric and the first minibatch.
