@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cloudpickle
-
 from coterie.core.errors import UserError, one_line
 
 PREFIX = "python:"
@@ -93,6 +91,8 @@ def serialize(name: str) -> bytes | None:
     """
     if name not in _functions:
         return None
+    import cloudpickle
+
     try:
         return cloudpickle.dumps(_functions[name])
     except Exception as error:  # whatever the objects raise that the function refers to
@@ -105,6 +105,8 @@ def serialize(name: str) -> bytes | None:
 def deserialize(name: str, code: bytes | None) -> None:
     """Keeps a function that the trainer has sent in this worker."""
     if code is not None:
+        import cloudpickle
+
         _functions[name] = cloudpickle.loads(code)
 
 
