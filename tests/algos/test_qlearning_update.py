@@ -37,10 +37,10 @@ def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
     online, target = (
         {name: torch.randn(13, 4, *size, generator=generator) for name, size in sizes.items()} for _ in range(2)
     )
-    algorithm.reader.online = lambda value, rollout, hidden_state: (
+    algorithm.reader.online = lambda value, inputs: (
         {name: x[:-1] for name, x in online.items()}, {name: x[1:] for name, x in online.items()},
     )  # fmt: skip
-    algorithm.reader.unroll = lambda value, rollout, hidden_state: target
+    algorithm.reader.unroll = lambda value, inputs: target
     batch = algorithm.evaluate_batch(rollout)
     valid = valid_of(rollout)
     assert torch.equal(batch.valid, valid if mixer == "none" else valid.any(-1))

@@ -54,11 +54,10 @@ REQUEST = SimpleNamespace(
 
 
 def central(rule: Any, greedy: Tensor | None = None) -> CentralQ:
-    """Q* is the table plus the hidden state, of the target networks 100 more."""
+    """Q* is the table plus the input, of the target networks 100 more."""
 
-    def unroll(value: Team, rollout: Any, hidden_state: Any) -> dict[str, Tensor]:
-        assert rollout == "rollout"
-        return {"all": value.table + hidden_state["h"]}
+    def unroll(value: Team, inputs: Any) -> dict[str, Tensor]:
+        return {"all": value.table + inputs}
 
     def evaluate(value: Team, q: dict[str, Tensor], actions: Any, timesteps: Any) -> Tensor:
         assert timesteps is REQUEST
@@ -80,9 +79,9 @@ def central(rule: Any, greedy: Tensor | None = None) -> CentralQ:
 
 def test_the_next_value_is_that_of_the_target_networks_at_the_successors():
     actions: Any = {"all": torch.tensor([[[0, 1], [1, 1]], [[0, 0], [1, 0]], [[1, 1], [0, 1]]])}
-    rollout: Any = "rollout"
+    inputs: Any = torch.tensor(0.5)
     request: Any = REQUEST
-    found = central("none").next_value(rollout, {"h": torch.tensor(0.5)}, actions, request)
+    found = central("none").next_value(inputs, actions, request)
     expected = [[TABLE[t + 1, s, actions["all"][t, s].sum()].item() + 1100.5 for s in range(2)] for t in range(3)]
     assert found.tolist() == expected
 
@@ -92,10 +91,15 @@ GREEDY = torch.tensor([[[0, 1], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [1, 0]]])
 
 
 def batch(rule: Any, target: Tensor, q_taken: Tensor) -> tuple[Tensor, Tensor]:
-    rollout, request, q = "rollout", REQUEST, {"q": "of the policy"}
-    given: Any = (rollout, {"h": torch.tensor(0.0)})
-    rest: Any = {"q": q, "q_taken": q_taken, "target": target, "actions": {"all": TAKEN}, "timesteps": request}
-    return central(rule, GREEDY).evaluate_batch(*given, **rest)
+    request, inputs = REQUEST, torch.tensor(0.0)
+    rest: Any = {
+        "q": {"q": "of the policy"},
+        "q_taken": q_taken,
+        "target": target,
+        "actions": {"all": TAKEN},
+        "timesteps": request,
+    }
+    return central(rule, GREEDY).evaluate_batch(inputs, **rest)
 
 
 def test_optimistic_weights_compare_q_tot_with_the_target():

@@ -4,7 +4,11 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
+from coterie.commands.arithmetic import configure_arithmetic
+from coterie.config.resolve import resolve
 from coterie.core import precision
+from coterie.core.errors import UserError
+from coterie.kernels import switch
 from coterie.nets.layers import Linear
 from coterie.training.collector import Collector
 from learners import collect_rollout
@@ -13,9 +17,11 @@ from preset_learners import policy_tensors, preset_learner
 
 @pytest.fixture
 def reduced():
+    switch.configure("off")  # as configure_arithmetic does: the kernels compute in float32
     precision.configure("bfloat16")
     yield
     precision.configure("float32")
+    switch.configure("auto")
 
 
 def linear(sets):
@@ -62,7 +68,7 @@ def test_learners_train_with_float32_parameters(reduced, name, rnn):
 
 
 @pytest.mark.slow
-def test_metrics_are_near_those_of_float32():
+def test_metrics_are_near_those_of_float32(reduced):
     def metrics(setting):
         precision.configure(setting)
         try:
@@ -77,3 +83,16 @@ def test_metrics_are_near_those_of_float32():
     assert exact != rounded
     assert rounded["policy/entropy"] == pytest.approx(exact["policy/entropy"], rel=0.01)
     assert rounded["loss/value"] == pytest.approx(exact["loss/value"], rel=0.1)
+
+
+@pytest.mark.parametrize(("kernels", "described"), [("auto", "off"), ("off", "off")])
+def test_kernels_are_off(reduced, kernels, described):
+    config = resolve(["precision=bfloat16", f"kernels={kernels}", "device=cpu"]).config
+    assert configure_arithmetic(config).describe() == described
+    assert precision.reduced
+
+
+def test_kernels_cannot_be_asked_for(reduced):
+    config = resolve(["precision=bfloat16", "kernels=on", "device=cpu"]).config
+    with pytest.raises(UserError, match=r"kernels=on: the kernels compute in float32, not in precision=bfloat16\."):
+        configure_arithmetic(config)

@@ -15,7 +15,7 @@ from coterie.kernels import native
 
 @dataclass(frozen=True)
 class ActionTables:
-    """What each choice of each role's agents does.
+    """The effect of each choice of each role's agents.
 
     Attributes:
         agents: Number of agents, by role.
