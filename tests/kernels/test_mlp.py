@@ -178,3 +178,9 @@ def test_other_shapes_have_no_kernel(shape):
 def test_other_numbers_of_sets_have_no_kernel():
     weights, biases, *_ = network((3, 2), activated=0, sets=2)
     assert mlp(torch.zeros(3, 5, 3, dtype=torch.float64), weights, biases, activated=0) is None
+
+
+@pytest.mark.parametrize("widths", [(3, 257), (3, 257, 2), (3, 4, 257)])
+def test_wide_layers_have_no_kernel(widths):
+    weights, biases, *_ = network(widths, activated=0)
+    assert mlp(torch.zeros(5, 3, dtype=torch.float64), weights, biases, activated=0) is None

@@ -19,7 +19,7 @@ ACTIVATIONS = {"tanh": 0, "relu": 1}
 _TILE = 48  # rows of a tile, kTile in memory.hpp
 _LINE = 64  # bytes of a cache line, to which rows are padded
 
-_WIDEST = 256  # columns of a hidden layer; PyTorch's products are faster for wider ones
+_WIDEST = 256  # columns of a layer; PyTorch's products are faster for wider ones
 
 
 def mlp(
@@ -50,7 +50,7 @@ def mlp(
         return None
     if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
         return None
-    if any(weight.shape[-1] > _WIDEST for weight in weights[:-1]):
+    if any(weight.shape[-1] > _WIDEST for weight in weights):
         return None
     save = activated > 0 and torch.is_grad_enabled()
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
