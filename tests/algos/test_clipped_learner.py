@@ -90,7 +90,8 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     names |= {"clip_fraction": "policy/clip_fraction"} | ({"baseline": "loss/baseline"} if name == "poca" else {})
     for term, metric in names.items():
         expected[metric] = sum(getattr(terms, term).item() for _, _, terms in losses) / 6
-    others = {"policy/grad_norm", "value/grad_norm", "value/explained_variance"}
+    others = {"policy/grad_norm", "value/grad_norm", "value/explained_variance", "policy/advantage", "value/estimate"}
+    others |= {"value/baseline", "value/group_return"} if name == "poca" else set()
     assert set(metrics) == {*expected, *others}
     assert {metric: metrics[metric] for metric in expected} == pytest.approx(expected, rel=1e-4, abs=1e-7)
     assert metrics["policy/grad_norm"] > 0

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from coterie.algos.coma import counterfactual_advantage, sum_by_component
 from coterie.core.specs import ActionSpec
+from coterie.math.counterfactual import counterfactual_advantage, sum_by_component
 from coterie.math.distributions import choice_log_probs
 from coterie.policies.epsilon_soft import mix_with_uniform
 

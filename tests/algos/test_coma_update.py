@@ -9,9 +9,10 @@ import torch
 
 from algo_worlds import Everything
 from coterie.algos import coma
-from coterie.algos.coma import coma_loss
 from coterie.algos.sequences import split_into_sequences
 from coterie.core.tree import tree_leaves
+from coterie.math import counterfactual
+from coterie.math.counterfactual import coma_loss
 from learners import collect_rollout
 from learners import coma_learner as learner
 
@@ -73,7 +74,7 @@ def test_advantages_are_normalized_over_valid_entries_of_a_batch():
     scaled = (expected - expected.mean()) / expected.std(correction=0)
     found = coma_loss(log_pi, q, taken, valid, normalize_advantage=True)
     assert found.policy.item() == pytest.approx(-(scaled * log_prob).mean().item(), rel=1e-5)
-    assert found.advantage.item() == pytest.approx(0, abs=1e-6)
+    assert found.advantage.item() == pytest.approx(expected.mean().item(), rel=1e-5)  # before normalization
     assert plain.advantage.item() == pytest.approx(expected.mean().item(), rel=1e-5)
 
 
@@ -87,12 +88,14 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
         entropy_coef=0.02, entropy_schedule="linear", entropy_end=0.5, epochs=2, num_minibatches=2, sequence_length=6,
         critic_time_chunks=3, epsilon_start=0.5, epsilon_end=0.1, epsilon_schedule="linear",
     )  # fmt: skip
-    terms, steps = [], []
+    terms, steps, of_chunks = [], [], []
     losses = {name: getattr(coma, name) for name in ("coma_loss", "critic_loss")}
 
     def spy(name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             terms.append((name, losses[name](*arguments, **options)))
+            if name == "critic_loss":
+                of_chunks.append([x.detach() for x in arguments])
             return terms[-1][1]
 
         return call
@@ -134,6 +137,14 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
         expected[metric] = sum(getattr(found, term).item() for found in actor) / 4
     for term, metric in of_critic.items():
         expected[metric] = sum(getattr(found, term).item() for found in critic) / 12
+    explained = []
+    for start in range(0, 12, 3):  # the chunks of a minibatch
+        q, taken, target, valid = (torch.cat(parts) for parts in zip(*of_chunks[start : start + 3], strict=True))
+        component = algorithm._component
+        value = counterfactual.component_mean(counterfactual.sum_by_component(q * taken, component), component)
+        residual = (target - value)[valid]
+        explained.append(1 - residual.double().var(correction=0) / target[valid].double().var(correction=0))
+    expected["value/explained_variance"] = float(torch.stack(explained).mean())
     assert set(metrics) == {*expected, "policy/grad_norm", "value/grad_norm"}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert algorithm.policy.epsilon == pytest.approx(0.3)

@@ -128,7 +128,7 @@ def test_rates_priorities_and_exploration_follow_their_schedules(critic_lr: floa
     assert (metrics["replay/updates"], metrics["replay/sequences"]) == (4, algorithm.buffer.num_sequences)
     means = {"loss/critic", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm"}
     means |= {"loss/policy", "policy/grad_norm"}
-    assert set(metrics) == {"policy/lr", "policy/noise_std", "replay/updates", "replay/sequences"} | means
+    assert set(metrics) == {"policy/lr", "policy/noise_std", "replay/updates", "replay/sequences", "replay/age"} | means
     acted = int(rollout.acted[:-1].sum())
     assert algorithm.policy.uniform == (acted < 60)
     algorithm.update(collect_rollout(algorithm, collector), 1.0)

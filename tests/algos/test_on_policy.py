@@ -53,9 +53,9 @@ def test_settings_are_accepted_up_to_their_limits(name):
 
 def test_the_critic_has_the_hidden_layers_of_the_actor_unless_it_has_its_own():
     team = env_of(Everything(dead=0.0), 2).spec.default_teams()[0]
-    assert PPOConfig(hidden_sizes=(8,)).critic_network(team).hidden_sizes == (8,)
+    assert PPOConfig(hidden_sizes=(8,)).critic_network_config(team).hidden_sizes == (8,)
     own = PPOConfig(hidden_sizes=(8,), critic_hidden_sizes=(5, 6))
-    assert (own.critic_network(team).hidden_sizes, own.network(team).hidden_sizes) == ((5, 6), (8,))
+    assert (own.critic_network_config(team).hidden_sizes, own.network_config(team).hidden_sizes) == ((5, 6), (8,))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.algos import poca, ppo
-from coterie.algos.coma import coma_loss, critic_loss
 from coterie.algos.poca import poca_loss
 from coterie.algos.ppo import ppo_loss
+from coterie.math.counterfactual import coma_loss, critic_loss
 
 
 def batch_of(kind: Any, **given: Any) -> Any:

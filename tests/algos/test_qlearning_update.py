@@ -116,7 +116,7 @@ def test_rates_priorities_and_exploration_follow_their_schedules():
     expected = {"policy/epsilon": 0.9 - 0.8 * acted / 80, "policy/lr": 0.55e-3, "replay/updates": 3}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
     means = {"loss/td", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm"}
-    assert set(metrics) == {*expected, *means, "replay/sequences"}
+    assert set(metrics) == {*expected, *means, "replay/sequences", "replay/age"}
     assert metrics["replay/sequences"] == algorithm.buffer.num_sequences
     assert algorithm.state_dict()["steps"] == acted
     algorithm.update(collect_rollout(algorithm, collector), 0.5)

@@ -128,7 +128,7 @@ def test_updates_wait_for_steps_and_sequences(settings: dict[str, Any], learns: 
     metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
     means = {"loss/critic", "value/q_taken_mean", "value/td_error_abs", "value/grad_norm", "loss/policy", "policy/lr"}
     means |= {"loss/temperature", "policy/entropy", "policy/temperature", "policy/grad_norm"}
-    assert set(metrics) == {"replay/sequences", "replay/updates"} | (means if learns else set())
+    assert set(metrics) == {"replay/sequences", "replay/updates", "replay/age"} | (means if learns else set())
     assert metrics["replay/updates"] == learns
 
 

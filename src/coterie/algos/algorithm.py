@@ -14,7 +14,7 @@ from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.nets.config import ShareParams
+from coterie.nets.config import CentralInputs, ShareParams
 from coterie.nets.encoders import can_share_network, observation_layout
 from coterie.policies.base import Mode, Policy
 
@@ -112,6 +112,26 @@ def central_state_name(team: TeamSpec, critic: str) -> str:
         if name in team.state_sizes:
             return name
     raise UserError(f"algo.critic: {critic} needs an environment state, and there is none. Use algo.critic=joint.")
+
+
+def learns_common_reward(config: Any, team: TeamSpec) -> bool:
+    """True if every agent learns from the mean of the team's rewards: by `algo.common_reward`, or `env.teams`."""
+    return config.common_reward or team.common_reward
+
+
+def central_inputs(critic: str, team: TeamSpec, state_name: str | None) -> CentralInputs:
+    """Returns the inputs of a centralized critic: `joint`, `state`, `joint_state`, `global`, or `own` for none.
+
+    Args:
+        critic: The setting `algo.critic`.
+        team: The team.
+        state_name: Name of the environment state that the critic reads; None for none.
+    """
+    return CentralInputs(
+        joint_obs=critic in ("joint", "joint_state", "global"),
+        state_size=team.state_sizes[state_name] if state_name else 0,
+        other_roles=team.other_roles if critic == "global" else (),
+    )
 
 
 def group_membership(team: TeamSpec) -> Tensor:

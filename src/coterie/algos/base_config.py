@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
+from coterie.config import registry
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, Init, NetworkConfig, RNNKind, ShareParams
+from coterie.nets.config import Activation, BodyFactory, Init, NetworkConfig, RNNKind, ShareParams
 
 declare(
     Metric("loss/policy", "", "policy loss, mean over the update", better=None, combine="mean"),
@@ -33,6 +35,16 @@ declare(
 
 Units = Annotated[int, Field(ge=1, le=100_000)]
 """Number of units in a layer."""
+
+
+def _check_network(value: str) -> str:
+    if value != "mlp" and ":" not in value:
+        raise ValueError("expected mlp, or a factory package.module:name of your own")
+    return value
+
+
+NetworkName = Annotated[str, AfterValidator(_check_network)]
+"""Layers of a network: `mlp`, or a user's factory of torch modules `package.module:name`."""
 
 
 class LearnerConfig(BaseModel):
@@ -61,6 +73,10 @@ class LearnerConfig(BaseModel):
     """Adam's weight decay."""
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the hidden layers of the network that acts."""
+    network: NetworkName | None = None
+    """Your own factory of torch modules package.module:name, called as name(input_size, role=, part=), in place of the
+    hidden layers of all networks but mixers; null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    """
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     layer_norm: bool = False
@@ -98,7 +114,7 @@ class LearnerConfig(BaseModel):
         """True if networks have a recurrent layer."""
         return self.rnn != "none"
 
-    def network(self, team: TeamSpec) -> NetworkConfig:
+    def network_config(self, team: TeamSpec) -> NetworkConfig:
         """Returns the architecture and the inputs of the network that acts."""
         return NetworkConfig(
             hidden_sizes=self.hidden_sizes,
@@ -110,8 +126,33 @@ class LearnerConfig(BaseModel):
             share_params=self.share_params,
             obs_agent_id=self.reads_agent_id(team),
             normalize_obs=self.normalize_obs,
+            body=_body_factory(self.network, "algo.network"),
         )
 
     def reads_agent_id(self, team: TeamSpec) -> bool:
         """Returns True if inputs include the agent's id: as configured, by default where agents share parameters."""
         return (self.share_params != "none" and team.n > 1) if self.obs_agent_id is None else self.obs_agent_id
+
+
+class CriticConfig(LearnerConfig):
+    """Settings of learners with a critic of its own architecture."""
+
+    critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_network: NetworkName | None = None
+    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+
+    def critic_network_config(self, team: TeamSpec) -> NetworkConfig:
+        """Returns the architecture and the inputs of the critic."""
+        body = self.network_config(team).body
+        if self.critic_network is not None:
+            body = _body_factory(self.critic_network, "algo.critic_network")
+        sizes = self.critic_hidden_sizes or self.hidden_sizes
+        return replace(self.network_config(team), hidden_sizes=sizes, body=body, part="critic")
+
+
+def _body_factory(name: str | None, setting: str) -> BodyFactory | None:
+    """Imports a user's factory of torch modules. UserError if there is no such factory."""
+    if name in (None, "mlp"):
+        return None
+    return BodyFactory(name, setting, registry.network_factory(name, setting))

@@ -13,7 +13,7 @@ components, each has a value and a baseline of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     component_matrix,
     group_membership,
+    learns_common_reward,
     require_equal_spaces,
 )
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
@@ -33,18 +34,21 @@ from coterie.algos.coma_config import COMAConfig, build_critic, build_policy
 from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import sequence_length
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.sequences import as_sequences
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
+from coterie.math.counterfactual import coma_loss, component_mean, critic_loss, sum_by_component
 from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, present_agents, valid_mask
-from coterie.math.statistics import masked_mean, standardize
-from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.math.statistics import explained_variance
+from coterie.nets.joint_actions import JointAction, mask_by_role, pad_by_agent
 from coterie.nets.last_actions import last_actions, unpad_by_role
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 _REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")
 _REPORTED += ("loss/value", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
+_REPORTED += ("value/explained_variance",)
 
 
 @register_pytree
@@ -64,123 +68,7 @@ class Batch:
     """[T, B, N] bool, True where somebody acted."""
 
 
-def sum_by_component(x: Tensor, component: Tensor | None) -> Tensor:
-    """Sums numbers per choice over the choices of each discrete component.
-
-    Args:
-        x: [.., N, A].
-        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
-
-    Returns:
-        [.., N, K].
-    """
-    return x.sum(-1, keepdim=True) if component is None else torch.einsum("...na,nak->...nk", x, component)
-
-
-def counterfactual_advantage(q: Tensor, pi: Tensor, taken: Tensor, component: Tensor | None = None) -> Tensor:
-    """Advantage of each agent's choice over the policy's average, with the actions of the others fixed.
-
-        A_i = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
-
-    Its mean over pi_i is 0 for each joint action of the others.
-
-    Args:
-        q: Value of each choice given the actions of the others [.., N, A].
-        pi: Probability of each choice, 0 for unavailable ones [.., N, A].
-        taken: 1 at the choice taken, else 0 [.., N, A].
-        component: See `sum_by_component`.
-
-    Returns:
-        [.., N, K].
-
-    Source: Foerster et al. 2018, eq. 4.
-    """
-    return sum_by_component(q * (taken - pi), component)
-
-
-class COMALoss(NamedTuple):
-    """Terms of the actor's loss and diagnostics, each []."""
-
-    policy: Tensor
-    entropy: Tensor
-    advantage: Tensor
-    pi_max: Tensor
-
-
-def coma_loss(
-    log_pi: Tensor,
-    q: Tensor,
-    taken: Tensor,
-    valid: Tensor,
-    component: Tensor | None = None,
-    *,
-    normalize_advantage: bool = False,
-) -> COMALoss:
-    """Computes the terms of the actor's loss, L = L_policy - c_H H.
-
-        A_i      = Q_i(s, u) - sum_a pi_i(a) Q_i(s, (u_-i, a))
-        L_policy = -mean A_i log pi_i(u_i)
-
-    The mean is over valid entries. With several discrete components, A_i log pi_i is summed over them.
-
-    Args:
-        log_pi: Log-probability of each choice, very negative for unavailable ones [.., N, A].
-        q: Value of each choice given the actions of the others [.., N, A].
-        taken: 1 at the choice taken in each component, else 0 [.., N, A].
-        valid: True where the agent acted [.., N].
-        component: [N, A, K], 1 where a choice belongs to a component; None if all choices belong to one.
-        normalize_advantage: Normalize advantages over valid entries.
-
-    Source: Foerster et al. 2018, eq. 4 and 8.
-    """
-    pi = log_pi.detach().exp()
-    advantage = counterfactual_advantage(q, pi, taken, component)
-    advantage = torch.where(valid.unsqueeze(-1), advantage, 0.0)  # masked entries may hold anything
-    if normalize_advantage:
-        exists = valid.unsqueeze(-1) if component is None else valid.unsqueeze(-1) & component.amax(1).bool()
-        advantage = standardize(advantage, exists.expand_as(advantage))
-    log_prob = sum_by_component(torch.where(taken > 0, log_pi, 0.0), component)
-    return COMALoss(
-        policy=masked_mean(-(advantage * log_prob).sum(-1), valid),
-        entropy=masked_mean(-(log_pi.exp() * log_pi).sum(-1), valid),
-        advantage=masked_mean(component_mean(advantage, component), valid),
-        pi_max=masked_mean(pi.amax(-1), valid),
-    )
-
-
-class CriticLoss(NamedTuple):
-    """Loss of the critic and diagnostics, each []."""
-
-    loss: Tensor
-    td_error_abs: Tensor
-    q_taken: Tensor
-    target: Tensor
-
-
-def critic_loss(q: Tensor, taken: Tensor, target: Tensor, valid: Tensor, component: Tensor | None = None) -> CriticLoss:
-    """Computes the critic's loss, L = mean (Q_i(s, u) - G)^2 over valid entries and components.
-
-    Arguments as in `coma_loss`; `target` is the TD(lambda) return G [.., N].
-    """
-    q_taken = sum_by_component(q * taken, component)
-    error = q_taken - target.unsqueeze(-1)
-    return CriticLoss(
-        loss=masked_mean(component_mean(error.square(), component), valid),
-        td_error_abs=masked_mean(component_mean(error.abs(), component), valid),
-        q_taken=masked_mean(component_mean(q_taken, component), valid),
-        target=masked_mean(target, valid),
-    )
-
-
-def component_mean(x: Tensor, component: Tensor | None) -> Tensor:
-    """Returns the mean of x [.., N, K] over the components that each agent has [.., N]."""
-    if component is None:
-        return x.squeeze(-1)
-    exists = component.amax(1)  # [N, K]
-    return (x * exists).sum(-1) / exists.sum(-1)
-
-
-class COMA(Algorithm, CloningLearner):
+class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
     """COMA, see the module's description."""
 
     Config: ClassVar = COMAConfig
@@ -203,7 +91,12 @@ class COMA(Algorithm, CloningLearner):
         self._critic_optimizer = Optimizer({"value": self.critic}, *adam)
         self.target = TargetNetwork(self.critic, config.tau, config.target_update_interval)
         self._joint = JointAction(team, device)
+        self.others: OtherTeamsReader = OtherTeamsReader(
+            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed
+        )
+        self._critic_joint = JointAction(team, device, self.others.roles)
         self._membership = group_membership(team).to(device)
+        self._common_reward = learns_common_reward(config, team)
         self._component = component_matrix(team, device)
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self.next_actions = generator(context.seed, "look ahead", device=device)
@@ -238,10 +131,12 @@ class COMA(Algorithm, CloningLearner):
                 )
                 loss = terms.policy - entropy_coef * terms.entropy
                 grad_norm = self._actor_optimizer.step(loss, {"policy": lr})
-                reports.append(torch.cat([torch.stack(terms).detach(), grad_norm, critic_report]))
+                explained = self._explained_variance(q, batch)
+                reports.append(torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained]))
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        self.others.update(rollout.others, rollout.acted)
         metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
         metrics |= {"policy/lr": lr, "value/lr": critic_lr, "policy/entropy_coef": entropy_coef}
         metrics["policy/epsilon"] = self.policy.epsilon
@@ -273,12 +168,13 @@ class COMA(Algorithm, CloningLearner):
             taken, last_pi = pad_by_agent(actions), log_pi[-1].exp()
             joint_action = self._joint_actions(actions, last_pi, rollout)
             last_joint_action = self._joint.join(last) if last is not None and config.critic_last_action else None
+            obs = obs | self.others.obs(rollout.others)
             q = self.target.module(obs, state, joint_action, last_joint_action)
             # The actions of the last timestep are not known: average over the agent's choices.
             weight = torch.cat([taken[1:], last_pi.unsqueeze(0)])
             terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
             target = lambda_return(
-                reward=agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward),
+                reward=agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward),
                 next_value=component_mean(sum_by_component(q[1:] * weight, self._component), self._component),
                 terminated=terminated,
                 boundary=boundary,
@@ -309,12 +205,20 @@ class COMA(Algorithm, CloningLearner):
 
         return backward_in_time(self._length, self.config.critic_time_chunks, step)
 
+    def _explained_variance(self, q: Tensor, batch: Batch) -> Tensor:
+        """Returns the share of the variance of the targets that the values q [T, B, N, A] explain [1]."""
+        q_taken = component_mean(sum_by_component(q * batch.taken, self._component), self._component)
+        return explained_variance(batch.target, batch.target - q_taken, batch.valid).reshape(1).to(q.dtype)
+
     def _normalized_obs(self, rollout: Rollout) -> dict[str, Tree]:
         normalizer = self.policy.obs_normalizer
         return rollout.obs if normalizer is None else normalizer(rollout.obs)
 
     def _joint_actions(self, actions: dict[str, Tensor], last_pi: Tensor, rollout: Rollout) -> Tensor:
-        """Returns the joint action of each timestep [T + 1, B, J], the last one drawn from `last_pi` [B, N, A]."""
+        """Returns the joint action of each timestep [T + 1, B, J], the last one drawn from `last_pi` [B, N, A].
+
+        A global critic's includes the other teams, whose actions of the last timestep the collector drew.
+        """
         by_timestep = {}
         for role, pi in zip(self.team.roles, last_pi.split([r.n for r in self.team.roles], -2), strict=True):
             drawn = []
@@ -324,20 +228,18 @@ class COMA(Algorithm, CloningLearner):
                 drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
             by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])
         if self.team.agents_can_die:
-            by_timestep = self._masked(by_timestep, present_agents(rollout))
-        return self._joint.join(by_timestep)
+            by_timestep = mask_by_role(by_timestep, self.team.roles, present_agents(rollout))
+        by_timestep |= self.others.encode(self.others.actions(rollout.others), rollout.others)
+        return self._critic_joint.join(by_timestep)
 
     def _last_actions(self, actions: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor] | None:
         """Returns the previous actions by role [T + 1, B, n, P]; None if no network reads them."""
         if not self.policy.stores_last_action:
             return None
-        done = self._masked(actions, valid_mask(rollout)) if self.team.agents_can_die else actions
+        done = actions
+        if self.team.agents_can_die:
+            done = mask_by_role(actions, self.team.roles, valid_mask(rollout))
         return last_actions(done, rollout.first, unpad_by_role(self.team, rollout.hidden_state["last"]))
-
-    def _masked(self, actions: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-        """Returns actions by role [.., n, P] with zeros where `mask` [.., N] is False."""
-        masks = dict(zip(actions, mask.split([role.n for role in self.team.roles], -1), strict=True))
-        return {role: torch.where(masks[role].unsqueeze(-1), action, 0.0) for role, action in actions.items()}
 
     @torch.no_grad()
     def as_sequences(self, rollout: Rollout) -> Rollout:
@@ -359,7 +261,8 @@ class COMA(Algorithm, CloningLearner):
                 )
             if self.policy.stores_last_action:
                 done = {role: action[time][-1] for role, action in actions.items()}
-                hidden_state = hidden_state | {"last": pad_by_agent(self._masked(done, valid[time][-1]))}
+                done = mask_by_role(done, self.team.roles, valid[time][-1])
+                hidden_state = hidden_state | {"last": pad_by_agent(done)}
         return as_sequences(rollout, length, tree_map(lambda *x: torch.cat(x), *before))
 
     def cloning_optimizer(self) -> CloningOptimizer:
@@ -376,7 +279,7 @@ class COMA(Algorithm, CloningLearner):
             "next_actions": self.next_actions.get_state(),
             "epsilon": self.policy.epsilon,
             "steps": self._steps,
-        }
+        } | self.others.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
@@ -388,3 +291,4 @@ class COMA(Algorithm, CloningLearner):
         self.next_actions.set_state(state["next_actions"].cpu())
         self.policy.epsilon = state["epsilon"]
         self._steps = state["steps"]
+        self.others.load_state_dict(state)

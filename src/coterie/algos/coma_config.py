@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
+from coterie.algos.algorithm import central_inputs
 from coterie.algos.base_config import Units
 from coterie.algos.on_policy import OnPolicyConfig, require_samples
 from coterie.algos.optimizer import Schedule
@@ -15,12 +16,11 @@ from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, CentralInputs, RNNKind
+from coterie.nets.config import Activation, RNNKind
 from coterie.nets.counterfactual_critic import CounterfactualCritic
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 declare(
-    Metric("policy/advantage", "", "mean counterfactual advantage of the actions taken", better=None, combine="mean"),
     Metric("policy/pi_max", "", "mean probability of the most likely choice", better=None, combine="mean"),
     Metric("value/lr", "", "learning rate of the critic", better=None, combine="last"),
 )
@@ -29,12 +29,12 @@ declare(
 class COMAConfig(OnPolicyConfig):
     """Settings of COMA."""
 
-    critic: Literal["joint", "state", "joint_state"] = "joint"
-    """Input of the critic besides the agent's own observation and the actions of the others: the joint observation of
-    the team, the environment's state, or both.
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "joint"
+    """Input of the critic besides the agent's own observation and the actions of the others: nothing (own), the joint
+    observation of the team, the environment's state, both of these, or observations and actions of all teams (global).
     """
     critic_last_action: bool = False
-    """The critic reads the previous actions of all agents."""
+    """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool = False
     """The actor reads the previous action of its agent."""
     rollout_length: int = Field(26, ge=1, le=100_000)
@@ -104,7 +104,7 @@ def build_policy(
     config: COMAConfig, team: TeamSpec, weights: torch.Generator, device: torch.device
 ) -> EpsilonSoftPolicy:
     """Returns the policy with its initial epsilon; `weights` draws its initial parameters."""
-    network = replace(config.network(team), obs_last_action=config.obs_last_action)
+    network = replace(config.network_config(team), obs_last_action=config.obs_last_action)
     policy = EpsilonSoftPolicy(team, network, weights, device, stores_last_action=config.critic_last_action)
     policy.epsilon = config.epsilon_start
     return policy
@@ -114,8 +114,8 @@ def build_critic(
     config: COMAConfig, team: TeamSpec, state_name: str | None, weights: torch.Generator, *, device: torch.device
 ) -> CounterfactualCritic:
     """Returns the critic; `weights` draws its initial parameters."""
-    network = replace(config.critic_network(team), rnn="none")
-    inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
+    network = replace(config.critic_network_config(team), rnn="none")
+    inputs = central_inputs(config.critic, team, state_name)
     critic = CounterfactualCritic(
         team, network, weights, device, inputs=inputs, reads_last_action=config.critic_last_action
     )

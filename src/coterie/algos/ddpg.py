@@ -1,8 +1,8 @@
 """DDPG, MADDPG, TD3 and MATD3: deterministic actors that ascend the gradient of a learned Q.
 
-The critic of DDPG reads an agent's own observation and action, that of MADDPG those of the whole team (`critic`). TD3
-and MATD3 add twin critics, a delayed actor and smoothed target actions. Gradients pass through discrete actions by the
-straight-through Gumbel-softmax.
+The critic of DDPG reads an agent's own observation and action, that of MADDPG those of the whole team, or of all teams
+(`critic`). TD3 and MATD3 add twin critics, a delayed actor and smoothed target actions. Gradients pass through
+discrete actions by the straight-through Gumbel-softmax.
 
 Sources: Lillicrap et al. 2016 (DDPG), Lowe et al. 2017 (MADDPG), Fujimoto et al. 2018 (TD3), Ackermann et al. 2019
 (MATD3), Jang et al. 2017 (Gumbel-softmax).
@@ -35,6 +35,7 @@ from coterie.algos.ddpg_config import DDPGConfig
 from coterie.algos.ddpg_networks import build_critics
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.sequences import critic_first
@@ -43,7 +44,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout
 from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
 from coterie.nets.action_gradients import select_action_gradient
-from coterie.nets.joint_actions import JointAction
+from coterie.nets.joint_actions import JointAction, mask_by_role
 from coterie.nets.relaxed_actions import draw_block_noise, relaxed_actions
 from coterie.policies.deterministic import DeterministicPolicy
 
@@ -102,7 +103,7 @@ def actor_loss(
     return loss + logit_penalty * (total / count.clamp(min=1))
 
 
-class DDPG(OffPolicyLearner):
+class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     """DDPG and its multi-agent and twin-critic variants, see the module."""
 
     Config: ClassVar = DDPGConfig
@@ -116,7 +117,7 @@ class DDPG(OffPolicyLearner):
         require_equal_spaces(team, config.share_params)
         draw = generator(context.seed, "weights")
         self.policy: DeterministicPolicy = DeterministicPolicy(
-            team, config.network(team), draw, device, noise=config.noise, theta=config.noise_theta
+            team, config.network_config(team), draw, device, noise=config.noise, theta=config.noise_theta
         )
         self.critics = build_critics(config, team, self._state_name, draw).to(device)
         settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
@@ -124,9 +125,17 @@ class DDPG(OffPolicyLearner):
         self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
         self.target_policy = TargetNetwork(self.policy.net, config.tau, config.target_update_interval)
         self.target_critics = TargetNetwork(self.critics, config.tau, config.target_update_interval)
-        self._create_buffer(config, context, config.n_step, self._state_name)
+        self.others: OtherTeamsReader = OtherTeamsReader(
+            config.critic,
+            team,
+            device,
+            normalize_obs=config.normalize_obs,
+            seed=context.seed,
+            target_policies=config.next_action_policy == "target",
+        )
+        self._create_buffer(config, context, config.n_step, self._state_name, others=self.others)
         self.generator: torch.Generator = generator(context.seed, "updates", device=device)
-        self._joint = JointAction(team, device)
+        self._joint = JointAction(team, device, self.others.roles)
         self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
         action_gradient = select_action_gradient(self._centralized, config.other_actions)
         self._action_gradient = partial(action_gradient, self.critics[0], joint=self._joint)
@@ -152,18 +161,22 @@ class DDPG(OffPolicyLearner):
                     self.target_policy.update()
                     self.target_critics.update()
         self._set_exploration(progress)
-        return self._metrics(critic_reports, actor_reports) | {
-            "policy/lr": lr,
-            "policy/noise_std": self.policy.noise_std,
-            "replay/sequences": float(self.buffer.num_sequences),
-            "replay/updates": float(self._updates),
-        }
+        return (
+            self._metrics(critic_reports, actor_reports)
+            | self._replay_metrics()
+            | {
+                "policy/lr": lr,
+                "policy/noise_std": self.policy.noise_std,
+                "replay/updates": float(self._updates),
+            }
+        )
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates statistics."""
         self._steps += self.buffer.add(rollout)
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        self.others.update(rollout.others, rollout.acted)
 
     def make_batch(self, sample: ReplaySample) -> Batch:
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""
@@ -173,8 +186,9 @@ class DDPG(OffPolicyLearner):
         valid = valid_mask(rollout)
         critic_valid = valid_mask(rollout, of_team=self._centralized)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
-        reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
+        reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
+        others_taken = self.others.encode(self.others.actions(rollout.others), rollout.others)
         hidden_state = {}
         if self._recurrent:
             hidden_state = self.policy.network_state(
@@ -183,7 +197,7 @@ class DDPG(OffPolicyLearner):
         return Batch(
             timesteps=replace(timesteps_of(rollout), obs=obs, alive=present_agents(rollout)),
             critic_first=critic_first(rollout, self._centralized) if self._recurrent else None,
-            taken=self._masked(self._joint.encode(rollout.action), valid),
+            taken=mask_by_role(self._joint.encode(rollout.action), team.roles, valid) | _at(slice(-1), others_taken),
             reward=torch.where(critic_valid, reward, 0.0),
             terminated=terminated,
             boundary=boundary,
@@ -202,7 +216,9 @@ class DDPG(OffPolicyLearner):
         actor = self.target_policy.module if config.next_action_policy == "target" else self.policy.net
         outputs = self._actor_outputs(actor, batch, successors)
         smoothing = (config.target_noise, config.target_noise_clip) if config.target_noise else None
+        others = _at(successors, batch.timesteps.others)
         actions = self._actions(outputs, batch, successors, smoothing=smoothing)
+        actions |= self.others.encode(self.others.next_actions(others), others)
         critics = self.target_critics.module.children()
         values = [self.evaluate(critic, self.critic_features(critic, batch, successors), actions) for critic in critics]
         q = reduce(torch.minimum, values)
@@ -247,9 +263,10 @@ class DDPG(OffPolicyLearner):
         return loss, -q / batch.valid.sum().clamp(min=1)
 
     def sample_joint_action(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Returns the actors' outputs by block and their joint action [R, S, J]."""
+        """Returns the actors' outputs by block and their joint action [R, S, J]; other teams act as they did."""
         outputs = self._actor_outputs(self.policy.net, batch, batch.learned)
-        return outputs, self._joint.join(self._actions(outputs, batch, batch.learned, smoothing=None))
+        actions = _at(batch.learned, batch.taken) | self._actions(outputs, batch, batch.learned, smoothing=None)
+        return outputs, self._joint.join(actions)
 
     def _metrics(self, critic_reports: list[Tensor], actor_reports: list[Tensor]) -> dict[str, float]:
         """Means of the gradient steps' metrics."""
@@ -275,10 +292,11 @@ class DDPG(OffPolicyLearner):
 
         def call(part: Batch, hidden_state: HiddenState) -> tuple[Tree, HiddenState]:
             timesteps = part.timesteps
+            obs = timesteps.obs | self.others.obs(timesteps.others)
             if not self._centralized:
-                return critic.encode(timesteps.obs, timesteps.first, hidden_state)
+                return critic.encode(obs, timesteps.first, hidden_state)
             state = None if self._state_name is None else timesteps.state[self._state_name]
-            return critic.encode(timesteps.obs, state, part.critic_first, hidden_state)
+            return critic.encode(obs, state, part.critic_first, hidden_state)
 
         return self._unroll(call, batch, time, tree_map(torch.zeros_like, hidden_state))
 
@@ -309,15 +327,8 @@ class DDPG(OffPolicyLearner):
         vectors = relaxed_actions(
             self.policy.blocks, outputs, masks, noise, temperature=self.config.gumbel_temperature, smoothing=smoothing
         )
-        return self._masked(vectors, alive) if self.team.agents_can_die and self._centralized else vectors
-
-    def _masked(self, vectors: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-        """Vectors by role [.., n, P] with zeros where `mask` [.., N] is False."""
-        masks = mask.split([role.n for role in self.team.roles], -1)
-        return {
-            role.name: torch.where(role_mask.unsqueeze(-1), vectors[role.name], 0.0)
-            for role, role_mask in zip(self.team.roles, masks, strict=True)
-        }
+        masked = self.team.agents_can_die and self._centralized
+        return mask_by_role(vectors, self.team.roles, alive) if masked else vectors
 
     def _logits(self, outputs: dict[str, Tensor], batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Logits of discrete actions [R, S, n, A] by block, and where valid agents can choose them."""
@@ -338,6 +349,16 @@ class DDPG(OffPolicyLearner):
 
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self._policy_optimizer.for_module("policy"), (self.target_policy,))
+
+    def policy_of_targets(self, *, target: bool) -> DeterministicPolicy:
+        return self.policy.with_network(self.target_policy.module if target else self.policy.net)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | self.others.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.others.load_state_dict(state)
 
     def _parts(self) -> dict[str, Any]:
         return {

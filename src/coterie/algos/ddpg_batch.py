@@ -16,7 +16,7 @@ class Batch:
     Attributes:
         timesteps: [L + 1, S, ..], observations normalized.
         critic_first: [L + 1, S, N or 1] bool, where the hidden state of a critic is reset; None without one.
-        taken: Actions taken, vectors by role [L, S, n, P].
+        taken: Actions taken, vectors by role [L, S, n, P], with those of other teams that the critics read.
         reward: [L, S, N].
         terminated: [L, S, N] bool, where the successor's value is dropped.
         boundary: [L, S, N] bool, where the trace of a return ends.

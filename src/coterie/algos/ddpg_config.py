@@ -6,19 +6,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from coterie.algos.base_config import Units
+from coterie.algos.base_config import CriticConfig
 from coterie.algos.off_policy import OffPolicyConfig
 from coterie.algos.optimizer import Schedule
 from coterie.config.schema import Count
 from coterie.policies.deterministic import NoiseKind
 
 
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(OffPolicyConfig, CriticConfig):
     """Settings of DDPG, MADDPG, TD3 and MATD3."""
 
-    critic: Literal["own", "joint", "state", "joint_state"] = "own"
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
     """Input of the critic: the agent's own observation and action (own), or the actions of the whole team with its
-    joint observation (joint), with the environment's state (state), or with both (joint_state).
+    joint observation (joint), with the environment's state (state), or with both (joint_state), or observations and
+    actions of all teams (global).
     """
     share_critic: bool | None = None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is set.
@@ -37,7 +38,9 @@ class DDPGConfig(OffPolicyConfig):
     n_step: int = Field(1, ge=1, le=1000)
     """Rewards per target before it bootstraps."""
     other_actions: Literal["replay", "current"] = "replay"
-    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors."""
+    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
+    Actions of other teams are always those in the replay buffer.
+    """
     next_action_policy: Literal["target", "online"] = "target"
     """Networks that choose the next actions of targets: the target actors or the online actors."""
     gumbel_temperature: float = Field(1.0, gt=0, le=100)
@@ -60,8 +63,6 @@ class DDPGConfig(OffPolicyConfig):
     """Environment steps at the start with uniformly random actions."""
     critic_lr: float | None = Field(None, gt=0, lt=1)
     """Learning rate of the critic; null: that of the actor."""
-    critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
-    """Units of the critic's hidden layers; null: those of the actor."""
 
     @property
     def needs_state(self) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 
+from coterie.algos.algorithm import central_inputs, learns_common_reward
 from coterie.algos.ddpg_config import DDPGConfig
 from coterie.core.specs import TeamSpec
 from coterie.nets.action_critics import CentralizedActionCritic
-from coterie.nets.config import CentralInputs
 from coterie.nets.decentralized_action_critic import DecentralizedActionCritic
 
 
@@ -25,9 +23,9 @@ def build_critics(
         state_name: Name of the environment state that the critics read; None for none.
         generator: Source of the initial weights.
     """
-    network = replace(config.network(team), hidden_sizes=config.critic_hidden_sizes or config.hidden_sizes)
+    network = config.critic_network_config(team)
     share_critic = config.share_params != "none" if config.share_critic is None else config.share_critic
-    inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
+    inputs = central_inputs(config.critic, team, state_name)
     critics = nn.ModuleList()
     for _ in range(2 if config.twin_critics else 1):
         if config.critic == "own":
@@ -40,7 +38,7 @@ def build_critics(
             generator,
             inputs=inputs,
             per_agent_network=not share_critic,
-            shared_output=config.common_reward,
+            shared_output=learns_common_reward(config, team),
         )
         critics.append(critic)
     return critics

@@ -25,7 +25,9 @@ class FrozenConfig(BaseModel):
     team: str | None = None
     """Name of the team in that run; null: the same name."""
     checkpoint: CheckpointName = "auto"
-    """Checkpoint of that run: auto, best, last, or a number of steps, which takes the nearest one at or below it."""
+    """Checkpoint of that run: auto (the team's best), best, best:TEAM, last, or a number of steps, which takes the
+    nearest one at or below it.
+    """
     rollout_length: int = Field(default=128, ge=1, le=100_000)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 

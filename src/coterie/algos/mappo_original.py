@@ -18,6 +18,7 @@ from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import require_samples, sequence_length
 from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo import PPO, Batch, entropy_weight
 from coterie.algos.ppo_config import PPOConfig
 from coterie.algos.sequences import as_sequences
@@ -47,7 +48,7 @@ class MAPPOOriginalConfig(PPOConfig):
     """Timesteps per sequence; null: the rollout length."""
 
 
-class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
+class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearner):
     """PPO with separate optimizers and a critic that is trained first, see the module's description."""
 
     Config: ClassVar = MAPPOOriginalConfig
@@ -70,6 +71,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
         self._actor_optimizer = self.ppo.optimizer.for_module("policy", weight_decay=weight_decay)
         self._critic_optimizer = self.ppo.optimizer.for_module("value", weight_decay=weight_decay)
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
+        self.others: OtherTeamsReader = self.ppo.others
         self._updates = 0
 
     @property
@@ -83,7 +85,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
         lrs = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
         entropy_coef = entropy_weight(config, self._updates, progress)
         sequences = as_sequences(rollout, self._length, {})
-        reports, explained, epochs = [], [], 0
+        reports, advantages, extras, epochs = [], [], [], 0
         for epoch in range(config.epochs):
             # Minibatches
             for indices in minibatch_indices(
@@ -92,29 +94,32 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
                 minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets
                 with torch.no_grad():
-                    batch, explained_variance = self.ppo.targets(minibatch, progress, as_sequences=True)
+                    batch, extra = self.ppo.targets(minibatch, progress, as_sequences=True)
                 # Critic steps, actor step
-                advantage, critic_report = self._train_critic(batch, progress, lrs)
+                advantage, mean_advantage, critic_report = self._train_critic(batch, progress, lrs)
                 actor_report = self._train_actor(replace(batch, advantage=advantage), entropy_coef, lrs)
                 reports.append(torch.cat([actor_report[:4], critic_report[:1], actor_report[4:], critic_report[1:]]))
-                explained.append(explained_variance)
+                extras.append(extra)
+                advantages.append(mean_advantage)
             epochs = epoch + 1
             if config.target_kl is not None and float(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
                 break
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        self.others.update(rollout.others, rollout.acted)
         self._updates += 1
-        metrics = mean_metrics(
-            torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": torch.stack(explained).mean()}
-        )
+        more = {name: torch.stack([extra[name] for extra in extras]).mean() for name in extras[0]}
+        more["policy/advantage"] = torch.stack(advantages).mean()
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, more)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
 
-    def _train_critic(self, batch: Batch, progress: float, lrs: dict[str, float]) -> tuple[Tensor, Tensor]:
+    def _train_critic(self, batch: Batch, progress: float, lrs: dict[str, float]) -> tuple[Tensor, Tensor, Tensor]:
         """Trains the critic backward in time.
 
         Returns:
-            Advantages [L, S, N], targets minus the values before each step, and the mean loss and gradient norm [2].
+            Advantages [L, S, N], targets minus the values before each step; their mean before normalization []; and
+            the mean loss and gradient norm [2].
         """
         config, critic = self.config, self.ppo.critic
 
@@ -133,7 +138,8 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner):
         advantage = advantage.squeeze(-1) if streams is None else streams.combine(advantage, progress)
         assert batch.valid is not None
         advantage = torch.where(batch.valid, advantage, 0.0)
-        return standardize(advantage, batch.valid) if config.normalize_advantage else advantage, report
+        mean = masked_mean(advantage, batch.valid)
+        return standardize(advantage, batch.valid) if config.normalize_advantage else advantage, mean, report
 
     def _train_actor(self, batch: Batch, entropy_coef: float, lrs: dict[str, float]) -> Tensor:
         """Takes one step of the actor and returns its report [5]."""

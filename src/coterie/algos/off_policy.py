@@ -8,21 +8,23 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
+from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership, learns_common_reward
 from coterie.algos.base_config import LearnerConfig
 from coterie.algos.behavior_cloning import CloningLearner
+from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import HiddenState
 from coterie.math.running_moments import Moments
 
 declare(
     Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
+    Metric("replay/age", "step", "mean age of the steps in the replay buffer", better=None, combine="mean"),
     Metric("replay/updates", "", "gradient steps since the start of the run", better=None, combine="max"),
     Metric("loss/td", "", "temporal-difference loss", better="down", combine="mean"),
     Metric("loss/critic", "", "temporal-difference loss of the critics", better="down", combine="mean"),
@@ -91,18 +93,35 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         self.rollout_length = context.rollout_length or config.rollout_length
         self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.num_envs // 200)
         self._membership = group_membership(context.team).to(context.device)
+        self._common_reward = learns_common_reward(config, context.team)
         self._steps, self._updates = 0, 0
 
     def _create_buffer(
-        self, config: OffPolicyConfig, context: AlgorithmContext, n_step: int, state: str | None
+        self,
+        config: OffPolicyConfig,
+        context: AlgorithmContext,
+        n_step: int,
+        state: str | None,
+        *,
+        others: OtherTeamsReader | None = None,
     ) -> None:
-        """Creates the replay buffer, which stores the environment state named `state`, and the user's notes on it."""
+        """Creates the replay buffer, and the user's notes on it.
+
+        It stores the environment state named `state`, and the other teams that `others` reads.
+        """
         states = () if state is None else (state,)
         hidden_state = self.policy.initial_hidden_state(context.num_envs)
-        self.buffer = make_replay_buffer(config, context, n_step=n_step, states=states, hidden_state=hidden_state)
+        other_roles = () if others is None else others.roles
+        self.buffer = make_replay_buffer(
+            config, context, n_step=n_step, states=states, hidden_state=hidden_state, other_roles=other_roles
+        )
         self._replay_checkpoint = ReplayCheckpoint(self.buffer)
         size = describe(self.buffer.spec, self.buffer.nbytes)
         self.notes = (size, *ignored_settings(config, self.team, self.rollout_length))
+
+    def _replay_metrics(self) -> dict[str, float]:
+        """Returns the size and age of the replay buffer, without reading the device."""
+        return {"replay/sequences": float(self.buffer.num_sequences), "replay/age": self.buffer.mean_age}
 
     @abstractmethod
     def _parts(self) -> dict[str, Any]:
@@ -135,6 +154,7 @@ def make_replay_buffer(
     n_step: int,
     states: tuple[str, ...],
     hidden_state: HiddenState,
+    other_roles: tuple[RoleSpec, ...] = (),
 ) -> ReplayBuffer:
     """Creates the replay buffer: of sequences of `n_step` steps, or of training sequences for recurrent networks.
 
@@ -144,6 +164,7 @@ def make_replay_buffer(
         n_step: Rewards per target of a feed-forward network.
         states: Names of the environment states to store.
         hidden_state: Hidden state of the policy, by name [B, N, H].
+        other_roles: Roles of other teams to store.
     """
     rollout_length = context.rollout_length or config.rollout_length
     start = _sequence_start(config, context.team, rollout_length)
@@ -157,6 +178,7 @@ def make_replay_buffer(
             sequence_length=recurrent_length if config.recurrent else n_step,
             sequence_start=start,
             states=states,
+            other_roles=other_roles,
             storage=config.buffer_storage,
             hidden_state=hidden_state if start == "rollout" else {},
             min_sequences=config.batch_size,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from pydantic import Field
 
-from coterie.algos.base_config import LearnerConfig, Units
+from coterie.algos.base_config import CriticConfig, Units
 from coterie.algos.optimizer import Schedule
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, NetworkConfig
+from coterie.nets.config import Activation
 from coterie.policies.stochastic import StochasticPolicy
 
 METRICS = (
@@ -40,6 +38,20 @@ METRICS = (
         better="up",
         combine="mean",
     ),
+    Metric(
+        "policy/advantage",
+        "",
+        "mean advantage of the actions taken, before normalization",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/estimate",
+        "reward",
+        "mean value of the rollout's timesteps before the update, of the environment's reward",
+        better=None,
+        combine="mean",
+    ),
     Metric("policy/entropy_coef", "", "weight of the entropy bonus", better=None, combine="last"),
     Metric(
         "policy/epochs",
@@ -52,7 +64,7 @@ METRICS = (
 declare(*METRICS)
 
 
-class OnPolicyConfig(LearnerConfig):
+class OnPolicyConfig(CriticConfig):
     """Settings shared by on-policy learners."""
 
     critic_lr: float | None = Field(None, gt=0, lt=1)
@@ -71,13 +83,7 @@ class OnPolicyConfig(LearnerConfig):
     """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the actor's hidden layers."""
-    critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
     activation: Activation = "tanh"
-
-    def critic_network(self, team: TeamSpec) -> NetworkConfig:
-        """Returns the architecture and the inputs of the critic."""
-        return replace(self.network(team), hidden_sizes=self.critic_hidden_sizes or self.hidden_sizes)
 
 
 class ClippedConfig(OnPolicyConfig):
@@ -113,7 +119,7 @@ def build_actor(
     """Returns the policy that a clipped policy-gradient method trains; `weights` draws its initial parameters."""
     return StochasticPolicy(
         team,
-        config.network(team),
+        config.network_config(team),
         weights,
         device,
         state_dependent_std=config.state_dependent_std,

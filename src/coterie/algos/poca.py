@@ -120,7 +120,7 @@ class POCA(ClippedLearner):
         weights = generator(context.seed, "weights")
         signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
         super().__init__(config, context, signals, weights)
-        network, size = config.critic_network(team), config.embedding_size
+        network, size = config.critic_network_config(team), config.embedding_size
         critic = EntityCritic(team, max(1, len(signals)), embedding_size=size, config=network, generator=weights)
         self.critic: EntityCritic = critic.to(device)
         self._create_optimizer(config)
@@ -134,7 +134,7 @@ class POCA(ClippedLearner):
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
         # Targets
         with torch.no_grad():
-            batch, critic_states, explained = self.targets(rollout, progress)
+            batch, critic_states, extra = self.targets(rollout, progress)
             batch, hidden_states, candidates = self._samples(batch, rollout, critic_states)
         reports = []
         for _ in range(config.epochs):
@@ -152,14 +152,14 @@ class POCA(ClippedLearner):
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": explained})
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/clip_eps": clip_eps}
 
-    def targets(self, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], Tensor]:
+    def targets(self, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], dict[str, Tensor]]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
 
         Returns:
-            The batch [T, B, ..], the critic's hidden state before each sequence, and the explained variance [].
+            The batch [T, B, ..], the critic's hidden state before each sequence, and metrics of the rollout [] by name.
         """
         config, team = self.config, self.team
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
@@ -182,7 +182,13 @@ class POCA(ClippedLearner):
         else:
             target = self.reward_streams.group_returns(rollout, reward, values, **returns, td_lambda=config.td_lambda)
             advantage = self.reward_streams.combine(target - baseline, progress)
-        explained = explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid)
+        metrics = {
+            "value/explained_variance": explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid),
+            "policy/advantage": masked_mean(advantage, valid),  # before normalization
+            "value/estimate": masked_mean(group_value[..., 0], any_valid),
+            "value/baseline": masked_mean(baseline[..., 0], valid),
+            "value/group_return": masked_mean(target[..., 0], any_valid),
+        }
         if config.normalize_value:
             self.value_moments = update_value_moments(self.value_moments, target, any_valid, config.value_norm_decay)
             mean, std = self.value_scale()
@@ -200,7 +206,7 @@ class POCA(ClippedLearner):
             first=rollout.first[:-1] if self._recurrent else None,
             critic_first=None if first is None else first[:-1],
         )
-        return batch, critic_states, explained
+        return batch, critic_states, metrics
 
     def _values(
         self, obs: dict[str, Tree], rollout: Rollout, first: Tensor | None

@@ -19,6 +19,20 @@ declare(
         better="down",
         combine="mean",
     ),
+    Metric(
+        "value/baseline",
+        "reward",
+        "mean baseline of the members, before the update, of the environment's reward",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/group_return",
+        "reward",
+        "mean lambda-return of the group, the target of value and baselines, of the environment's reward",
+        better="up",
+        combine="mean",
+    ),
     Metric("policy/clip_eps", "", "clip range of the policy ratio", better=None, combine="last"),
 )
 

@@ -22,10 +22,12 @@ from coterie.algos.algorithm import (
     Capabilities,
     central_state_name,
     group_membership,
+    learns_common_reward,
 )
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
 from coterie.algos.minibatches import minibatches
 from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
 from coterie.algos.sequences import (
     actor_states,
@@ -113,7 +115,7 @@ def ppo_loss(
     )
 
 
-class PPO(ClippedLearner):
+class PPO(ClippedLearner, GlobalCriticLearner):
     """PPO, IPPO and MAPPO, see the module's description."""
 
     Config: ClassVar = PPOConfig
@@ -130,6 +132,9 @@ class PPO(ClippedLearner):
         self._critic_state = self.start_value_estimation(context.num_envs)
         self._critic_states: HiddenState = {}  # before each sequence of the present rollout
         self._membership = group_membership(team).to(device)
+        self._common_reward = learns_common_reward(config, team)
+        normalized = {"normalize_obs": config.normalize_obs, "seed": context.seed}
+        self.others: OtherTeamsReader = OtherTeamsReader(config.critic, team, device, **normalized)
         self._updates = 0
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -139,7 +144,7 @@ class PPO(ClippedLearner):
         entropy_coef = entropy_weight(config, self._updates, progress)
         # Targets
         with torch.no_grad():
-            batch, explained = self.targets(rollout, progress, as_sequences=self._recurrent)
+            batch, extra = self.targets(rollout, progress, as_sequences=self._recurrent)
             batch, hidden_states, candidates = self._samples(batch, rollout)
         reports, epochs = [], 0
         for epoch in range(config.epochs):
@@ -159,11 +164,12 @@ class PPO(ClippedLearner):
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
+        self.others.update(rollout.others, rollout.acted)
         self._updates += 1
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, {"value/explained_variance": explained})
+        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
 
-    def targets(self, rollout: Rollout, progress: float, *, as_sequences: bool) -> tuple[Batch, Tensor]:
+    def targets(self, rollout: Rollout, progress: float, *, as_sequences: bool) -> tuple[Batch, dict[str, Tensor]]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
 
         Args:
@@ -172,10 +178,12 @@ class PPO(ClippedLearner):
             as_sequences: True if timesteps in which nobody acts stay in the batch, where they are masked.
 
         Returns:
-            The batch [T, B, ..] and the explained variance of the returns [].
+            The batch [T, B, ..], and metrics of the rollout [] by name. Observations of the batch include those of
+            other teams if the critic reads them.
         """
         config, team = self.config, self.team
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
+        obs = obs | self.others.obs(rollout.others)
         state = None if self._state_name is None else rollout.state[self._state_name]
         first = critic_first(rollout, self._centralized) if self._recurrent else None
         old_value = self._values(obs, state, first)  # [T + 1, B, N, K], normalized
@@ -184,7 +192,11 @@ class PPO(ClippedLearner):
         valid = valid_mask(rollout)
         critic_valid = valid_mask(rollout, of_team=self._centralized)
         advantage, target, policy_advantage = self._advantages(rollout, value, valid, progress)
-        explained = explained_variance(target[..., 0], advantage[..., 0], critic_valid)
+        metrics = {
+            "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid),
+            "value/estimate": masked_mean(value[:-1, ..., 0], critic_valid),
+            "policy/advantage": masked_mean(policy_advantage, valid),  # before normalization
+        }
         if config.normalize_value:
             self.value_moments = update_value_moments(self.value_moments, target, critic_valid, config.value_norm_decay)
             mean, std = self.value_scale()
@@ -205,7 +217,7 @@ class PPO(ClippedLearner):
             first=rollout.first[:-1] if self._recurrent else None,
             critic_first=None if first is None else first[:-1],
         )
-        return batch, explained
+        return batch, metrics
 
     def _advantages(
         self, rollout: Rollout, value: Tensor, valid: Tensor, progress: float
@@ -219,7 +231,7 @@ class PPO(ClippedLearner):
             progress: Fraction of the run that is done.
         """
         config, team = self.config, self.team
-        reward = agent_rewards(rollout, self._membership, team.has_group_reward, config.common_reward)
+        reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
         if self.reward_streams is None:
             advantage = gae(
@@ -286,15 +298,17 @@ class PPO(ClippedLearner):
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         state = None if self._state_name is None else timestep.state[self._state_name]
         first = timestep_critic_first(timestep, self._centralized)
-        value, hidden_state = self.critic(self.policy.normalize(timestep.obs), state, first, hidden_state)
+        obs = self.policy.normalize(timestep.obs) | self.others.obs(timestep.others)
+        value, hidden_state = self.critic(obs, state, first, hidden_state)
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0], hidden_state
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"updates": self._updates}
+        return super().state_dict() | {"updates": self._updates} | self.others.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self.others.load_state_dict(state)
         self._updates = state["updates"]
 
 

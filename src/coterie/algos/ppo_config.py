@@ -7,18 +7,18 @@ from typing import Literal
 import torch
 from pydantic import Field
 
+from coterie.algos.algorithm import central_inputs
 from coterie.algos.on_policy import ClippedConfig
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import CentralInputs
 from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
 
 
 class PPOConfig(ClippedConfig):
     """Settings of PPO, IPPO and MAPPO."""
 
-    critic: Literal["own", "joint", "state", "joint_state"] = "own"
-    """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state, or
-    joint observation and state.
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
+    """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
+    joint observation and state, or the observations of all teams (global).
     """
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of generalized advantage estimation."""
@@ -45,8 +45,8 @@ def build_critic(
     config: PPOConfig, team: TeamSpec, state_name: str | None, signals: int, weights: torch.Generator
 ) -> DecentralizedCritic | CentralizedCritic:
     """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
-    network = config.critic_network(team)
+    network = config.critic_network_config(team)
     if not config.centralized:
         return DecentralizedCritic(team, signals, network, weights)
-    inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
+    inputs = central_inputs(config.critic, team, state_name)
     return CentralizedCritic(team, signals, network, weights, inputs=inputs)

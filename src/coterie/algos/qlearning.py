@@ -170,7 +170,7 @@ class QLearning(OffPolicyLearner):
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         self._add(rollout)
-        metrics = {"policy/epsilon": self.policy.epsilon, "replay/sequences": float(self.buffer.num_sequences)}
+        metrics = {"policy/epsilon": self.policy.epsilon, **self._replay_metrics()}
         if self._steps < config.learning_starts or self.buffer.num_sequences < config.batch_size:
             return metrics
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
@@ -270,8 +270,8 @@ class QLearning(OffPolicyLearner):
         """Returns rewards and valid entries: of agents [T, S, N], or with a mixer of the team [T, S]."""
         valid = valid_mask(rollout)
         if not self._mixes:
-            team, common = self.team, self.config.common_reward
-            return agent_rewards(rollout, self._membership, team.has_group_reward, common), valid
+            has_group_reward = self.team.has_group_reward
+            return agent_rewards(rollout, self._membership, has_group_reward, self._common_reward), valid
         reward = rollout.reward.sum(-1)
         if self.team.has_group_reward:
             reward = reward + rollout.group_reward.sum(-1)

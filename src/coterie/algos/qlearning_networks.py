@@ -20,7 +20,7 @@ def build_policy(
     config: QLearningConfig, team: TeamSpec, draw: torch.Generator, device: torch.device
 ) -> EpsilonGreedyPolicy:
     """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
-    network = replace(config.network(team), obs_last_action=config.obs_last_action)
+    network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
     return EpsilonGreedyPolicy(team, network, draw, device)
 
 

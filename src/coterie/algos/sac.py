@@ -1,8 +1,8 @@
 """SAC and MASAC: off-policy actor-critics that maximize return and entropy.
 
 In SAC, agents learn from their own observations. In MASAC, each agent has a critic that reads the observations and
-actions of the whole team (`critic`). Continuous actions are sampled from Gaussians squashed by tanh. Discrete actions
-are not sampled: the critic has an output per choice, so that their expectation is exact.
+actions of the whole team, or of all teams (`critic`). Continuous actions are sampled from Gaussians squashed by tanh.
+Discrete actions are not sampled: the critic has an output per choice, so that their expectation is exact.
 
 Sources: Haarnoja et al. 2018 (SAC, and its second paper for the learned temperature), Christodoulou 2019 (discrete
 actions), Lowe et al. 2017 (centralized critics).
@@ -30,6 +30,7 @@ from coterie.algos.algorithm import (
 from coterie.algos.behavior_cloning import CloningOptimizer
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.sac_config import SACConfig
@@ -114,7 +115,7 @@ def expected_q(prob: Tensor, q: Tensor) -> Tensor:
     return (prob * q).sum(-1)
 
 
-class SAC(OffPolicyLearner):
+class SAC(OffPolicyLearner, GlobalCriticLearner):
     """SAC and MASAC, see the module."""
 
     Config: ClassVar = SACConfig
@@ -128,7 +129,10 @@ class SAC(OffPolicyLearner):
         require_equal_spaces(team, config.share_params)
         self.nets = SACNetworks(config, team, self._state_name, generator(context.seed, "weights"), device=device)
         self.policy: SquashedPolicy = self.nets.policy
-        self._create_buffer(config, context, config.n_step, self._state_name)
+        self.others: OtherTeamsReader = OtherTeamsReader(
+            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed
+        )
+        self._create_buffer(config, context, config.n_step, self._state_name, others=self.others)
         self.generator: torch.Generator = generator(context.seed, "update", device=device)
         num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
         self._num_continuous = torch.tensor(num_continuous, dtype=torch.float32, device=device)  # [N]
@@ -161,7 +165,8 @@ class SAC(OffPolicyLearner):
             metrics["policy/lr"] = config.lr * lr_fraction
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        return metrics | {"replay/sequences": float(self.buffer.num_sequences), "replay/updates": float(self._updates)}
+        self.others.update(rollout.others, rollout.acted)
+        return metrics | self._replay_metrics() | {"replay/updates": float(self._updates)}
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates exploration and reward statistics."""
@@ -170,7 +175,7 @@ class SAC(OffPolicyLearner):
         self._steps += rollout.acted[:-1].numel()
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, config.common_reward)
+            reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
             self.reward_moments = update_moments(self.reward_moments, reward.unsqueeze(-1), valid_mask(rollout))
 
     def log_temperature(self) -> Tensor:
@@ -204,10 +209,11 @@ class SAC(OffPolicyLearner):
         """
         config, length = self.config, len(rollout.reward)
         timesteps = slice(0 if self._recurrent else 1, None)  # a recurrent network reads all timesteps before
-        next_action = tree_map(lambda x: x[timesteps], draw.action)
+        others = tree_map(lambda x: x[timesteps], rollout.others)
+        next_action = tree_map(lambda x: x[timesteps], draw.action) | self.others.next_actions(others)
         q = self.evaluate(self.nets.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
         next_value = expected_q(draw.prob[1:], q[-length:])
-        reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, config.common_reward)
+        reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
         if config.reward_scale != "none":
             mean, std = mean_and_std(self.reward_moments)
             reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
@@ -220,7 +226,8 @@ class SAC(OffPolicyLearner):
     def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
         """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
         config = self.config
-        q = self.evaluate(self.nets.critics, rollout, slice(0, -1), rollout.action, own_action=None)
+        action = rollout.action | self._others_taken(rollout)
+        q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=None)
         q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
         loss = critic_loss(q, target, valid, sample.weight)
@@ -249,8 +256,10 @@ class SAC(OffPolicyLearner):
         """Returns the losses of policy and temperature, and the mean entropy; arguments as for `targets`."""
         config = self.config
         valid, policy_entropy = self.valid_mask(rollout, of_critic=False), draw.entropy[:-1]
-        own_action = tree_map(lambda x: x[:-1], draw.action)
+        others_taken = self._others_taken(rollout)
+        own_action = tree_map(lambda x: x[:-1], draw.action) | others_taken
         action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
+        action = action | others_taken
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
         loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid)
         policy_entropy = policy_entropy.detach()
@@ -269,14 +278,21 @@ class SAC(OffPolicyLearner):
     ) -> Tensor:
         """Returns Q of each choice at some timesteps by both critics [2, T, S, N, A].
 
-        `critics` are the critics or their target networks. `action` are the team's actions at these timesteps, in which
-        `own_action` replaces an agent's own, unless it is None.
+        `critics` are the critics or their target networks. `action` are the team's actions at these timesteps, with
+        those of other teams that the critics read, in which `own_action` replaces an agent's own, unless it is None.
         """
         part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
         state = None if self._state_name is None else part.state[self._state_name]
         first = part.first if self._recurrent else None
-        alive = present_agents(rollout)[timesteps] if self.team.agents_can_die else None
-        return critics(part.obs, state, action, own_action, first=first, alive=alive)
+        alive = None
+        if self.team.agents_can_die:
+            alive = self.others.with_alive(present_agents(rollout)[timesteps], part.others)
+        obs = part.obs | self.others.obs(part.others)
+        return critics(obs, state, action, own_action, first=first, alive=alive)
+
+    def _others_taken(self, rollout: Rollout) -> dict[str, Action]:
+        """Returns the actions that other teams took, by role [L, S, n, ..]; {} if the critics do not read them."""
+        return tree_map(lambda x: x[:-1], self.others.actions(rollout.others))
 
     def valid_mask(self, rollout: Rollout, of_critic: bool) -> Tensor:
         """Returns [L, S, N] bool, entries that are learned from.
@@ -289,9 +305,13 @@ class SAC(OffPolicyLearner):
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self.nets.policy_optimizer.for_module("policy"))
 
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | self.others.state_dict()
+
     def _parts(self) -> dict[str, Any]:
         return self.nets.parts()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self.others.load_state_dict(state)
         self.policy.uniform = self._steps < self.config.random_steps

@@ -6,17 +6,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from coterie.algos.base_config import Units
+from coterie.algos.base_config import CriticConfig
 from coterie.algos.off_policy import OffPolicyConfig
 from coterie.config.schema import Count
 
 
-class SACConfig(OffPolicyConfig):
+class SACConfig(OffPolicyConfig, CriticConfig):
     """Settings of SAC and MASAC."""
 
-    critic: Literal["own", "joint", "state", "joint_state"] = "own"
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
     """Input of the critics besides the agent's own observation and action: nothing (own), or the other agents' actions
-    and the joint observation (joint), the environment's state (state), or both (joint_state).
+    and the joint observation (joint), the environment's state (state), or both (joint_state), or observations and
+    actions of all teams (global).
     """
     n_step: int = Field(1, ge=1, le=1000)
     """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
@@ -27,10 +28,9 @@ class SACConfig(OffPolicyConfig):
     tau: float = Field(0.005, gt=0, le=1)
     critic_lr: float | None = Field(None, gt=0, lt=1)
     """Learning rate of the critics; null: that of the actor."""
-    critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
-    """Units of the critics' hidden layers; null: those of the actor."""
     other_actions: Literal["replay", "current"] = "replay"
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current policies.
+    Actions of other teams are always those in the replay buffer.
     """
     temperature: float = Field(1.0, gt=0)
     """Initial coefficient of the entropy, in reward per nat."""

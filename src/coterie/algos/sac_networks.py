@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from coterie.algos.algorithm import central_inputs
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.sac_config import SACConfig
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import CentralInputs
 from coterie.nets.soft_critics import TwinCritic
 from coterie.nets.team import Block
 from coterie.policies.squashed import SquashedPolicy
@@ -45,13 +44,11 @@ class SACNetworks:
         *,
         device: torch.device,
     ):
-        self.policy: SquashedPolicy = SquashedPolicy(team, config.network(team), generator, device)
-        network = config.network(team)
-        if config.critic_hidden_sizes is not None:
-            network = replace(network, hidden_sizes=config.critic_hidden_sizes)
+        self.policy: SquashedPolicy = SquashedPolicy(team, config.network_config(team), generator, device)
+        network = config.critic_network_config(team)
         inputs, burn_in = None, config.burn_in if config.recurrent else 0
         if config.critic != "own":
-            inputs = CentralInputs("joint" in config.critic, team.state_sizes[state_name] if state_name else 0)
+            inputs = central_inputs(config.critic, team, state_name)
         self.critics = TwinCritic(team, network, generator, device, inputs=inputs, burn_in=burn_in)
         self.temperature = Temperature(self.policy.blocks, config.temperature, device)
         settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)

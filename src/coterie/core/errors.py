@@ -38,12 +38,32 @@ class EnvironmentFailedError(ReportedError):
     """
 
     @classmethod
-    def of(cls, name: str, when: str, error: BaseException) -> EnvironmentFailedError:
-        """Returns the error for an exception in `when`: `a step`, `reset` or `its factory`."""
+    def of(cls, name: str, when: str, error: BaseException, place: str = "") -> EnvironmentFailedError:
+        """Returns the error for an exception in `when`: `a step`, `reset` or `its factory`.
+
+        Args:
+            name: Name of the environment.
+            when: What it did.
+            error: The exception.
+            place: File and line to show if the traceback has none of the user's own code.
+        """
+        at = f" ({place})" if place and _users_frame(traceback.extract_tb(error.__traceback__)) is None else ""
         return cls(
-            f"{name} failed in {when}: {one_line(error)}. Fix the environment "
-            "(see coterie check-env; COTERIE_DEBUG=1 shows the whole traceback)."
+            f"{name}{at} failed in {when}: {one_line(error)}. Fix the environment "
+            "(see coterie check-env; --traceback shows the whole traceback)."
         )
+
+
+class UserCodeError(ReportedError):
+    """A user's own algorithm or network raised: the run stops and keeps the last checkpoint. Exit code 3.
+
+    Its cause is the original exception.
+    """
+
+    @classmethod
+    def of(cls, name: str, when: str, error: BaseException) -> UserCodeError:
+        """Returns the error for an exception in `when`: `forward`, `update`, ..."""
+        return cls(f"{name} failed in {when}: {one_line(error)}. Fix it (--traceback shows the whole traceback).")
 
 
 def one_line(error: BaseException) -> str:
@@ -56,9 +76,14 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, UserError):
         return words
     frames = traceback.extract_tb(error.__traceback__)
-    at = next((frame for frame in reversed(frames) if _is_users(frame.filename)), frames[-1] if frames else None)
+    at = _users_frame(frames) or (frames[-1] if frames else None)
     where = f" ({os.path.basename(at.filename)}:{at.lineno})" if at and not isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {words}{where}" if words else f"{type(error).__name__}{where}"
+
+
+def _users_frame(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
+    """Returns the last frame of the user's own code."""
+    return next((frame for frame in reversed(frames) if _is_users(frame.filename)), None)
 
 
 def _is_users(file: str) -> bool:

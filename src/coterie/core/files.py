@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 from pathlib import Path
 
 from coterie.core.errors import UserError
@@ -15,10 +16,18 @@ def disk_error(description: str, path: Path, error: OSError) -> UserError:
     if error.errno == errno.ELOOP:
         return UserError(f"cannot write {description} {path}: it is a symbolic link, which is not followed. Remove it.")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        fix = "Free some space, then continue with `coterie resume`."
+        run = next((folder for folder in (path, *path.parents) if _is_run(folder)), None)
+        again = "start again" if run is None else f"continue with `coterie resume {shlex.quote(str(run))}`"
+        fix = f"Free some space, then {again}."
     else:
         fix = "Choose another folder."
     return UserError(f"cannot write {description} {path}: {error.strerror or error}. {fix}")
+
+
+def _is_run(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (folder / "config.yaml").is_file() and (folder / "manifest.json").is_file()
+    return False
 
 
 def sync_folder(path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # configurations use this module without PyTorch
+    from torch import Tensor
 
 Setting = Literal["float32", "bfloat16"]
 
@@ -22,4 +22,4 @@ def configure(setting: Setting) -> None:
 
 def in_bfloat16(operation: Callable[..., Tensor], *tensors: Tensor, **options: int | tuple[int, int]) -> Tensor:
     """Returns the float32 result of an operation on `tensors` rounded to bfloat16; gradients are float32, too."""
-    return operation(*(x.to(torch.bfloat16) for x in tensors), **options).float()
+    return operation(*(x.bfloat16() for x in tensors), **options).float()

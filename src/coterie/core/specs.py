@@ -115,8 +115,10 @@ class TeamSpec:
         has_group_reward: True if the environment gives group rewards.
         state_sizes: Number of features of each state that the environment provides, by name.
         is_entire_env: True if the team contains all agents of the environment.
+        common_reward: True if every agent learns from the reward of the whole team, as with `algo.common_reward`.
         symmetric: True if the team is one of two sides that can be exchanged.
         episode_limit: Steps after which an episode is truncated; None without a limit.
+        other_roles: Roles of the environment that belong to other teams, in order.
     """
 
     name: str
@@ -128,8 +130,10 @@ class TeamSpec:
     has_group_reward: bool
     state_sizes: dict[str, int]
     is_entire_env: bool
+    common_reward: bool = False
     symmetric: bool = False
     episode_limit: int | None = None
+    other_roles: tuple[RoleSpec, ...] = ()
 
     @cached_property
     def n(self) -> int:
@@ -153,6 +157,8 @@ class EnvSpec:
             name.
         agents_can_die: True if agents can be absent (`alive` False) or terminate before their episode ends.
         has_group_reward: True if `group_reward` is ever nonzero.
+        common_reward: Groups whose agents learn from the reward of their whole team.
+        grouping: Reason for the groups, as the rest of a sentence such as "2 teams, because ...".
         metrics: Names of the numbers that a step reports besides rewards, read when an episode ends.
         episode_limit: Steps after which an episode is truncated; None without a limit.
         exact_resume: True if `state_dict` holds everything needed to continue exactly.
@@ -165,6 +171,8 @@ class EnvSpec:
     state_sizes: dict[str, int]
     agents_can_die: bool = False
     has_group_reward: bool = False
+    common_reward: tuple[str, ...] = ()
+    grouping: str = "the environment rewards these groups of roles"
     metrics: tuple[str, ...] = ()
     episode_limit: int | None = None
     exact_resume: bool = True
@@ -217,8 +225,10 @@ class EnvSpec:
             has_group_reward=self.has_group_reward,
             state_sizes=self.state_sizes,
             is_entire_env=len(chosen) == len(self.roles),
+            common_reward=team_groups <= set(self.common_reward),
             symmetric=self.symmetric,
             episode_limit=self.episode_limit,
+            other_roles=(*self.roles[: indices[0]], *self.roles[indices[-1] + 1 :]),
         )
 
     def default_teams(self) -> tuple[TeamSpec, ...]:

@@ -13,6 +13,12 @@ def print_line(text: str = "", stream: TextIO | None = None) -> None:
     print(printable(text), file=stream or sys.stdout, flush=True)
 
 
+def print_progress(text: str) -> None:
+    """Prints text on stderr that the next output overwrites; nothing if stderr is no terminal."""
+    if sys.stderr.isatty():
+        print(printable(text), end="\r", file=sys.stderr, flush=True)
+
+
 def print_message(text: str) -> None:
     """Prints a message to the user on stderr."""
     print_line(f"coterie: {text}", sys.stderr)

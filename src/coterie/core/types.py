@@ -7,6 +7,7 @@ into teams), n agents of a role, A choices, D features, S state features, G grou
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -33,6 +34,35 @@ class Action:
 
 @register_pytree
 @dataclass(frozen=True)
+class OtherTeams:
+    """The M agents of the other teams, which global critics read. Their order is that of `TeamSpec.other_roles`.
+
+    Attributes:
+        obs: By role [.., n, ..], zero for dead agents.
+        action_mask: By role [.., n, sum A] bool, as in `Timestep`.
+        alive: [.., M] bool.
+        action: By role [.., n, ..], chosen at this timestep; those of a final timestep are ignored by the environment.
+            {} before they are chosen.
+    """
+
+    obs: dict[str, Tree]
+    action_mask: dict[str, Tensor]
+    alive: Tensor
+    action: dict[str, Action]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested dictionaries of tensors, which checkpoints can store."""
+        return vars(self) | {"action": {role: vars(action) for role, action in self.action.items()}}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> OtherTeams:
+        """Returns what `to_dict` was called on."""
+        action = {role: Action(**action) for role, action in state["action"].items()}
+        return cls(obs=state["obs"], action_mask=state["action_mask"], alive=state["alive"], action=action)
+
+
+@register_pytree
+@dataclass(frozen=True)
 class Timestep:
     """Observations of all environments at one time.
 
@@ -45,6 +75,7 @@ class Timestep:
         first: [B, N] bool, True at the first timestep of an agent. Recurrent networks reset its hidden state before
             they read the timestep.
         acted: [B] bool, False at the final timestep of an episode, whose action is ignored.
+        others: The other teams, in a team's part of a timestep that a global critic reads; else None.
     """
 
     obs: dict[str, Tree]
@@ -53,6 +84,7 @@ class Timestep:
     alive: Tensor
     first: Tensor
     acted: Tensor
+    others: OtherTeams | None = None
 
     def team(self, team: TeamSpec) -> Timestep:
         """Returns the team's part: its own roles and agents, and every state."""
@@ -113,6 +145,8 @@ class Rollout:
         group_reward: [T, B, G], the groups of the team.
         episode_terminated, episode_truncated: [T, B].
         streams: Reward signals that do not come from the environment, by name [T, B, N].
+        others: The other teams [T + 1, B, ..], for learners with a global critic; else None. Their actions at the last
+            timestep were chosen for it, but not taken yet.
     """
 
     obs: dict[str, Tree]
@@ -131,6 +165,7 @@ class Rollout:
     episode_terminated: Tensor
     episode_truncated: Tensor
     streams: dict[str, Tensor] = field(default_factory=dict)
+    others: OtherTeams | None = None
 
     @property
     def rollout_length(self) -> int:

@@ -18,7 +18,7 @@ from coterie.imitation.demonstrations import Demos
 from coterie.math.statistics import masked_mean
 from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.callback import ActiveTeams, Callback
+from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.episodes import FinishedEpisodes
 from coterie.training.evaluation import ProgressCallback
 
@@ -136,7 +136,7 @@ class BehaviorCloner:
         self.batches.load_state_dict(state["batches"])
 
 
-class BehaviorCloningCallback(Callback):
+class BehaviorCloningCallback(TrainerCallback):
     """Trains policies on demonstrations: before the first rollout, and after every update.
 
     Args:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from coterie.core.errors import UserError
 from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
-
-Setting = Literal["auto", "on", "off"]
+from coterie.kernels.setting import Setting
 
 AUTO_IS_ON = True
 """The choice that `kernels=auto` stands for where the kernels can be built."""

@@ -50,7 +50,7 @@ class ActionValueNetwork(nn.Module):
 
 
 class CentralizedActionCritic(nn.Module):
-    """Q_i(s, a) of the team's observations and joint action: [.., N, K].
+    """Q_i(s, a) of the team's observations and joint action, and of other teams' in a global critic: [.., N, K].
 
     With a recurrent layer, `first` is [T, M, 1] and the hidden state [M, 1, H], or [M, N, H] with a network per agent.
 
@@ -77,7 +77,7 @@ class CentralizedActionCritic(nn.Module):
     ):
         super().__init__()
         self.encoder = CentralEncoder(team, inputs, generator)
-        joint_size = sum(action_size(role.action) * role.n for role in team.roles)
+        joint_size = sum(action_size(role.action) * role.n for role in (*team.roles, *inputs.other_roles))
         self.num_agents, self.per_agent_network, self.shared_output = team.n, per_agent_network, shared_output
         if per_agent_network:
             outputs, sets = num_signals, team.n
@@ -90,7 +90,10 @@ class CentralizedActionCritic(nn.Module):
     def encode(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
     ) -> tuple[Tensor, HiddenState]:
-        """Returns encodings [.., 1, F], or [.., N, F] with a network per agent, and the next hidden state."""
+        """Returns encodings [.., 1, F], or [.., N, F] with a network per agent, and the next hidden state.
+
+        `obs` has the observations of the team, and of other teams in a global critic, by role.
+        """
         x = self.encoder(obs, state).unsqueeze(-2)
         if self.per_agent_network:
             x = x.expand(*x.shape[:-2], self.num_agents, -1)

@@ -35,8 +35,7 @@ def current_actions_gradient(
     q = critic.q_values(features, action)[..., 0]  # one forward pass, as all agents evaluate the same joint action
     if critic.shared_output:  # and one backward pass, as all have the same Q
         (gradient,) = torch.autograd.grad(q[..., 0].sum(), action)
-        gradient = torch.where(valid[..., joint.owner], gradient, 0.0)
-        return gradient, torch.where(valid, q.detach(), 0.0).sum()
+        return joint.mask_team(gradient, valid), torch.where(valid, q.detach(), 0.0).sum()
     q = torch.where(valid, q, 0.0).sum((0, 1))
     gradient, agents = torch.zeros_like(action), len(q)
     for agent in range(agents):

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from coterie.core.specs import RoleSpec
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 Init = Literal["orthogonal", "xavier"]
 RNNKind = Literal["none", "gru", "lstm"]
 ShareParams = Literal["role", "all", "none"]
+NetworkPart = Literal["actor", "critic", "q"]
+
+
+@dataclass(frozen=True)
+class BodyFactory:
+    """A user's factory of modules in place of hidden layers, see `nets/user_body.py`.
+
+    Attributes:
+        name: Its name, `package.module:factory`.
+        setting: Key of the setting that names it, for error messages.
+        make: The factory.
+    """
+
+    name: str
+    setting: str
+    make: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,9 @@ class NetworkConfig:
         obs_agent_id: Append the agent's one-hot id to the input.
         obs_last_action: Append the agent's last action to the input of a policy.
         normalize_obs: Normalize the observations that a policy reads by their running mean and standard deviation.
+        body: A user's factory of modules in place of the hidden layers; None for hidden layers.
+        part: Use of the network: actor, critic, or Q-network.
+        role: Role whose agents read the network; None if it reads the whole team.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
@@ -39,15 +60,29 @@ class NetworkConfig:
     obs_agent_id: bool = False
     obs_last_action: bool = False
     normalize_obs: bool = False
+    body: BodyFactory | None = None
+    part: NetworkPart = "actor"
+    role: str | None = None
 
     def parameter_sets(self, agents: int) -> int | None:
         """Returns the number of parameter sets of a network: one per agent, or None for one that all share."""
         return agents if self.share_params == "none" else None
 
+    def of_role(self, role: str) -> NetworkConfig:
+        """Returns the settings of a network that the agents of a role read."""
+        return replace(self, role=role)
+
 
 @dataclass(frozen=True)
 class CentralInputs:
-    """Input of a centralized network: the joint observation, and `state_size` features of the environment's state."""
+    """Input of a centralized network.
+
+    Attributes:
+        joint_obs: The joint observation of the team.
+        state_size: Number of features of the environment's state.
+        other_roles: Roles of other teams whose observations are read, and whose actions if actions are read.
+    """
 
     joint_obs: bool
     state_size: int = 0
+    other_roles: tuple[RoleSpec, ...] = ()

@@ -17,7 +17,8 @@ class CounterfactualCritic(nn.Module):
     """Q_i(s, (u_-i, a)) of every choice a of every agent i: [.., N, A], padded with zeros.
 
     The input is the joint observation or environment state, the agent's own observation, the other agents' actions (the
-    agent's own part of the joint action is zero), optionally its one-hot id, and optionally the last joint action.
+    agent's own part of the joint action is zero), optionally its one-hot id, and optionally the last joint action of
+    the team. A global critic also reads observations and actions of other teams.
     Source: Foerster et al. 2018, section 4.
     """
 
@@ -33,10 +34,11 @@ class CounterfactualCritic(nn.Module):
     ):
         super().__init__()
         self.encoder = CentralEncoder(team, inputs, generator)
-        self.joint = JointAction(team, device)
+        self.joint = JointAction(team, device, inputs.other_roles)
         self.blocks = team_blocks(team, config.share_params)
         self.obs_agent_id = config.obs_agent_id
-        central_size = self.encoder.features + self.joint.size * (2 if reads_last_action else 1)
+        last_size = JointAction(team, device).size if reads_last_action else 0
+        central_size = self.encoder.features + self.joint.size + last_size
         self.obs_encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
         for block in self.blocks:
             sets = config.parameter_sets(block.n)
@@ -44,7 +46,7 @@ class CounterfactualCritic(nn.Module):
             in_features = obs_encoder.features + central_size + (block.n if self.obs_agent_id else 0)
             self.obs_encoders[block.name] = obs_encoder
             self.networks[block.name] = AgentNetwork(
-                in_features, block.action_spec.mask_size, config, generator, sets=sets
+                in_features, block.action_spec.mask_size, config.of_role(block.name), generator, sets=sets
             )
 
     def forward(
@@ -57,10 +59,11 @@ class CounterfactualCritic(nn.Module):
         """Returns Q [.., N, A].
 
         Args:
-            obs: By role [.., n, ..].
+            obs: By role [.., n, ..], with those of other teams in a global critic.
             state: [.., S], None if the critic does not read it.
-            joint_action: [.., J] of this timestep.
-            last_joint_action: [.., J] of the timestep before, zero at the start of an episode; None if not read.
+            joint_action: [.., J] of this timestep, with other teams in a global critic.
+            last_joint_action: The team's [.., J] of the timestep before, zero at the start of an episode; None if not
+                read.
         """
         others = self.joint.others(joint_action)
         central = self.encoder(obs, state) if self.encoder.features else joint_action[..., :0]

@@ -24,12 +24,12 @@ class DecentralizedActionCritic(nn.Module):
         self.obs_agent_id = config.obs_agent_id
         self.encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
         for block in self.blocks:
-            sets = config.parameter_sets(block.n)
+            sets, network = config.parameter_sets(block.n), config.of_role(block.name)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             obs_size = encoder.features + (block.n if self._reads_id(block) else 0)
             self.encoders[block.name] = encoder
             self.networks[block.name] = ActionValueNetwork(
-                obs_size, action_size(block.action_spec), num_signals, config, generator=generator, sets=sets
+                obs_size, action_size(block.action_spec), num_signals, network, generator=generator, sets=sets
             )
 
     def _reads_id(self, block: Block) -> bool:

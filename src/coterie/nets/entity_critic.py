@@ -13,8 +13,9 @@ from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
-from coterie.nets.layers import ACTIVATIONS, MLP, Linear, action_size, encode_actions
+from coterie.nets.layers import ACTIVATIONS, Linear, action_size, encode_actions
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
+from coterie.nets.user_body import build_body
 
 HEADS = 4
 EPS = 1e-5
@@ -81,7 +82,7 @@ class EntityCritic(nn.Module):
             {r.name: EntityEncoder(r, embedding_size, config.activation, generator) for r in team.roles}
         )
         self.attention = ResidualAttention(embedding_size, generator)
-        self.body = MLP(embedding_size, replace(config, init="orthogonal"), generator)
+        self.body = build_body(embedding_size, replace(config, init="orthogonal"), generator)
         redraw_normal(self.encoders, embedding_size, generator)
         redraw_normal(self.body, config.hidden_sizes[0], generator)
         self.rnn = None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import Action
 from coterie.nets.layers import action_size, encode_actions
 
@@ -14,38 +14,51 @@ from coterie.nets.layers import action_size, encode_actions
 class JointAction:
     """The concatenated action vectors of a team's agents, J numbers; agents may have vectors of different lengths.
 
+    A global critic also reads the actions of the M agents of other teams, which follow those of the team.
+
+    Args:
+        team: The team.
+        device: Device of joint actions.
+        other_roles: Roles of other teams whose actions are included.
+
     Attributes:
         size: J.
-        owner: [J], index of the agent that each entry belongs to.
+        owner: [J], index of the agent that each entry belongs to, N and above for other teams.
         is_own: [N, J] bool, True where the entry belongs to the agent.
     """
 
-    def __init__(self, team: TeamSpec, device: torch.device):
-        sizes = [action_size(role.action) for role in team.roles for _ in role.agents]
-        owner = torch.repeat_interleave(torch.arange(team.n), torch.tensor(sizes))
+    def __init__(self, team: TeamSpec, device: torch.device, other_roles: tuple[RoleSpec, ...] = ()):
+        self._roles = (*team.roles, *other_roles)
+        self._num_others = sum(role.n for role in other_roles)
+        sizes = [action_size(role.action) for role in self._roles for _ in role.agents]
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         self.size = len(owner)
         self.owner = owner.to(device)
         self.is_own = (owner == torch.arange(team.n)[:, None]).to(device)
         self._team = team
 
     def encode(self, action: dict[str, Action]) -> dict[str, Tensor]:
-        """Returns actions by role as vectors [.., n, P]."""
+        """Returns the team's actions by role as vectors [.., n, P]."""
         return {role.name: encode_actions(role.action, action[role.name]) for role in self._team.roles}
 
     def join(self, vectors: dict[str, Tensor]) -> Tensor:
         """Concatenates vectors by role [.., n, P] to one joint action [.., J]."""
-        parts = [vectors[role.name].flatten(-2) for role in self._team.roles]
+        parts = [vectors[role.name].flatten(-2) for role in self._roles]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def split(self, joint: Tensor) -> dict[str, Tensor]:
         """Splits a joint action [.., J] into vectors by role [.., n, P]."""
-        roles = self._team.roles
+        roles = self._roles
         parts = joint.split([role.n * action_size(role.action) for role in roles], -1)
         return {role.name: part.unflatten(-1, (role.n, -1)) for role, part in zip(roles, parts, strict=True)}
 
     def mask_absent(self, joint: Tensor, alive: Tensor) -> Tensor:
-        """Returns [.., J] with zeros for agents that are not alive; alive: [.., N]."""
+        """Returns [.., J] with zeros for agents that are not alive; alive: [.., N + M]."""
         return torch.where(alive[..., self.owner], joint, 0.0)
+
+    def mask_team(self, joint: Tensor, mask: Tensor) -> Tensor:
+        """Returns [.., J] with zeros for other teams and for agents whose `mask` [.., N] is False."""
+        return self.mask_absent(joint, pad(mask, (0, self._num_others)) if self._num_others else mask)
 
     def others(self, joint: Tensor) -> Tensor:
         """Returns every agent's view of the others' actions [.., N, J], its own entries zero, from [.., J]."""
@@ -57,6 +70,15 @@ class JointAction:
         The gradient of entry i reaches only agent i's actions in `own`.
         """
         return torch.where(self.is_own, own.unsqueeze(-2), joint.unsqueeze(-2))
+
+
+def mask_by_role(vectors: dict[str, Tensor], roles: tuple[RoleSpec, ...], mask: Tensor) -> dict[str, Tensor]:
+    """Returns vectors by role [.., n, P] with zeros where `mask` [.., N] of the agents of all `roles` is False."""
+    masks = mask.split([role.n for role in roles], -1)
+    return {
+        role.name: torch.where(role_mask.unsqueeze(-1), vectors[role.name], 0.0)
+        for role, role_mask in zip(roles, masks, strict=True)
+    }
 
 
 def pad_by_agent(vectors: dict[str, Tensor]) -> Tensor:

@@ -43,15 +43,15 @@ class SoftCritic(nn.Module):
         self.central_encoder = CentralEncoder(team, inputs, generator)
         self.obs_encoders, self.histories, self.heads = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         for block in self.blocks:
-            sets = config.parameter_sets(block.n)
+            sets, network = config.parameter_sets(block.n), config.of_role(block.name)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)
             features = encoder.features + self.central_encoder.features + (block.n if config.obs_agent_id else 0)
             self.obs_encoders[block.name] = encoder
             if config.rnn != "none":
-                self.histories[block.name] = AgentNetwork(features, config.rnn_size, config, generator, sets=sets)
+                self.histories[block.name] = AgentNetwork(features, config.rnn_size, network, generator, sets=sets)
                 features = config.rnn_size
             features, outputs = features + action_sizes[block.name], max(1, block.action_spec.mask_size)
-            self.heads[block.name] = AgentNetwork(features, outputs, replace(config, rnn="none"), generator, sets=sets)
+            self.heads[block.name] = AgentNetwork(features, outputs, replace(network, rnn="none"), generator, sets=sets)
 
     def forward(
         self,
@@ -89,7 +89,7 @@ class TwinCritic(nn.Module):
     """Two critics that differ only in their initial weights: [2, .., N, A]. The smaller Q is used.
 
     An agent's own choices are outputs, its own continuous actions are inputs. A centralized critic also reads the
-    other agents' actions.
+    other agents' actions, a global one those of other teams as well.
 
     Source: Fujimoto et al. 2018, section 4.2 (two critics); Foerster et al. 2018, section 4 (an output for each choice,
     given the others' actions).
@@ -116,10 +116,11 @@ class TwinCritic(nn.Module):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
         self._config, self._team, self._device = config, team, device
-        self._joint = None if inputs is None else JointAction(team, device)
+        self._roles = team.roles if inputs is None else (*team.roles, *inputs.other_roles)
+        self._joint = None if inputs is None else JointAction(team, device, inputs.other_roles)
         action_sizes = {block.name: block.action_spec.continuous for block in self.blocks}
         if self._joint is not None:
-            specs = [role.action for role in team.roles for _ in role.agents]
+            specs = [role.action for role in self._roles for _ in role.agents]
             is_choice = torch.cat([torch.arange(action_size(spec)) < spec.mask_size for spec in specs]).to(device)
             self._own_choices, self._own_numbers = self._joint.is_own & is_choice, self._joint.is_own & ~is_choice
             action_sizes = dict.fromkeys(action_sizes, self._joint.size)
@@ -143,12 +144,14 @@ class TwinCritic(nn.Module):
         [T, M, ..] from a zero hidden state.
 
         Args:
-            obs: By role [.., n, ..].
+            obs: By role [.., n, ..], with those of other teams in a global critic.
             state: [.., S], None if the critics do not read it.
-            action: Actions of all agents, by role.
-            own_action: Actions that replace each agent's own continuous actions; None: those of `action`.
+            action: Actions of all agents, by role, with those of other teams in a global critic.
+            own_action: Actions that replace each agent's own continuous actions, by the same roles; None: those of
+                `action`.
             first: [T, M, N] bool, needed by recurrent critics.
-            alive: [.., N] bool, the actions of other agents are masked; None: all are alive.
+            alive: [.., N] bool, with other teams in a global critic; the actions of dead agents are masked; None: all
+                are alive.
         """
         actions = self._encode_actions(action, action if own_action is None else own_action, alive)
         hidden_state: HiddenState = {}
@@ -187,5 +190,4 @@ class TwinCritic(nn.Module):
 
     def _encode(self, action: dict[str, Action]) -> Tensor:
         """The joint action [.., J]: the vectors of all agents one after the other."""
-        roles = self._team.roles
-        return torch.cat([encode_actions(role.action, action[role.name]).flatten(-2) for role in roles], -1)
+        return torch.cat([encode_actions(role.action, action[role.name]).flatten(-2) for role in self._roles], -1)

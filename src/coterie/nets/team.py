@@ -19,8 +19,9 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState
 from coterie.nets.config import CentralInputs, NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
-from coterie.nets.layers import MLP, Linear
+from coterie.nets.layers import Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
+from coterie.nets.user_body import build_body
 
 R = TypeVar("R")
 
@@ -99,7 +100,7 @@ def team_blocks(team: TeamSpec, share_params: ShareParams) -> tuple[Block, ...]:
 
 
 class AgentNetwork(nn.Module):
-    """MLP, recurrent layer if `config.rnn` asks for one, and linear head over [.., n, in].
+    """Hidden layers, recurrent layer if `config.rnn` asks for one, and linear head over [.., n, in].
 
     There is one set of parameters, or `sets`, one for each of the n agents.
     """
@@ -116,7 +117,7 @@ class AgentNetwork(nn.Module):
     ):
         super().__init__()
         self.sets = sets
-        self.body = MLP(in_features, config, generator, sets)
+        self.body = build_body(in_features, config, generator, sets)
         self.rnn, features = None, self.body.features
         if config.rnn != "none":
             self.rnn = build_rnn(config.rnn, features, config.rnn_size, sets, generator=generator)
@@ -155,7 +156,7 @@ class BlockNetwork(nn.Module):
         extra_size: int = 0,
     ):
         super().__init__()
-        sets = config.parameter_sets(block.n)
+        sets, config = config.parameter_sets(block.n), config.of_role(block.name)
         ids = torch.eye(block.n) if config.obs_agent_id and block.n > 1 else None
         self.register_buffer("ids", ids, persistent=False)
         self.encoder = build_encoder(block.roles[0].observation_space, sets, generator)
@@ -234,7 +235,9 @@ class TeamNetwork(nn.Module):
 
 
 class CentralEncoder(nn.Module):
-    """Input of a centralized network: joint observation, environment state, or both, as one vector [.., D].
+    """Input of a centralized network as one vector [.., D].
+
+    The parts are the joint observation of the team, the observations of other teams, and the environment's state.
 
     Args:
         team: The team.
@@ -244,7 +247,7 @@ class CentralEncoder(nn.Module):
 
     def __init__(self, team: TeamSpec, inputs: CentralInputs, generator: torch.Generator):
         super().__init__()
-        roles = team.roles if inputs.joint_obs else ()
+        roles = (*(team.roles if inputs.joint_obs else ()), *inputs.other_roles)
         self.encoders = nn.ModuleDict({r.name: build_encoder(r.observation_space, None, generator) for r in roles})
         sizes = [int(self.encoders[role.name].features) * role.n for role in roles]  # pyright: ignore[reportArgumentType]
         self.features = inputs.state_size + sum(sizes)

@@ -31,6 +31,8 @@ class DecentralizedCritic(nn.Module):
 class CentralizedCritic(nn.Module):
     """Values V_i(s) of the joint observation, the environment state, or both: [.., N, K] for K reward signals.
 
+    A global critic also reads the observations of other teams.
+
     The input is the same for all agents, so the network runs once per environment and has an output per agent. With a
     recurrent layer, `first` is [T, M, 1] and the hidden state [M, 1, H].
     """
@@ -55,7 +57,7 @@ class CentralizedCritic(nn.Module):
         """Returns values and the next hidden state.
 
         Args:
-            obs: By role [.., n, ..].
+            obs: By role [.., n, ..], with those of other teams in a global critic.
             state: [.., S], None if the critic does not read it.
             first: [T, M, 1] bool, needed by recurrent critics.
             hidden_state: By name [M, 1, H]; {} for feed-forward critics.

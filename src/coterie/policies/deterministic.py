@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import copy
+from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core.specs import ActionSpec, TeamSpec
@@ -142,6 +143,12 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
                 mean = torch.tanh(params[..., spec.mask_size :])
             distributions |= block.split_by_role(ActionDistribution(probability, mean=mean))
         return distributions
+
+    def with_network(self, net: nn.Module) -> DeterministicPolicy:
+        """Returns this policy with other weights and without exploration noise; statistics are shared."""
+        other = copy.copy(self)
+        other.net, other.networks, other._ou_size = cast(TeamNetwork, net), (net, *self.networks[1:]), 0
+        return other
 
     # ----------------------------------------------------------------------------------------------------- learning
 

@@ -78,7 +78,7 @@ def make_rewarded(
 
 def require_one_discount(team: str, choice: Choice, streams: tuple[RewardStream, ...]) -> None:
     """Raises UserError for a stream whose discount differs from `algo.gamma`, which applies to all rewards."""
-    gamma = vars(choice.params)["gamma"]
+    gamma = vars(choice.params).get("gamma")
     for stream in streams:
         if stream.gamma is not None and stream.gamma != gamma:
             raise UserError(

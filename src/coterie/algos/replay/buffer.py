@@ -20,7 +20,7 @@ from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_leaves, tree_map
-from coterie.core.types import Rollout, Step, Timestep
+from coterie.core.types import OtherTeams, Rollout, Step, Timestep
 
 TIMESTEP_FIELDS = tuple(field.name for field in fields(Timestep))
 """Fields of a rollout with T + 1 entries."""
@@ -79,6 +79,12 @@ class ReplayBuffer:
     def num_sequences(self) -> int:
         """Number of sequences that can be sampled."""
         return 0 if self.storage is None else self.storage.num_sequences
+
+    @property
+    def mean_age(self) -> float:
+        """Mean age of the steps held, in environment steps."""
+        oldest = 0 if self.storage is None else self.storage.oldest
+        return (self.head - oldest) * self.spec.num_envs / 2
 
     def add(self, rollout: Rollout) -> int:
         """Stores a rollout and the timestep after it. Returns the number of timesteps that were acted on.
@@ -259,7 +265,9 @@ class SequenceStorage:
 
     def is_continued_by(self, head: int, timesteps: Tree) -> bool:
         """Returns True if `timesteps` [T + 1, B, ..] start with the newest observation, that of timestep `head`."""
-        pairs = zip(tree_leaves(self.timesteps), tree_leaves(timesteps), strict=True)
+        # What other teams chose at the newest timestep is known only now.
+        observed = ({name: x for name, x in tree.items() if name != "others"} for tree in (self.timesteps, timesteps))
+        pairs = zip(*map(tree_leaves, observed), strict=True)
         return all(bool(stored[head % self.size].equal(new[0])) for stored, new in pairs)
 
     def truncate(self, head: int) -> None:
@@ -308,11 +316,18 @@ def split_rollout(rollout: Rollout, states: tuple[str, ...], discrete_dtype: tor
 
     Of the environment states, only those named `states` are stored; discrete actions have the type `discrete_dtype`.
     """
+
+    def compact(action: Tree) -> Tree:
+        return tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), action)
+
     values = vars(rollout)
-    timesteps: dict[str, Any] = {name: values[name] for name in TIMESTEP_FIELDS}
+    timesteps: dict[str, Any] = {name: values[name] for name in TIMESTEP_FIELDS if name != "others"}
     timesteps["state"] = {name: rollout.state[name] for name in states}
+    if rollout.others is not None:
+        others = rollout.others.to_dict()
+        timesteps["others"] = others | {"action": compact(others["action"])}
     steps = {name: values[name] for name in STEP_FIELDS}
-    steps["action"] = tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), rollout.action)
+    steps["action"] = compact(rollout.action)
     return tree_map(lambda x: x.float() if x.dtype == torch.float64 else x, (timesteps, steps))
 
 
@@ -320,8 +335,16 @@ def join_rollout(timesteps: Tree, steps: Tree, hidden_state: Tree, device: torch
     """Inverse of `split_rollout`, on `device`."""
     parts = (timesteps, steps, hidden_state)
     timesteps, steps, hidden_state = tree_map(lambda x: x.to(device, non_blocking=True), parts)
-    steps["action"] = tree_map(lambda x: x if x.is_floating_point() else x.long(), steps["action"])
+    steps["action"] = _as_indices(steps["action"])
+    if "others" in timesteps:
+        others = timesteps["others"]
+        timesteps["others"] = OtherTeams.from_dict(others | {"action": _as_indices(others["action"])})
     return Rollout(**timesteps, **steps, extras={}, hidden_state=hidden_state)
+
+
+def _as_indices(action: Tree) -> Tree:
+    """Actions whose choices have the type of indices again."""
+    return tree_map(lambda x: x if x.is_floating_point() else x.long(), action)
 
 
 def timesteps_of(rollout: Rollout) -> Timestep:

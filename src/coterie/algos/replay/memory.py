@@ -18,6 +18,7 @@ from coterie.algos.replay.mapped_files import MappedFiles
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.errors import UserError
 from coterie.core.free_memory import format_bytes, free_bytes
+from coterie.core.specs import RoleSpec
 from coterie.core.tree import Tree, tree_leaves
 from coterie.core.types import Action
 
@@ -117,21 +118,28 @@ def example_rollout(spec: ReplaySpec) -> tuple[Tree, Tree]:
     def flag(*shape: int) -> Tensor:
         return like(*shape, dtype=torch.bool)
 
+    def action(role: RoleSpec) -> Action:
+        return Action(
+            like(role.n, len(role.action.choices), dtype=spec.discrete_dtype) if role.action.choices else None,
+            like(role.n, role.action.continuous) if role.action.continuous else None,
+        )
+
     n = team.n
-    timesteps = {
+    timesteps: dict[str, Tree] = {
         "obs": {role.name: observation(role.observation_space, role.n) for role in team.roles},
         "action_mask": {r.name: flag(r.n, r.action.mask_size) for r in team.roles if r.action.mask_size},
         "state": {name: like(team.state_sizes[name]) for name in spec.states},
         "alive": flag(n), "first": flag(n), "acted": flag(),
     }  # fmt: skip
+    if roles := spec.other_roles:
+        timesteps["others"] = {
+            "obs": {role.name: observation(role.observation_space, role.n) for role in roles},
+            "action_mask": {r.name: flag(r.n, r.action.mask_size) for r in roles if r.action.mask_size},
+            "alive": flag(sum(role.n for role in roles)),
+            "action": {role.name: vars(action(role)) for role in roles},
+        }
     steps = {
-        "action": {
-            role.name: Action(
-                like(role.n, len(role.action.choices), dtype=spec.discrete_dtype) if role.action.choices else None,
-                like(role.n, role.action.continuous) if role.action.continuous else None,
-            )
-            for role in team.roles
-        },
+        "action": {role.name: action(role) for role in team.roles},
         "reward": like(n), "group_reward": like(len(team.groups)), "terminated": flag(n), "truncated": flag(n),
         "episode_terminated": flag(), "episode_truncated": flag(),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
 
 Storage = Literal["device", "cpu", "disk"]
@@ -29,6 +29,7 @@ class ReplaySpec:
             timestep of a rollout, together with the hidden state that the policy had there (`rollout`), or at the first
             timestep of an episode (`episode`).
         states: Names of the environment states to store.
+        other_roles: Roles of other teams to store, which global critics read.
         storage: Location of the data: the learner's device, the host's memory (`cpu`), or memory-mapped files in the
             temporary folder (`disk`).
         hidden_state: Example of the hidden states to store, by name [B, N, H].
@@ -48,6 +49,7 @@ class ReplaySpec:
     seed: int
     device: torch.device
     states: tuple[str, ...] = ()
+    other_roles: tuple[RoleSpec, ...] = ()
     storage: Storage = "device"
     hidden_state: Tree = field(default_factory=dict)
     min_sequences: int = 1
@@ -80,8 +82,9 @@ class ReplaySpec:
 
     @property
     def discrete_dtype(self) -> torch.dtype:
-        """Smallest integer type that holds every discrete action of the team."""
-        choices = max((n for role in self.team.roles for n in role.action.choices), default=1)
+        """Smallest integer type that holds every discrete action that is stored."""
+        roles = (*self.team.roles, *self.other_roles)
+        choices = max((n for role in roles for n in role.action.choices), default=1)
         return torch.uint8 if choices <= 1 << 8 else torch.int16 if choices <= 1 << 15 else torch.int32
 
     @property

@@ -1,0 +1,186 @@
+"""Modules of users in place of the hidden layers of actors, critics and Q-networks.
+
+`algo.network=package.module:factory` names a function or class that is called as
+
+    factory(input_size, role=..., part=...)
+
+and returns a `torch.nn.Module` that maps [M, input_size] float32 to [M, features] float32. `role` is the role whose
+agents read the network, None if it reads the whole team, and `part` is `actor`, `critic` or `q`. Both are passed only
+if the factory has parameters of these names. Encoders of images, the recurrent layer and the output layer remain
+Coterie's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from coterie.core.errors import ReportedError, UserCodeError, UserError, one_line
+from coterie.nets.config import BodyFactory, NetworkConfig
+from coterie.nets.layers import MLP, Linear
+
+_PROBE_ROWS = 3
+"""Rows of the input that determines the number of features: not 1, which modules may broadcast."""
+
+
+def build_body(
+    in_features: int, config: NetworkConfig, generator: torch.Generator, sets: int | None = None
+) -> MLP | UserBody:
+    """Returns the layers between a network's input and its recurrent or output layer.
+
+    Args:
+        in_features: Size of the input.
+        config: Architecture; `config.body` selects a user's module.
+        generator: Source of the initial weights.
+        sets: Number of parameter sets, one for each of the n agents; None for one set that all agents share.
+
+    Raises:
+        UserError: If the user's module cannot be created, or has another interface.
+    """
+    if config.body is None:
+        return MLP(in_features, config, generator, sets)
+    return UserBody(in_features, config, config.body, generator, sets=sets)
+
+
+class UserBody(nn.Module):
+    """A user's module, or one for each of `sets` parameter sets, with the interface of `MLP`.
+
+    Initial weights that the module draws with PyTorch's global generator are seeded by `generator`.
+
+    Args:
+        in_features: Size of the input.
+        config: Role and part of the network.
+        factory: The user's factory.
+        generator: Source of the initial weights.
+        sets: Number of parameter sets; None for one that all agents share.
+
+    Raises:
+        UserError: If the module cannot be created, or has another interface.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        config: NetworkConfig,
+        factory: BodyFactory,
+        generator: torch.Generator,
+        *,
+        sets: int | None,
+    ):
+        super().__init__()
+        self._factory, self._sets = factory, sets
+        arguments = {"role": config.role, "part": config.part}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            parts = [_make(factory, in_features, arguments) for _ in range(sets or 1)]
+            sizes = [_probe(factory, part, in_features) for part in parts]
+        if len({id(part) for part in parts}) < len(parts):
+            raise UserError(
+                f"{_place(factory)} returned the same module twice. With algo.share_params=none each agent needs its "
+                f"own: create the module inside the factory{_location(factory.make)}."
+            )
+        if len(set(sizes)) > 1:
+            raise UserError(
+                f"{_place(factory)} returned modules with {' and '.join(map(str, sorted(set(sizes))))} features for "
+                f"agents of one role. Return the same number for all{_location(factory.make)}."
+            )
+        self.features = sizes[0]
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
+        """Returns features [M, F] of [M, in], or [G, M, F] of [G, M, in] with sets; a `head` is applied last."""
+        inputs = (x,) if self._sets is None else x.unbind(0)
+        try:
+            out = [part(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        except ReportedError:
+            raise
+        except Exception as error:
+            raise UserCodeError.of(_place(self._factory), "forward", error) from error
+        features = out[0] if self._sets is None else torch.stack(out)
+        return features if head is None else head(features)
+
+
+def _make(factory: BodyFactory, in_features: int, arguments: dict[str, Any]) -> nn.Module:
+    """Calls the factory with those arguments that it has. UserError if it fails or returns no usable module."""
+    try:
+        parameters = inspect.signature(factory.make).parameters.values()
+        accepts_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+        names = {p.name for p in parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY}
+        known = {name: value for name, value in arguments.items() if accepts_any or name in names}
+        module = factory.make(in_features, **known)
+    except ReportedError:
+        raise
+    except (Exception, SystemExit) as error:
+        called = f"It is called as {getattr(factory.make, '__name__', 'factory')}(input_size, role=, part=)."
+        raise UserError(f"{_place(factory)} failed: {one_line(error)}. {called}") from error
+    if not isinstance(module, nn.Module):
+        found = type(module).__name__
+        raise UserError(
+            f"{_place(factory)} returned a {found}{_location(factory.make)}: expected a torch.nn.Module from "
+            "[rows, input_size] to [rows, features]."
+        )
+    for part in module.modules():
+        if isinstance(part, _BatchNorm | _DropoutNd):
+            raise UserError(
+                f"{_place(factory)} contains {type(part).__name__}{_code_location(module, factory)}, which acts "
+                "differently in training and evaluation. Remove it; torch.nn.LayerNorm is supported."
+            )
+    return module
+
+
+def _probe(factory: BodyFactory, module: nn.Module, in_features: int) -> int:
+    """Returns the number of features of a module's output. UserError if it is not a float32 tensor [rows, features]."""
+    x = torch.zeros(_PROBE_ROWS, in_features)
+    given = f"an input of shape {list(x.shape)}"
+    try:
+        with torch.no_grad():
+            out = module(x)
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"{_place(factory)} failed in forward on {given}: {one_line(error)}.") from error
+    where = _code_location(module, factory)
+    if isinstance(out, tuple | list):
+        raise UserError(
+            f"{_place(factory)} returned a {type(out).__name__} for {given}{where}: expected one tensor [rows, "
+            "features]. Bodies have no hidden state; set algo.rnn=gru for a recurrent layer after the body."
+        )
+    if not isinstance(out, Tensor):
+        raise UserError(f"{_place(factory)} returned a {type(out).__name__} for {given}{where}: expected a tensor.")
+    if out.ndim != 2 or len(out) != _PROBE_ROWS or not out.shape[1]:
+        raise UserError(
+            f"{_place(factory)} returned shape {list(out.shape)} for {given}{where}: expected [{_PROBE_ROWS}, "
+            "features]. Return one row of features per row of the input."
+        )
+    wrong = [x.dtype for x in (out, *module.parameters()) if x.dtype != torch.float32]
+    if wrong:
+        raise UserError(f"{_place(factory)} has outputs or parameters of {wrong[0]}{where}: expected torch.float32.")
+    return out.shape[1]
+
+
+def _place(factory: BodyFactory) -> str:
+    return f"{factory.setting}={factory.name}"
+
+
+def _code_location(module: nn.Module, factory: BodyFactory) -> str:
+    """Returns ` (file:line)` of a module's forward if its class is the user's, else that of the factory."""
+    own = not type(module).__module__.startswith("torch.")
+    return _location(type(module).forward) if own else _location(factory.make)
+
+
+def _location(function: Callable[..., Any]) -> str:
+    """Returns ` (file:line)` of the definition of a function or class, or nothing if it has none."""
+    function = getattr(function, "func", function)  # of a partial function
+    target: Any = function if hasattr(function, "__qualname__") else type(function)
+    try:
+        file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
+    except (OSError, TypeError):  # typed at a prompt, or written in C
+        return ""
+    return f" ({os.path.basename(file or '')}:{line})"

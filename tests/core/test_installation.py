@@ -1,0 +1,122 @@
+"""Install advice: commands that work where the user is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from coterie.core import installation
+from coterie.core.installation import install_extra, pip, source_checkout
+from places import ROOT
+
+TEXTS = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+
+
+def test_the_command_names_the_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installation, "pip", lambda: "pip")
+    monkeypatch.chdir(ROOT)
+    assert source_checkout() == ROOT
+    assert install_extra("wandb") == "pip install -e '.[wandb]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_extra("wandb") == f"pip install -e '{ROOT}[wandb]'"
+
+
+def test_an_installed_copy_names_the_folder_it_was_installed_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(installation, "pip", lambda: "pip")
+    monkeypatch.setattr(installation, "source_checkout", lambda: None)
+
+    class Installed:
+        def read_text(self, name: str) -> str:
+            assert name == "direct_url.json"
+            return f'{{"dir_info": {{}}, "url": "file://{tmp_path}/my%20clone"}}'
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert install_extra("ray") == "pip install 'coterie[ray]'"  # the folder is gone
+    (tmp_path / "my clone").mkdir()
+    (tmp_path / "my clone" / "pyproject.toml").touch()
+    assert install_extra("ray") == f"pip install '{tmp_path}/my clone[ray]'"
+
+
+def test_pip_is_the_one_of_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).absolute().parent))
+    assert pip() == "pip"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pip() == f"{sys.executable} -m pip"
+
+
+def test_every_extra_in_an_error_exists() -> None:
+    extras = set(metadata.metadata("coterie").get_all("Provides-Extra") or ())
+    source = "\n".join(path.read_text() for path in TEXTS if path.suffix == ".py")
+    named = set(re.findall(r"""install_extra\(["'](\w+)["']\)""", source))
+    assert {"wandb", "mlflow", "ray", "play", "vmas", "football"} <= named <= extras
+
+
+def test_no_text_advises_to_install_coterie_by_name() -> None:
+    found = [path.name for path in TEXTS if re.search(r"pip install ['\"\\]*coterie\b", path.read_text())]
+    assert not found
+
+
+def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
+    def commands(goal: str) -> str:
+        return subprocess.run(
+            ["make", "--dry-run", "--always-make", goal, "ARGS=seed=3"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    train, test = commands("train"), commands("test")
+    assert re.search(r"pip install .*--editable \.$", train, re.M)
+    assert "[dev]" not in train
+    assert "--quiet" not in train
+    assert train.rstrip().endswith("coterie train seed=3")
+    assert train.splitlines()[0] in test
+    assert re.search(r"pip install .*--editable '\.\[dev\]'$", test, re.M)
+    assert test.rstrip().endswith("pytest")
+
+
+ONLY_CORE = """
+import importlib.abc, re, sys
+from importlib import metadata
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+wanted, waiting = set(), ["coterie"]
+while waiting:
+    name = waiting.pop()
+    if name in wanted:
+        continue
+    try:
+        requires = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        continue
+    wanted.add(name)
+    waiting += [normal(re.match(r"[\\w.-]+", r)[0]) for r in requires if "extra ==" not in r]
+owners = metadata.packages_distributions()
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in owners and not wanted & set(map(normal, owners[top])):
+            raise ModuleNotFoundError(f"{name}: not a requirement of training", name=name)
+
+sys.meta_path.insert(0, Finder())
+from coterie.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_training_needs_nothing_but_the_core(tmp_path: Path) -> None:
+    settings = ["steps=600", "num_envs=8", "eval.episodes=4", "progress=lines", f"out={tmp_path / 'run'}"]
+    command = [sys.executable, "-c", ONLY_CORE]
+    result = subprocess.run([*command, "train", *settings], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "run" / "curves.png").is_file()
+    refused = subprocess.run([*command, "check-env", "rware/rware-tiny-2ag-v2"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "[rware]'" in refused.stderr  # the finder does refuse other packages

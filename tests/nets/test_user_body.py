@@ -1,0 +1,202 @@
+"""Modules of users in place of hidden layers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algo_worlds import Probe, env_of, observe_x, unit_reward
+from coterie.algos.ppo_config import PPOConfig
+from coterie.core.errors import ReportedError, UserCodeError, UserError
+from coterie.core.seeds import generator
+from coterie.nets.config import BodyFactory, NetworkConfig
+from coterie.nets.layers import MLP
+from coterie.nets.team import AgentNetwork
+from coterie.nets.user_body import UserBody, build_body
+from learners import coma_learner, ddpg_learner, poca_learner, ppo_learner, q_learner, sac_learner
+
+
+class Wide(nn.Module):
+    def __init__(self, input_size: int):
+        super().__init__()
+        self.layer = nn.Linear(input_size, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).tanh()
+
+
+class Averaging(Wide):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).mean(0)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, input_size: int):
+        super().__init__()
+        self.rnn = nn.GRU(input_size, 7)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.rnn(x)
+
+
+class Casting(Wide):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).double()
+
+
+class Failing(Wide):
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 3:
+            raise RuntimeError("too\nmany rows")
+        return super().forward(x)
+
+
+def body(make: Any, in_features: int = 5, sets: int | None = None, seed: int = 0, **config: Any) -> MLP | UserBody:
+    factory = BodyFactory("lab:make", "algo.network", make)
+    return build_body(in_features, NetworkConfig(body=factory, **config), generator(seed, "weights"), sets)
+
+
+def test_the_size_of_the_output_is_that_of_the_module():
+    found = body(Wide)
+    assert found.features == 7
+    assert found(torch.zeros(11, 5)).shape == (11, 7)
+    network = AgentNetwork(5, 3, NetworkConfig(body=BodyFactory("lab:Wide", "algo.network", Wide)), generator(0, "w"))
+    out, _ = network(torch.randn(4, 2, 5), None, {})
+    assert out.shape == (4, 2, 3)
+
+
+def test_without_a_factory_there_are_hidden_layers():
+    assert isinstance(build_body(5, NetworkConfig(), generator(0, "weights")), MLP)
+
+
+def test_each_parameter_set_has_a_module_of_its_own():
+    found, x = body(Wide, sets=3), torch.randn(3, 4, 5)
+    out = found(x)
+    assert out.shape == (3, 4, 7)
+    assert isinstance(found, UserBody)
+    for own, part, rows in zip(out, found.parts, x, strict=True):
+        torch.testing.assert_close(own, part(rows))
+    assert not torch.equal(found.parts[0].layer.weight, found.parts[1].layer.weight)  # pyright: ignore
+
+
+def test_weights_depend_on_the_seed_of_the_run_alone():
+    torch.manual_seed(1)
+    first = body(Wide)
+    state = torch.get_rng_state()
+    second = body(Wide)
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b, c in zip(first.parameters(), second.parameters(), body(Wide, seed=1).parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+
+def test_factories_receive_role_and_part_if_they_have_such_parameters():
+    seen: list[dict[str, Any]] = []
+
+    def everything(size: int, **given: Any) -> nn.Module:
+        seen.append(given)
+        return nn.Linear(size, 4)
+
+    def part_only(size: int, part: str) -> nn.Module:
+        seen.append({"part": part})
+        return nn.Linear(size, 4)
+
+    body(everything, role="seeker", part="critic")
+    body(part_only, part="q")
+    body(functools.partial(everything, width=3), role="seeker")
+    assert seen == [
+        {"role": "seeker", "part": "critic"},
+        {"part": "q"},
+        {"role": "seeker", "part": "actor", "width": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            Averaging,
+            r"returned shape \[7\] for an input of shape \[3, 5\] \(test_user_body.py:\d+\): expected \[3, feat",
+        ),
+        (Recurrent, r"returned a tuple for .* \(test_user_body.py:\d+\).*set algo.rnn=gru"),
+        (lambda n: nn.Sequential(nn.Linear(n, 4), nn.Dropout()), r"contains Dropout \(test_user_body.py:\d+\)"),
+        (lambda n: nn.Sequential(nn.Linear(n, 4), nn.BatchNorm1d(4)), "contains BatchNorm1d .*LayerNorm is supported"),
+        (lambda n: nn.Linear(n, 4).double(), r"failed in forward on an input of shape \[3, 5\]: RuntimeError"),
+        (Casting, r"has outputs or parameters of torch.float64 \(test_user_body.py:\d+\): expected torch.float32"),
+        (lambda n: nn.Linear(n + 1, 4), r"failed in forward on .* shapes cannot be multiplied"),
+        (lambda n: torch.zeros(n), r"returned a Tensor \(test_user_body.py:\d+\): expected a torch.nn.Module"),
+        (lambda: nn.Linear(5, 4), r"failed: TypeError: .* It is called as <lambda>\(input_size, role=, part=\)"),
+        (lambda n: nn.Linear(n, 1 // 0), r"failed: ZeroDivisionError: .* \(test_user_body.py:\d+\)"),
+    ],
+)
+def test_a_body_that_does_not_fit_is_an_error_of_one_line_with_the_place(make: Any, message: str):
+    with pytest.raises(UserError, match=f"^algo.network=lab:make {message}"):
+        body(make)
+
+
+def test_agents_with_their_own_parameters_need_different_modules():
+    shared = nn.Linear(5, 4)
+    with pytest.raises(UserError, match=r"returned the same module twice.*share_params=none"):
+        body(lambda n: shared, sets=2)
+
+
+def test_an_exception_during_the_run_names_file_and_line():
+    with pytest.raises(
+        UserCodeError,
+        match=r"^algo.network=lab:make failed in forward: RuntimeError: too many rows \(test_user_body.py:\d+\)",
+    ) as error:
+        body(Failing)(torch.zeros(4, 5))
+    assert isinstance(error.value, ReportedError)
+    assert isinstance(error.value.__cause__, RuntimeError)
+
+
+def cooperating() -> Probe:
+    return Probe(observe_x, unit_reward, n=2, length=4)
+
+
+CALLS: list[tuple[int, str | None, str]] = []
+
+
+def recorded(input_size: int, role: str | None, part: str) -> nn.Module:
+    CALLS.append((input_size, role, part))
+    return Wide(input_size)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "expected"),
+    [
+        (ppo_learner, {"critic": "own"}, {("agent", "actor"), ("agent", "critic")}),
+        (ppo_learner, {"critic": "joint"}, {("agent", "actor"), (None, "critic")}),
+        (ppo_learner, {"critic_network": "mlp"}, {("agent", "actor")}),
+        (poca_learner, {}, {("agent", "actor"), (None, "critic")}),
+        (coma_learner, {}, {("agent", "actor"), ("agent", "critic")}),
+        (ddpg_learner, {"critic": "own"}, {("agent", "actor"), ("agent", "critic")}),
+        (ddpg_learner, {"critic": "joint", "rnn": "gru"}, {("agent", "actor"), (None, "critic")}),
+        (sac_learner, {"critic": "own"}, {("agent", "actor"), ("agent", "critic")}),
+    ],
+)
+def test_every_part_of_a_learner_is_made_by_the_factory(make: Any, settings: dict[str, Any], expected: set):
+    CALLS.clear()
+    learner, collector = make(cooperating(), network=f"{__name__}:recorded", **settings)
+    assert {(role, part) for _, role, part in CALLS} == expected
+    rollouts, _ = collector.advance(learner.rollout_length)
+    learner.update(rollouts["agent"], 0.5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"mixer": "qmix"}, {"mixer": "qmix", "rnn": "gru"}])
+def test_q_networks_are_made_by_the_factory(settings: dict[str, Any]):
+    CALLS.clear()
+    learner, collector = q_learner(env_of(cooperating(), 8), network=f"{__name__}:recorded", **settings)
+    assert {(role, part) for _, role, part in CALLS} == {("agent", "q")}
+    for _ in range(2):
+        rollouts, _ = collector.advance(learner.rollout_length)
+        learner.update(rollouts["agent"], 0.5)
+
+
+def test_a_name_that_is_no_factory_is_refused():
+    with pytest.raises(ValueError, match=r"expected mlp, or a factory package\.module:name"):
+        PPOConfig(network="resnet")
