@@ -21,9 +21,11 @@ from hypothesis import given
 
 from coterie.core import files, serialize
 from coterie.core.errors import UserError
-from coterie.core.segments import Segment, Written
-from coterie.runs import checkpoints
-from coterie.runs.checkpoints import Checkpoints, CorruptError, compare, load, save
+from coterie.core.segments import CorruptError, Segment, Written
+from coterie.core.serialize import compare
+from coterie.runs import checkpoint_file, checkpoints
+from coterie.runs.checkpoint_file import load, save
+from coterie.runs.checkpoints import Checkpoints
 from mutations import FUZZ, assert_one_line, mutated
 
 
@@ -157,9 +159,9 @@ def test_a_checkpoint_is_three_files_without_pickles(path):
 
 def test_files_and_folder_are_flushed_before_the_checkpoint_is_renamed(path, monkeypatch):
     calls, rename, write = [], Path.rename, files.write_bytes
-    monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: calls.append(folder.name))
+    monkeypatch.setattr(checkpoint_file, "sync_folder", lambda folder: calls.append(folder.name))
     monkeypatch.setattr(
-        checkpoints, "write_bytes", lambda file, content: (write(file, content), calls.append(file.name))
+        checkpoint_file, "write_bytes", lambda file, content: (write(file, content), calls.append(file.name))
     )
     monkeypatch.setattr(Path, "rename", lambda self, to: (calls.append(f"rename {to.name}"), rename(self, to))[1])
     save(path, small_state(), {})
@@ -220,7 +222,7 @@ def rewrite(path: Path, change) -> None:
     tree = json.loads((path / "state.json").read_text())
     change(tree)
     (path / "state.json").write_text(json.dumps(tree))
-    lines = [f"{checkpoints._hash((path / n).read_bytes())}  {n}\n" for n in ("state.safetensors", "state.json")]
+    lines = [f"{checkpoint_file._hash((path / n).read_bytes())}  {n}\n" for n in ("state.safetensors", "state.json")]
     (path / "SHA256SUMS").write_text("".join(lines))
 
 
@@ -295,6 +297,18 @@ def test_the_last_two_the_best_and_numbered_checkpoints_are_kept(tmp_path):
     assert best is not None
     assert (best.steps, best.warning, best.state["weight"][0, 0].item()) == (300, None, 300.0)
     assert (tmp_path / "checkpoints" / "last").read_text() == "000000000800\n"
+
+
+def test_the_best_checkpoint_of_each_team_is_kept_until_a_better_one_is_saved(tmp_path):
+    store = Checkpoints(tmp_path)
+    for steps in range(0, 900, 100):
+        teams = ["red"] if steps in (100, 200) else ["a/b c"] if steps == 300 else []
+        store.save(steps, small_state(steps), {}, best=steps == 100, best_of=teams)
+    assert [int(path.name) for path in store.all()] == [100, 200, 300, 700, 800]
+    assert store.teams_with_best() == ["a/b c", "red"]
+    assert (store.best_steps(), store.best_steps("red"), store.best_steps("a/b c")) == (100, 200, 300)
+    assert store.load_best("red").state["weight"][0, 0] == 200
+    assert store.load_best("blue").warning == "no checkpoint is marked as best-blue. Using the checkpoint of 800 steps."
 
 
 def test_a_numbered_checkpoint_is_loaded_by_its_steps(tmp_path):
@@ -454,7 +468,7 @@ def test_a_segment_file_is_named_by_the_hash_of_its_content(path):
     one = segment(1)
     save(path, with_segments(one), {})
     content = (path.parent / "segments" / f"{one.written.digest}.safetensors").read_bytes()
-    assert checkpoints._hash(content) == one.written.digest
+    assert checkpoint_file._hash(content) == one.written.digest
     assert one.written.digest in (path / "state.json").read_text()
 
 
@@ -544,7 +558,7 @@ class Disk:
         self.calls, self.fail_at, self.error, self.torn, self.crashed = 0, fail_at, error, torn, False
         for module, name in WRITING:
             monkeypatch.setattr(module, name, self._counting(getattr(module, name), name))
-        monkeypatch.setattr(checkpoints, "write_bytes", files.write_bytes)
+        monkeypatch.setattr(checkpoint_file, "write_bytes", files.write_bytes)
 
     def _counting(self, call, name):
         def counted(*args, **kwargs):
@@ -643,7 +657,7 @@ def test_a_failing_disk_is_a_one_line_error_and_the_previous_checkpoint_is_kept(
 
 def test_an_interrupt_while_writing_leaves_no_files(path, monkeypatch):
     save(path, small_state(1), {})
-    monkeypatch.setattr(checkpoints, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(checkpoint_file, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         save(path, small_state(2), {})
     assert load(path)[0]["weight"][0, 0] == 1

@@ -276,7 +276,7 @@ def test_text_files_are_replaced_atomically(tmp_path, monkeypatch):
     with pytest.raises(UserError) as caught:
         write_text(path, "newer")
     assert str(caught.value) == (
-        f"cannot write the file {path}: No space left on device. Free some space, then continue with `coterie resume`."
+        f"cannot write the file {path}: No space left on device. Free some space, then start again."
     )
     assert path.read_text() == "ü new\n"
     assert os.listdir(tmp_path) == ["file"]

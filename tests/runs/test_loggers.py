@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,14 +17,13 @@ from coterie.runs.loggers import (
     JsonlLogger,
     Logger,
     Loggers,
-    MlflowLogger,
     NullLogger,
     TensorBoardLogger,
-    WandbLogger,
     complete_bytes,
     read,
 )
 from coterie.runs.summary import summarize
+from coterie.runs.trackers import Labels, MlflowLogger, WandbLogger
 from mutations import FUZZ, assert_one_line, mutated
 
 ROW = {"steps": 10, "eval/adversary/return_mean": 1.5, "loss/policy": math.nan}
@@ -226,171 +224,21 @@ def test_a_tensorboard_folder_that_cannot_be_created_is_a_one_line_error(tmp_pat
         TensorBoardLogger(tmp_path / "file" / "tensorboard")
 
 
-# ------------------------------------------------------------------------------------------------ experiment trackers
-
-
-class FakeWandb(ModuleType):
-    """A replacement for the wandb package that records calls."""
-
-    def __init__(self):
-        super().__init__("wandb")
-        self.calls = []
-        self.run = SimpleNamespace(
-            define_metric=lambda *a, **k: self.calls.append(("define_metric", a, k)),
-            log=lambda row: self.calls.append(("log", row)),
-            finish=lambda: self.calls.append(("finish",)),
-        )
-
-    def Settings(self, **settings):
-        return settings
-
-    def init(self, **arguments):
-        self.calls.append(("init", arguments))
-        return self.run
-
-
-def test_wandb_logs_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    for _ in range(2):
-        logger = WandbLogger(tmp_path, project="coterie", name="my run", config={"algo": {"lr": 1e-3}}, mode="offline")
-        logger.write(ROW)
-        logger.flush()
-        logger.close()
-        logger.close()
-    names = [call[0] for call in fake.calls]
-    assert names == ["init", "define_metric", "log", "finish"] * 2
-    first, second = fake.calls[0][1], fake.calls[4][1]
-    assert first == second
-    assert len(first["id"]) == 12
-    assert first["dir"] == str(tmp_path)
-    assert (first["project"], first["name"], first["mode"]) == ("coterie", "my run", "offline")
-    assert first["config"] == {"algo": {"lr": 1e-3}}
-    assert first["resume"] == "allow"
-    assert fake.calls[1] == ("define_metric", ("*",), {"step_metric": "steps"})
-    assert fake.calls[2] == ("log", ROW)
-
-
-class FakeMlflow(ModuleType):
-    """A replacement for the mlflow package with one experiment that records calls."""
-
-    def __init__(self):
-        super().__init__("mlflow")
-        self.calls, self.experiments, self.down = [], {}, False
-        self.entities = ModuleType("mlflow.entities")
-        self.entities.Metric = lambda key, value, timestamp, step: (key, value, step)  # type: ignore[attr-defined]
-        self.exceptions = SimpleNamespace(MlflowException=type("MlflowException", (Exception,), {}))
-
-    def MlflowClient(self, tracking_uri):
-        self.calls.append(("client", tracking_uri))
-        if self.down:
-            raise self.exceptions.MlflowException("no route\nto host")
-        return self
-
-    def get_experiment_by_name(self, name):
-        return self.experiments.get(name)
-
-    def create_experiment(self, name):
-        self.experiments[name] = SimpleNamespace(experiment_id="7")
-        return "7"
-
-    def create_run(self, experiment, run_name):
-        self.calls.append(("create_run", experiment, run_name))
-        return SimpleNamespace(info=SimpleNamespace(run_id="abc"))
-
-    def update_run(self, run_id, status):
-        self.calls.append(("update_run", run_id, status))
-
-    def log_param(self, run_id, key, value):
-        self.calls.append(("log_param", run_id, key, value))
-
-    def log_batch(self, run_id, metrics):
-        if self.down:
-            raise self.exceptions.MlflowException("no route to host")
-        self.calls.append(("log_batch", run_id, metrics))
-
-    def set_terminated(self, run_id):
-        self.calls.append(("set_terminated", run_id))
-
-
-@pytest.fixture
-def mlflow(monkeypatch):
-    fake = FakeMlflow()
-    monkeypatch.setitem(sys.modules, "mlflow", fake)
-    monkeypatch.setitem(sys.modules, "mlflow.entities", fake.entities)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    return fake
-
-
-def test_mlflow_logs_settings_and_metrics_and_continues_a_resumed_run(tmp_path, mlflow):
-    for _ in range(2):
-        logger = MlflowLogger(tmp_path, experiment="coterie", name="my run", config={"algo": {"lr": 1e-3}, "seed": 3})
-        logger.write({**ROW, "loss/policy": 2})
-        logger.flush()
-        logger.close()
-        logger.close()
-    batch = ("log_batch", "abc", [("eval/adversary/return_mean", 1.5, 10), ("loss/policy", 2.0, 10)])
-    assert mlflow.calls == [
-        ("client", (tmp_path / "mlruns").as_uri()),
-        ("create_run", "7", "my run"),
-        ("log_param", "abc", "algo.lr", 1e-3),
-        ("log_param", "abc", "seed", 3),
-        batch,
-        ("set_terminated", "abc"),
-        ("client", (tmp_path / "mlruns").as_uri()),
-        ("update_run", "abc", "RUNNING"),
-        batch,
-        ("set_terminated", "abc"),
-    ]
-
-
-def test_mlflow_batches_contain_at_most_1000_metrics(tmp_path, mlflow):
-    logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:1")
-    logger.write({"steps": 1, **{f"a/{i}": i for i in range(2500)}})
-    assert mlflow.calls[0] == ("client", "http://localhost:1")
-    assert [len(call[2]) for call in mlflow.calls if call[0] == "log_batch"] == [1000, 1000, 500]
-
-
-def test_mlflow_uses_the_tracking_uri_of_the_environment_variable(tmp_path, mlflow, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:2")
-    MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
-    assert mlflow.calls[0] == ("client", None)
-
-
-def test_an_unreachable_mlflow_server_is_a_one_line_error(tmp_path, mlflow):
-    mlflow.down = True
-    with pytest.raises(
-        UserError, match=r"^MLflow rejected the run: no route. Check its tracking URI http://localhost:3.$"
-    ):
-        MlflowLogger(tmp_path, experiment="coterie", name="x", config={}, uri="http://localhost:3")
-
-
-def test_training_continues_if_the_mlflow_server_fails(tmp_path, mlflow):
-    logger = MlflowLogger(tmp_path, experiment="coterie", name="x", config={})
-    mlflow.down = True
-    with pytest.warns(UserWarning, match="MLflow: logging stopped .no route"):
-        logger.write(ROW)
-    logger.write(ROW)
-    logger.close()
-    assert mlflow.calls[-1][0] == "create_run"
-
-
 @pytest.mark.parametrize(
     ("module", "make", "install"),
     [
-        ("wandb", lambda path: WandbLogger(path, project="p", name="n", config={}), r"pip install 'coterie\[wandb\]'$"),
+        ("wandb", lambda path: WandbLogger(path, Labels("p", "n"), {}), r"pip install -e '\S+\[wandb\]'$"),
         (
             "mlflow",
-            lambda path: MlflowLogger(path, experiment="p", name="n", config={}),
-            r"pip install 'coterie\[mlflow\]'$",
+            lambda path: MlflowLogger(path, Labels("p", "n"), {}),
+            r"pip install -e '\S+\[mlflow\]'$",
         ),
         ("torch.utils.tensorboard", TensorBoardLogger, r"pip install tensorboard$"),
     ],
 )
 def test_a_missing_library_is_an_error_with_the_command_that_installs_it(tmp_path, monkeypatch, module, make, install):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"^log\.\w+: .* is not installed .*: " + install):
+    with pytest.raises(UserError, match=r"^log\.\w+: .* is not installed .*: .*" + install):
         make(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

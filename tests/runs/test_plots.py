@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import math
 import subprocess
@@ -12,7 +14,8 @@ import yaml
 from PIL import Image
 
 from coterie.core.errors import UserError
-from coterie.runs.plots import Run, draw, group_runs, mean_and_band, plot, sparkline
+from coterie.runs.curves import Run, group_runs
+from coterie.runs.plots import PlotOptions, draw, line_styles, mean_and_band, plot, sparkline
 
 
 def make(path: Path, seed: int = 0, algo: str = "mappo", env: str = "particle/simple_spread", **more) -> Path:
@@ -168,8 +171,10 @@ def test_a_curve_is_sorted_finite_and_without_duplicates(tmp_path):
 
 
 def test_a_long_curve_is_downsampled_by_averaging(tmp_path):
-    curve = Run.load(make(tmp_path / "a", points=2000)).curve("", "eval/return_mean")
-    assert curve is not None
+    complete = Run.load(make(tmp_path / "a", points=2000)).curve("", "eval/return_mean")
+    assert complete is not None
+    assert len(complete.steps) == 2000
+    curve = complete.downsampled()
     assert len(curve.steps) == 500
     assert curve.value.mean() == pytest.approx(999.5)
     assert (np.diff(curve.steps) > 0).all()
@@ -248,7 +253,98 @@ def test_many_groups_share_the_palette(tmp_path):
     assert len(texts(draw(load(*runs)))) == 9
 
 
+def test_an_algorithm_has_one_color_in_all_panels(tmp_path):
+    """Its groups in one environment differ in the line style."""
+    runs = [
+        make(tmp_path / "a", algo="mappo"),
+        make(tmp_path / "b", algo="ippo"),
+        make(tmp_path / "c", algo="ippo", env="particle/simple_tag"),
+        make(tmp_path / "d", algo="mappo", env="particle/simple_tag"),
+        make(tmp_path / "e", algo="mappo", env="particle/simple_tag", config={"algo": {"name": "mappo", "lr": 0.5}}),
+    ]
+    groups = group_runs(load(*runs))
+    styles = line_styles(groups)
+    by_algo: dict[str, set[str]] = {}
+    for name, members in groups.items():
+        for run in members:
+            by_algo.setdefault(run.algo, set()).add(styles[name].color)
+    assert by_algo == {"mappo": {"#0072B2"}, "ippo": {"#D55E00"}}
+    figure = draw(load(*runs))
+    shown = [(line.get_color(), line.get_linestyle()) for line in figure.axes[2].get_lines()]
+    assert len(set(shown)) == len(shown) == 3
+    assert [color for color, _ in shown].count("#0072B2") == 2
+
+
+def test_random_policies_of_several_runs_are_one_line(tmp_path):
+    runs = [make(tmp_path / str(k), seed=k, levels={"random": {"agent": float(k)}}) for k in range(3)]
+    runs.append(make(tmp_path / "i", algo="ippo", levels={"random": {"agent": 5.0}}))
+    figure = draw(load(*runs))
+    lines = [line for line in figure.axes[0].get_lines() if line.get_color() == "0.35"]
+    assert [np.asarray(line.get_ydata()).tolist() for line in lines] == [[2.0, 2.0]]  # the mean of 0, 1, 2 and 5
+    larger = {"env": {"name": "particle/simple_spread", "n": 9}}
+    runs.append(make(tmp_path / "n", levels={"random": {"agent": -9.0}}, config=larger))
+    lines = [line for line in draw(load(*runs)).axes[0].get_lines() if line.get_color() == "0.35"]
+    assert len(lines) == 2  # another task has a random policy of its own
+
+
+def test_metrics_axis_and_smoothing_are_selected(tmp_path):
+    path = make(tmp_path / "a", points=0)
+    rows = [{"steps": 10 * i, "time/wall_s": 2.0 * i, "loss/policy": float(i * i)} for i in range(6)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = PlotOptions(metrics=("loss/policy",), x="seconds", smooth=3)
+    (panel,) = draw(load(path), options).axes
+    assert panel.get_xlabel() == "wall time (seconds)"
+    assert panel.get_ylabel() == "loss/policy\n(mean of 3 log entries)"
+    (line,) = panel.get_lines()
+    assert np.asarray(line.get_xdata()).tolist() == [0, 2, 4, 6, 8, 10]
+    expected = [0, 1 / 2, 5 / 3, 14 / 3, 29 / 3, 50 / 3]  # means of 0, 0-1, 0-4, 1-9, 4-16, 9-25
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx(expected)
+
+
+def test_runs_are_grouped_by_a_setting(tmp_path):
+    runs = [
+        make(tmp_path / f"{algo}{lr}", algo=algo, config={"algo": {"name": algo, "lr": lr}})
+        for algo in ("mappo", "ippo") for lr in (0.1, 0.2)
+    ]  # fmt: skip
+    figure = draw(load(*runs), PlotOptions(group_by="algo.lr"))
+    assert texts(figure) == ["algo.lr=0.1 (2 runs: mean, min to max)", "algo.lr=0.2 (2 runs: mean, min to max)"]
+    assert [text.split(" ")[0] for text in texts(draw(load(*runs), PlotOptions(group_by="algo")))] == ["mappo", "ippo"]
+    with pytest.raises(UserError, match=r"--group-by algo.l: not a setting of these runs. Did you mean 'algo.lr'"):
+        draw(load(*runs), PlotOptions(group_by="algo.l"))
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
+
+
+def test_the_table_contains_the_values_of_the_log(tmp_path):
+    run = make(tmp_path / "a", teams=("adversary", "agent"), seed=3)
+    files = plot([run], options=PlotOptions(csv=True, pdf=True, smooth=2))
+    assert [file.name for file in files] == ["curves.png", "curves.svg", "curves.pdf", "curves.csv"]
+    assert files[2].read_bytes().startswith(b"%PDF-")
+    assert files[2].read_bytes().rstrip().endswith(b"%%EOF")
+    with open(files[3], newline="") as file:
+        lines = list(csv.DictReader(file))
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for team in ("adversary", "agent"):
+        own = [line for line in lines if line["team"] == team]
+        assert [int(line["steps"]) for line in own] == [row["steps"] for row in logged]
+        assert [float(line["seconds"]) for line in own] == [row["time/wall_s"] for row in logged]
+        values = [row[f"eval/{team}/return_mean"] for row in logged]
+        assert [float(line["value"]) for line in own] == values
+        assert [float(line["smoothed"]) for line in own] == [
+            values[0], *((a + b) / 2 for a, b in itertools.pairwise(values))
+        ]  # fmt: skip
+    assert {(line["env"], line["algo"], line["seed"], line["metric"]) for line in lines} == {
+        ("particle/simple_spread", "mappo", "3", "eval/return_mean")
+    }
+
+
+def test_an_unknown_metric_is_a_one_line_error(tmp_path):
+    run = make(tmp_path / "a")
+    with pytest.raises(
+        UserError, match=r"--metric eval/return_men: not in the logs .* Did you mean 'eval/return_mean'"
+    ):
+        plot([run], options=PlotOptions(metrics=("eval/return_men",)))
 
 
 @pytest.mark.slow

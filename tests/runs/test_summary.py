@@ -36,7 +36,7 @@ metrics      {run}/metrics.jsonl
 curves       {run}/curves.png
 checkpoints  {run}/checkpoints
 
-watch        coterie play {run} --video out.mp4
+video        coterie play {run} --video out.mp4
 evaluate     coterie evaluate {run}
 continue     coterie resume {run} steps=6000
 plot         coterie plot {run}
@@ -57,12 +57,12 @@ def test_summary_of_a_stopped_run_with_two_teams():
 
 evaluation return  random  start    now   best  published  best at step
 red                 0.500   1.00   3.00   3.00       2.50         2,000
-blue               -0.500  -1.00  -5.00  -1.00          -             0
+blue               -0.500  -1.00  -5.00  -5.00          -         1,000
 
 red: best is 125% of the way from the random policy (0.500) to the published score (2.50)
-blue: best is 0.500 below the random policy (-0.500)
+blue: best is 4.50 below the random policy (-0.500)
 
-watch        coterie play 'runs/my run' --video out.mp4
+video        coterie play 'runs/my run' --video out.mp4
 evaluate     coterie evaluate 'runs/my run'
 continue     coterie resume 'runs/my run'
 plot         coterie plot 'runs/my run'
@@ -76,13 +76,13 @@ def test_training_returns_are_shown_without_evaluations_and_unknown_scores_are_o
         "1,000 steps in 10 s (100 steps/s)\n\n"
         "training return  start   now  best  best at step\n"
         "                  1.00  2.00  2.00         1,000  ▁█\n"
-        "\nwatch "
+        "\nvideo "
     )
 
 
 def test_a_run_without_metrics_or_times_has_a_summary():
-    assert summarize(RUN, [], 1000).text().startswith("0 of 1,000 steps\n\nwatch ")
-    assert summarize(RUN, [{"steps": 1000, "time/wall_s": None}], 1000).text().startswith("1,000 steps\n\nwatch")
+    assert summarize(RUN, [], 1000).text().startswith("0 of 1,000 steps\n\nvideo ")
+    assert summarize(RUN, [{"steps": 1000, "time/wall_s": None}], 1000).text().startswith("1,000 steps\n\nvideo")
     assert math.isnan(summarize(RUN, [{"steps": 1000}], 1000).wall_s)
 
 

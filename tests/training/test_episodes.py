@@ -104,15 +104,18 @@ def test_the_summary_names_teams_roles_and_agents() -> None:
     assert summary == {
         "eval/red/return_mean": 205.0,
         "eval/red/return_std": 102.0,
+        "eval/red/return_error": pytest.approx(102.0),
         "eval/red/return_mean/hunter": 5.0,
         "eval/red/return_mean/hunter_0": 2.0,
         "eval/red/return_mean/hunter_1": 3.0,
         "eval/blue/return_mean": -185.0,
         "eval/blue/return_std": 95.0,
+        "eval/blue/return_error": pytest.approx(95.0),
         "eval/blue/return_mean/prey": 15.0,
         "eval/length_mean": 6.0,
         "eval/episodes": 2,
         "eval/metric/win": 0.5,
+        "eval/metric_error/win": pytest.approx(0.5),
     }
 
 

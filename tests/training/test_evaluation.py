@@ -48,7 +48,7 @@ def test_every_environment_plays_the_same_number_of_episodes_of_any_length() -> 
     assert torch.bincount(found.env_index).tolist() == [10, 10, 10, 10]
     assert found.length.tolist() == (found.env_index + 1).tolist()
     assert found.metrics["age"].tolist() == (found.env_index + 1).tolist()
-    assert result.env_metrics() == {"age": 2.5}
+    assert result.env_metrics()["metrics"] == {"age": 2.5}
     assert found.length.double().mean() == 2.5
 
 
@@ -67,6 +67,8 @@ def test_final_timesteps_and_dead_agents_do_not_count(fill: float) -> None:
     assert found.report() == {
         "walkers": {
             "return_mean": 17.0,
+            "return_error": 0.0,
+            "return_interval": [17.0, 17.0],
             "return_std": 0.0,
             "return_by_agent": {"walker_0": 6.0, "walker_1": 8.0},
             "length_mean": 6.0,

@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from coterie.core.errors import UserError
-from coterie.training.hooks import Event, Hooks
+from coterie.training.hooks import Callback, Event
 from tinyruns import assert_same, checkpoint_state, tiny
 
 POINTS = ("on_rollout", "on_update", "on_evaluation", "on_checkpoint", "on_end")
@@ -23,14 +23,14 @@ def small(out: Path, **more: Any) -> dict[str, Any]:
     return settings | {"out": out, "progress": "off"} | more
 
 
-def recorder() -> tuple[list[tuple[str, Event]], Hooks]:
+def recorder() -> tuple[list[tuple[str, Event]], Callback]:
     """Returns a list of calls, and hooks that fill it."""
     calls: list[tuple[str, Event]] = []
 
     def record(name: str) -> Any:
         return lambda event: calls.append((name, event))
 
-    return calls, Hooks(**{name: record(name) for name in POINTS})
+    return calls, Callback(**{name: record(name) for name in POINTS})
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_hooks_are_called_in_the_order_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_metrics_after_a_rollout_are_those_of_its_episodes(tmp_path: Path) -> None:
     found: list[float] = []
-    hooks = Hooks(on_rollout=lambda event: found.append(event.metrics.get("rollout/episodes", 0)))
+    hooks = Callback(on_rollout=lambda event: found.append(event.metrics.get("rollout/episodes", 0)))
     coterie.train(**small(tmp_path / "run", steps=160), callbacks=[hooks])  # episodes of 25 steps, rollouts of 10
     assert found == [0, 0, 4, 0, 0]
 
@@ -75,9 +75,11 @@ def test_hooks_that_only_read_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["on_rollout", "on_update", "on_checkpoint"])
 def test_a_hook_stops_the_run_with_a_checkpoint(point: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hooks = Hooks(**{point: lambda event: event.stop() if event.steps >= 40 else None})
+    hooks = Callback(**{point: lambda event: event.stop() if event.steps >= 40 else None})
     ends: list[int] = []
-    result = coterie.train(**small(tmp_path / "run"), callbacks=[hooks, Hooks(on_end=lambda e: ends.append(e.steps))])
+    result = coterie.train(
+        **small(tmp_path / "run"), callbacks=[hooks, Callback(on_end=lambda e: ends.append(e.steps))]
+    )
     assert (result.exit_code, result.summary.steps, ends) == (0, 40, [40])
     assert checkpoint_state(tmp_path / "run")["steps"] == 40
     assert "a callback stopped the run at 40 of 80 steps, checkpoint saved. Continue with:" in capsys.readouterr().err
@@ -88,7 +90,7 @@ def test_a_hook_stops_the_run_with_a_checkpoint(point: str, tmp_path: Path, caps
 
 @pytest.mark.slow
 def test_a_hook_stops_the_run_at_its_first_evaluation(tmp_path: Path) -> None:
-    result = coterie.train(**small(tmp_path / "run"), callbacks=[Hooks(on_evaluation=lambda event: event.stop())])
+    result = coterie.train(**small(tmp_path / "run"), callbacks=[Callback(on_evaluation=lambda event: event.stop())])
     assert (result.summary.steps, checkpoint_state(tmp_path / "run")["steps"]) == (0, 0)
 
 
@@ -107,19 +109,48 @@ def test_an_exception_in_a_hook_is_raised_as_it_is(tmp_path: Path) -> None:
         raise ZeroDivisionError("own mistake")
 
     with pytest.raises(ZeroDivisionError, match="own mistake"):
-        coterie.train(**small(tmp_path / "run"), callbacks=[Hooks(on_update=fail)])
+        coterie.train(**small(tmp_path / "run"), callbacks=[Callback(on_update=fail)])
     assert checkpoint_state(tmp_path / "run")["steps"] == 0
 
 
 @pytest.mark.parametrize(
     ("callbacks", "message"),
     [
-        (print, "callbacks: a builtin_function_or_method. Pass a list, [coterie.Hooks(on_update=function)]."),
-        ([print], "callbacks: print is a builtin_function_or_method. Wrap its functions in coterie.Hooks"),
-        ([Hooks(on_end=3)], "callbacks: on_end=3 cannot be called. Pass a function of one coterie.Event."),  # type: ignore[arg-type]
+        (print, "callbacks: a builtin_function_or_method. Pass a list, [coterie.Callback(on_update=function)]."),
+        ([print], "callbacks: print is a builtin_function_or_method. Wrap its functions in coterie.Callback"),
+        ([Callback(on_end=3)], "callbacks: on_end=3 cannot be called. Pass a function of one coterie.Event."),  # type: ignore[arg-type]
     ],
 )
 def test_other_callbacks_are_refused_with_a_fix(callbacks: Any, message: str) -> None:
     with pytest.raises(UserError) as error:
         coterie.train(callbacks=callbacks)
     assert message in str(error.value)
+
+
+class Counter(Callback):
+    """Counts evaluations, without calling the constructor of its base class."""
+
+    def __init__(self) -> None:
+        self.evaluations = 0
+
+    def on_evaluation(self, event: Event) -> None:
+        self.evaluations += 1
+        if event.steps:
+            event.stop()
+
+
+def test_methods_of_a_subclass_are_called(tmp_path: Path) -> None:
+    counter = Counter()
+    result = coterie.train(**small(tmp_path / "run", steps=10_000), callbacks=[counter])
+    assert counter.evaluations >= 2
+    assert result.summary.steps < 10_000
+
+
+def test_a_method_of_another_name_is_refused(tmp_path: Path) -> None:
+    class Misspelled(Callback):
+        def on_evaluate(self, event: Event) -> None:
+            raise AssertionError
+
+    with pytest.raises(UserError, match=r"Misspelled.on_evaluate is never called. Did you mean 'on_evaluation'"):
+        coterie.train(**small(tmp_path / "run"), callbacks=[Misspelled()])
+    assert not (tmp_path / "run").exists()

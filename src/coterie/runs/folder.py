@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class RunFolder:
         """Creates and locks a new folder.
 
         Args:
-            path: Folder, or None for `runs/<env>/<algo>/<date>-seed<k>`, with a suffix if that exists.
+            path: Folder, or None for `<date>-seed<k>` in `default_parent`, with a suffix if that exists.
             env: Name of the environment.
             algo: Name of the algorithm.
             seed: Seed of the run.
@@ -87,7 +88,7 @@ class RunFolder:
                 )
             run.make(exist_ok=True)
         else:
-            run = _first_free(cls, Path("runs") / env / algo / f"{now:%Y%m%d-%H%M%S}-seed{seed}")
+            run = _first_free(cls, default_parent(env, algo) / f"{now:%Y%m%d-%H%M%S}-seed{seed}")
         try:
             run.lock()
             for file in list(run.path.iterdir()):
@@ -256,6 +257,15 @@ def _holder(content: bytes) -> str:
         return "another process"
 
 
+def default_parent(env: str, algo: str) -> Path:
+    """Returns `runs/<env>/<algo>`, the parent of runs whose folder the user does not choose.
+
+    Characters that have a meaning in shells or for `scp`, such as the colon of `package.module:factory`, become `_`.
+    """
+    words = [re.sub(r"[^\w.+-]+", "_", word, flags=re.ASCII).lstrip(".-") or "_" for word in f"{env}/{algo}".split("/")]
+    return Path("runs", *words)
+
+
 def _first_free(cls: type[RunFolder], path: Path) -> RunFolder:
     """Creates the first free folder of `path`, `path-2`, `path-3`, ... Safe with several processes."""
     for count in range(1, 10_000):
@@ -313,17 +323,24 @@ def describe(seed: int, command: Sequence[str], threads: int | None, now: dateti
         now: Time of the start, with a time zone.
         **more: Further entries, such as `env`, `algo` and `levels` (returns that `coterie plot` draws as dashed lines).
     """
-    packages = ("coterie", "torch", "numpy", "gymnasium", "safetensors")
     return {
         "started": now.astimezone(timezone.utc).isoformat(timespec="seconds"),
         "command": list(command),
         "seed": seed,
         "threads": threads,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
-        "git": {"revision": _git("rev-parse", "HEAD"), "modified": bool(_git("status", "--porcelain", "-uno"))},
+        **code_versions(),
         "platform": platform.platform(),
         "hardware": {"cpu": _cpu(), "cores": _cores(), "memory_bytes": _memory(), "gpus": _gpus()},
         **more,
+    }
+
+
+def code_versions() -> dict[str, Any]:
+    """Returns the manifest's entries `versions`, of Python and packages, and `git`, of the current folder."""
+    packages = ("coterie", "torch", "numpy", "gymnasium", "safetensors")
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "git": {"revision": _git("rev-parse", "HEAD"), "modified": bool(_git("status", "--porcelain", "-uno"))},
     }
 
 

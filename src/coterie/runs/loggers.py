@@ -1,4 +1,4 @@
-"""Loggers of metrics: `metrics.jsonl`, the source of truth, TensorBoard, Weights & Biases and MLflow."""
+"""Loggers of metrics: `metrics.jsonl`, the source of truth, and TensorBoard. Others are in `trackers`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import importlib
 import json
 import math
 import os
-import time
-import uuid
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.core.files import disk_error, without_links, write_text
+from coterie.core.files import disk_error, without_links
 
 Row = Mapping[str, float | int]
 """Names and values of the metrics at one time of a run. Every row contains `steps`."""
@@ -205,7 +202,7 @@ class TensorBoardLogger(Logger):
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None):
-        writer = _library(
+        writer = library(
             "torch.utils.tensorboard", setting="log.tensorboard", name="TensorBoard", install="pip install tensorboard"
         ).SummaryWriter
         try:
@@ -227,130 +224,9 @@ class TensorBoardLogger(Logger):
         self._writer.close()
 
 
-class WandbLogger(Logger):
-    """Sends rows to Weights & Biases (`pip install 'coterie[wandb]'`).
-
-    Args:
-        folder: Folder of the run. The file `wandb-id` in it lets a resumed run continue the same W&B run.
-        project: W&B project.
-        name: Name of the run.
-        config: Configuration of the run.
-        mode: `online`, `offline` (stored locally until `wandb sync`, needs neither network nor account), `disabled`, or
-            None for the environment variable WANDB_MODE.
-    """
-
-    def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any], mode: str | None = None):
-        wandb = _library("wandb", setting="log.wandb", name="Weights & Biases", install="pip install 'coterie[wandb]'")
-        id_file = folder / "wandb-id"
-        if not id_file.exists():
-            write_text(id_file, uuid.uuid4().hex[:12] + "\n")
-        self._run = wandb.init(
-            project=project,
-            name=name,
-            config=dict(config),
-            dir=str(folder),
-            id=id_file.read_text().strip(),
-            resume="allow",
-            mode=mode,
-            settings=wandb.Settings(console="off"),  # the progress display uses the terminal
-        )
-        # Plotted against steps: the service's own counter cannot go back when a run resumes.
-        self._run.define_metric("*", step_metric="steps")
-        self._open = True
-
-    def write(self, row: Row) -> None:
-        self._run.log(dict(row))
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        if self._open:
-            self._run.finish()
-            self._open = False
-
-
-class MlflowLogger(Logger):
-    """Sends rows to MLflow (`pip install 'coterie[mlflow]'`).
-
-    Args:
-        folder: Folder of the run. The file `mlflow-id` in it lets a resumed run continue the same MLflow run.
-        experiment: MLflow experiment.
-        name: Name of the run.
-        config: Configuration of the run.
-        uri: Tracking server or store. None for the environment variable MLFLOW_TRACKING_URI if set, otherwise the
-            folder
-            `mlruns` of the run, which needs no network.
-    """
-
-    def __init__(self, folder: Path, *, experiment: str, name: str, config: Mapping[str, Any], uri: str | None = None):
-        mlflow = _library("mlflow", setting="log.mlflow", name="MLflow", install="pip install 'coterie[mlflow]'")
-        self._entities = _library(
-            "mlflow.entities", setting="log.mlflow", name="MLflow", install="pip install 'coterie[mlflow]'"
-        )
-        self._error = mlflow.exceptions.MlflowException
-        if not (uri or os.environ.get("MLFLOW_TRACKING_URI")):
-            uri = (folder / "mlruns").resolve().as_uri()
-            os.environ.setdefault(
-                "MLFLOW_ALLOW_FILE_STORE", "true"
-            )  # required since MLflow 3; a database needs more libraries
-        try:
-            self._client = mlflow.MlflowClient(tracking_uri=uri)
-            self._id = self._start(folder / "mlflow-id", experiment, name, config)
-        except self._error as error:
-            first = str(error).splitlines()[0]
-            raise UserError(
-                f"MLflow rejected the run: {first}. Check its tracking URI {uri or '(MLFLOW_TRACKING_URI)'}."
-            ) from error
-        self._open = True
-
-    def _start(self, id_file: Path, experiment: str, name: str, config: Mapping[str, Any]) -> str:
-        """Returns the ID of the run named in the file `id_file`, or of a new one with the run's configuration."""
-        if id_file.exists():
-            run_id = id_file.read_text().strip()
-            self._client.update_run(run_id, status="RUNNING")
-            return run_id
-        existing = self._client.get_experiment_by_name(experiment)
-        experiment_id = self._client.create_experiment(experiment) if existing is None else existing.experiment_id
-        run_id = self._client.create_run(experiment_id, run_name=name).info.run_id
-        for key, value in _flatten(config).items():
-            self._client.log_param(run_id, key, value)
-        write_text(id_file, run_id + "\n")
-        return run_id
-
-    def write(self, row: Row) -> None:
-        steps, now = int(row["steps"]), int(time.time() * 1000)
-        metrics = [self._entities.Metric(key, float(value), now, steps) for key, value in row.items() if key != "steps"]
-        if not self._open:
-            return
-        try:
-            for start in range(0, len(metrics), 1000):  # a server accepts at most 1,000 metrics per call
-                self._client.log_batch(self._id, metrics=metrics[start : start + 1000])
-        except self._error as error:
-            # Training continues without the server: metrics.jsonl contains every row.
-            self._open = False
-            warnings.warn(f"MLflow: logging stopped ({error}). metrics.jsonl contains all metrics.", stacklevel=2)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        if self._open:
-            self._client.set_terminated(self._id)
-            self._open = False
-
-
-def _library(module: str, *, setting: str, name: str, install: str) -> ModuleType:
+def library(module: str, *, setting: str, name: str, install: str) -> ModuleType:
     """Imports a library. Raises UserError with the install command if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(f"{setting}: {name} is not installed ({error}). Install it: {install}") from error
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested settings: {"algo": {"lr": 1}} becomes {"algo.lr": 1}."""
-    flattened: dict[str, Any] = {}
-    for key, value in config.items():
-        flattened |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flattened

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from coterie.config.messages import first_mistake
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 
@@ -26,6 +27,10 @@ class _Manifest(BaseModel):
     levels: dict[str, dict[str, float | None]] | None = None
     environment: dict[str, Any] | None = None
     init: dict[str, Any] | None = None
+    teams: dict[str, dict[str, Any]] | None = None
+    teams_because: str | None = None
+    project: dict[str, Any] | None = None
+    installed: dict[str, str] | None = None
     versions: dict[str, Any] = {}
 
 
@@ -39,7 +44,5 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: cannot be read ({place}: {first['msg']}). {_FIX}") from error
+        raise UserError(f"{path}: cannot be read ({first_mistake(error)}). {_FIX}") from error
     return manifest

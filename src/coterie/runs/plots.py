@@ -1,35 +1,31 @@
-"""Learning curves of one or several runs, against environment steps and wall time."""
+"""Plots of metrics of one or several runs, by default learning curves, against environment steps and wall time."""
 
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coterie.config.sources import from_file
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, write_bytes
-from coterie.core.metrics import by_team
 from coterie.core.text import printable
-from coterie.runs.folder import RunFolder, runs_below
-from coterie.runs.loggers import read
+from coterie.runs.curves import RETURNS, Curve, Levels, Run, group_by_setting, group_runs, table
+from coterie.runs.folder import runs_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Levels = Mapping[str, Mapping[str, float]]
-"""Returns for comparison by kind (`random`, `published`) and team."""
-
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's color-blind-safe palette without yellow, which is too pale on white."""
+
+_LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2, 1, 2, 1, 2)))
+"""Line styles of the groups of one algorithm."""
 
 _DASHES = {"random": (0, (1, 1.5)), "published": (0, (5, 2))}
 _LEVEL_NAMES = {"random": "random policy", "published": "published score"}
@@ -37,22 +33,6 @@ _AREAS = {"eval/return_mean": "evaluation return", "rollout/return_mean": "train
 
 _STEP_UNITS = ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps"))
 _TIME_UNITS = ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)"))
-
-_IGNORED_SETTINGS = (
-    "seed",
-    "out",
-    "progress",
-    "threads",
-    "log.",
-    "checkpoint.",
-    "eval.every",
-    "eval.episodes",
-    "eval.num_envs",
-)
-"""Settings, and sections of settings, that may differ between runs that are averaged."""
-
-_MAX_POINTS = 500
-"""Longer curves are averaged to this number of points, enough for the width of a panel."""
 
 _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 
@@ -71,111 +51,6 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     scale = (len(_BAR_CHARACTERS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BAR_CHARACTERS[round((mean - low) * scale)] if math.isfinite(mean) else " " for mean in means)
-
-
-# ------------------------------------------------------------------------------------------------------- runs
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Returns of one team in one run.
-
-    Shapes: `steps`, `wall_s` and `value` are [P], with ascending steps; `wall_s` is NaN where unknown.
-    """
-
-    steps: np.ndarray
-    wall_s: np.ndarray
-    value: np.ndarray
-
-
-@dataclass(frozen=True)
-class Run:
-    """Metrics and settings of a run to plot.
-
-    `settings` has dotted keys and excludes those that may differ between runs that are averaged.
-    """
-
-    path: Path
-    env: str
-    algo: str
-    seed: int | None
-    settings: dict[str, Any]
-    rows: list[dict[str, Any]]
-    levels: Levels
-
-    @classmethod
-    def load(cls, path: Path) -> Run:
-        """Loads the run in a folder. Raises UserError if there is none or its files cannot be read."""
-        run = RunFolder.open(path)
-        settings = {setting.key: setting.value for setting in from_file(run.config_path)}
-        manifest = run.read_manifest()
-        seed = settings.get("seed", manifest.get("seed"))
-        return cls(
-            path=run.path,
-            env=str(settings.get("env.name", manifest.get("env", ""))),
-            algo=str(settings.get("algo.name", manifest.get("algo", ""))),
-            seed=seed if isinstance(seed, int) else None,
-            settings={key: value for key, value in settings.items() if not key.startswith(_IGNORED_SETTINGS)},
-            rows=read(run.metrics_path),
-            levels=manifest.get("levels") or {},
-        )
-
-    @property
-    def group_key(self) -> str:
-        """Key that is equal for runs that are averaged."""
-        return json.dumps([self.env, self.algo, self.settings], sort_keys=True, default=str)
-
-    def teams(self) -> list[str]:
-        """Returns the teams that have returns, in the order of the metrics."""
-        return list(dict.fromkeys(team for row in self.rows for name in _AREAS for team in by_team(row, name)))
-
-    def curve(self, team: str, name: str) -> Curve | None:
-        """Returns the curve of the metric `name` of the team, or None if it has no values."""
-        points = {}
-        for row in self.rows:
-            value = by_team(row, name).get(team)
-            if value is not None and math.isfinite(value):
-                points[row["steps"]] = (row["steps"], row.get("time/wall_s", math.nan), value)
-        if not points:
-            return None
-        table = np.array([points[steps] for steps in sorted(points)], dtype=np.float64)
-        if len(table) > _MAX_POINTS:
-            table = np.stack([part.mean(axis=0) for part in np.array_split(table, _MAX_POINTS)])
-        return Curve(*table.T)
-
-    def level(self, kind: str, team: str) -> float | None:
-        """Returns the team's return for comparison, or None. A run with one team has metrics without a team name."""
-        levels = self.levels.get(kind) or {}
-        return next(iter(levels.values())) if team == "" and len(levels) == 1 else levels.get(team)
-
-
-def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups runs that differ only in the seed. Labels name the settings in which the groups differ."""
-    by_key: dict[str, list[Run]] = {}
-    for run in runs:
-        by_key.setdefault(run.group_key, []).append(run)
-    firsts = [members[0] for members in by_key.values()]
-    keys = dict.fromkeys(key for run in firsts for key in run.settings)
-    groups: dict[str, list[Run]] = {}
-    for first, members in zip(firsts, by_key.values(), strict=True):
-        # Groups with the same algorithm and environment are labeled by their settings.
-        similar = [run for run in firsts if (run.env, run.algo) == (first.env, first.algo)]
-        differing = [key for key in keys if len({str(run.settings.get(key)) for run in similar}) > 1]
-        present = [key for key in differing if first.settings.get(key) is not None]
-        words = dict.fromkeys(_setting_label(key, first, similar) for key in present)
-        label = " ".join([first.algo or "run", *list(words)[:3]])
-        while any(run.env == first.env for run in groups.get(label, ())):
-            label += "'"
-        groups.setdefault(label, []).extend(members)
-    return groups
-
-
-def _setting_label(key: str, run: Run, others: Sequence[Run]) -> str:
-    """Returns the label of a setting: its value, or the name of a section that is off (null) in another group."""
-    for at in (at for at, letter in enumerate(key) if letter == "."):
-        if any(other.settings.get(key[:at], "") is None for other in others):
-            return f"+{key[:at].rpartition('.')[2]}"
-    return f"{key.removeprefix('algo.')}={run.settings[key]}"
 
 
 # ------------------------------------------------------------------------------------------------------ drawing
@@ -208,10 +83,40 @@ def _band_label(count: int) -> str:
     return "min to max" if count <= 4 else "95% CI"
 
 
-def _with_labels(groups: Mapping[str, list[Run]], shown: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Returns the legend entry of every group and the runs of the group in one panel."""
-    present = [(name, [run for run in members if run in shown]) for name, members in groups.items()]
-    return [(_label(name, members), members) for name, members in present]
+@dataclass(frozen=True)
+class Style:
+    """Color and line style of a group."""
+
+    color: str
+    dashes: Any = "-"
+
+
+def line_styles(groups: Mapping[str, Sequence[Run]], *, by_algorithm: bool = True) -> dict[str, Style]:
+    """Returns the style of each group, the same in all panels.
+
+    With several algorithms, a color belongs to an algorithm, and the groups of an algorithm in one environment differ
+    in the line style. Otherwise, each group has a color. Colors repeat after seven, with other line styles.
+
+    Args:
+        groups: Runs by label.
+        by_algorithm: False to give each group a color.
+    """
+    algorithms = list(dict.fromkeys(run.algo for runs in groups.values() for run in runs))
+    if not by_algorithm or len(algorithms) < 2:
+        return {name: _style(i, 0) for i, name in enumerate(groups)}
+    taken: dict[tuple[str, str], set[int]] = {}
+    styles = {}
+    for name, runs in groups.items():
+        places = [taken.setdefault((run.algo, run.env), set()) for run in runs]
+        variant = next(i for i in range(len(groups)) if all(i not in place for place in places))
+        for place in places:
+            place.add(variant)
+        styles[name] = _style(algorithms.index(runs[0].algo), variant)
+    return styles
+
+
+def _style(color: int, variant: int) -> Style:
+    return Style(_COLORS[color % len(_COLORS)], _LINES[(variant + color // len(_COLORS)) % len(_LINES)])
 
 
 def _label(name: str, members: Sequence[Run]) -> str:
@@ -223,62 +128,133 @@ def _label(name: str, members: Sequence[Run]) -> str:
     return f"{name} ({count} {seeds}: mean, {_band_label(count)})"
 
 
-def draw(runs: Sequence[Run]) -> Figure:
-    """Draws the figure: one row per environment and team, against steps on the left and wall time on the right."""
+@dataclass(frozen=True)
+class PlotOptions:
+    """Options of a plot.
+
+    Attributes:
+        metrics: Metrics such as `loss/policy`, without team names; by default evaluation or training returns.
+        x: `steps` or `seconds` on the horizontal axis; by default one column of panels for each.
+        group_by: Setting whose values are the groups, such as `algo.lr`; by default runs that differ in the seed only
+            are one group.
+        smooth: Number of log entries of the trailing mean; 1 for none.
+        csv: Write the values next to the figure.
+        pdf: Write the figure as PDF, too.
+    """
+
+    metrics: tuple[str, ...] = ()
+    x: Literal["steps", "seconds"] | None = None
+    group_by: str | None = None
+    smooth: int = 1
+    csv: bool = False
+    pdf: bool = False
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Horizontal axes, from left to right."""
+        return ("steps", "seconds") if self.x is None else (self.x,)
+
+    def groups(self, runs: Sequence[Run]) -> dict[str, list[Run]]:
+        """Returns the groups of runs by label."""
+        return group_runs(runs) if self.group_by is None else group_by_setting(runs, self.group_by)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of panels: one metric of one team in one environment."""
+
+    env: str
+    team: str
+    metric: str
+    runs: tuple[Run, ...]
+
+
+def draw(runs: Sequence[Run], options: PlotOptions | None = None) -> Figure:
+    """Draws the figure: a row per environment, metric and team, by default against steps on the left and wall time on
+    the right.
+
+    If there are several algorithms, each has one color in all panels, and line styles tell its groups apart.
+    """
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # dollar signs in names are not formulas
-        return _draw(runs)
+        return _draw(runs, options or PlotOptions())
 
 
-def _draw(runs: Sequence[Run]) -> Figure:
+def _draw(runs: Sequence[Run], options: PlotOptions) -> Figure:
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
-    groups = group_runs(runs)
-    panels = list(dict.fromkeys((run.env, team) for run in runs for team in run.teams()))
-    figure = Figure(figsize=(9.2, 0.75 + 2.9 * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels), 2, squeeze=False, sharey="row")
-    colors = [color for _, color in zip(groups, cycle(_COLORS), strict=False)]
+    groups = options.groups(runs)
+    styles = line_styles(groups, by_algorithm=options.group_by is None)
+    rows, columns = _rows(runs, options.metrics), len(options.axes)
+    figure = Figure(figsize=(9.2 if columns == 2 else 6.4, 0.75 + 2.9 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False, sharey="row")
     handles: dict[str, Any] = {}
     levels: dict[str, Any] = {}
-    for (env, team), (by_steps, by_time) in zip(panels, axes, strict=True):
-        shown = [run for run in runs if run.env == env and team in run.teams()]
-        # Evaluation and training returns are not comparable, so a panel shows only one of them.
-        area = next((name for name in _AREAS if all(run.curve(team, name) for run in shown)), "rollout/return_mean")
-        drawn = {
-            label: (color, [curve for run in present if (curve := run.curve(team, area))])
-            for (label, present), color in zip(_with_labels(groups, shown), colors, strict=True)
-            if present
-        }
-        curves = [curve for _, members in drawn.values() for curve in members]
-        step_size, step_label = _unit(max(curve.steps[-1] for curve in curves), _STEP_UNITS)
-        time_size, time_label = _unit(max(np.nan_to_num(curve.wall_s).max() for curve in curves), _TIME_UNITS)
-        for label, (color, members) in drawn.items():
-            line = Line2D([], [], color=color, linewidth=1.8)
-            handles[label] = (Patch(color=color, alpha=0.18, linewidth=0), line) if len(members) > 1 else (line,)
-            _draw_group(by_steps, [(curve.steps / step_size, curve.value) for curve in members], color)
-            timed = [curve for curve in members if np.isfinite(curve.wall_s).all()]
-            _draw_group(by_time, [(curve.wall_s / time_size, curve.value) for curve in timed], color)
-        for kind in _draw_levels((by_steps, by_time), shown, team):
-            levels[_LEVEL_NAMES[kind]] = (Line2D([], [], color="0.35", linewidth=1.1, linestyle=_DASHES[kind]),)
-        by_steps.set_ylabel(_AREAS[area])
-        by_steps.set_title(" · ".join(printable(word) for word in (env, team) if word), loc="left", fontsize=10)
-        _style_axes(by_steps, step_label)
-        _style_axes(by_time, time_label)
+    for row, axes in zip(rows, grid, strict=True):
+        handles |= _draw_row(row, dict(zip(options.axes, axes, strict=True)), groups, styles, smooth=options.smooth)
+        levels |= _draw_levels(axes, row)
+        words = (row.env, row.team)
+        axes[0].set_title(" · ".join(printable(word) for word in words if word), loc="left", fontsize=10)
     handles |= levels
-    columns = 1 if max(map(len, handles)) > 60 else min(2, len(handles))
+    columns = 1 if max(map(len, handles)) > 30 * columns else min(2, len(handles))
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
     return figure
 
 
-def _draw_group(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], color: str) -> None:
+def _rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Row]:
+    rows = []
+    for metric in metrics or (None,):
+        names = RETURNS if metric is None else (metric,)
+        for env, team in dict.fromkeys((run.env, team) for run in runs for team in run.teams(names)):
+            shown = tuple(run for run in runs if run.env == env and team in run.teams(names))
+            # Evaluation and training returns are not comparable, so a panel shows only one of them.
+            name = next((name for name in names if all(run.curve(team, name) for run in shown)), names[-1])
+            rows.append(_Row(env, team, name, shown))
+    return rows
+
+
+def _draw_row(
+    row: _Row, axes: Mapping[str, Axes], groups: Mapping[str, list[Run]], styles: Mapping[str, Style], *, smooth: int
+) -> dict[str, Any]:
+    """Draws the groups of a row. Returns their legend entries."""
+    drawn: dict[str, tuple[Style, list[Curve]]] = {}
+    for name, members in groups.items():
+        present = [run for run in members if run in row.runs]
+        curves = [curve for run in present if (curve := run.curve(row.team, row.metric))]
+        if present:
+            drawn[_label(name, present)] = styles[name], [curve.smoothed(smooth).downsampled() for curve in curves]
+    curves = [curve for _, members in drawn.values() for curve in members]
+    for x, panel in axes.items():
+        if x == "steps":
+            size, label = _unit(max((curve.steps[-1] for curve in curves), default=0), _STEP_UNITS)
+        else:
+            size, label = _unit(max((np.nan_to_num(c.wall_s).max() for c in curves), default=0), _TIME_UNITS)
+        for style, members in drawn.values():
+            timed = members if x == "steps" else [curve for curve in members if np.isfinite(curve.wall_s).all()]
+            lines = [((curve.steps if x == "steps" else curve.wall_s) / size, curve.value) for curve in timed]
+            _draw_group(panel, lines, style)
+        _style_axes(panel, label)
+    words = f"\n(mean of {smooth} log entries)" if smooth > 1 else ""
+    next(iter(axes.values())).set_ylabel(f"{_AREAS.get(row.metric, printable(row.metric))}{words}")
+    return {label: _handle(style, len(members)) for label, (style, members) in drawn.items()}
+
+
+def _handle(style: Style, count: int) -> Any:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    line = Line2D([], [], color=style.color, linestyle=style.dashes, linewidth=1.8)
+    return (Patch(color=style.color, alpha=0.18, linewidth=0), line) if count > 1 else (line,)
+
+
+def _draw_group(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], style: Style) -> None:
     """Draws single seeds as thin lines, their mean as a thick line and the band around it."""
+    color, thick = style.color, {"color": style.color, "linestyle": style.dashes, "linewidth": 1.8}
     if len(curves) == 1:
-        axes.plot(*curves[0], color=color, linewidth=1.8, marker="o" if len(curves[0][0]) == 1 else None)
+        axes.plot(*curves[0], **thick, marker="o" if len(curves[0][0]) == 1 else None)
         return
     for x, y in curves:
         axes.plot(x, y, color=color, linewidth=0.6, alpha=0.45)
@@ -286,19 +262,28 @@ def _draw_group(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], col
     if common is not None:
         grid, mean, low, high = common
         axes.fill_between(grid, low, high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(grid, mean, color=color, linewidth=1.8)
+        axes.plot(grid, mean, **thick)
 
 
-def _draw_levels(axes: Sequence[Axes], runs: Sequence[Run], team: str) -> list[str]:
-    """Draws reference scores as dashed lines. Returns the kinds that were drawn."""
-    drawn = []
-    for kind, dashes in _DASHES.items():
-        levels = {level for run in runs if (level := run.level(kind, team)) is not None}
-        for level in levels:
+def _draw_levels(axes: Sequence[Axes], row: _Row) -> dict[str, Any]:
+    """Draws reference scores of returns as dashed lines. Returns their legend entries.
+
+    Random policies have one line, the mean over the runs, if the runs have the same environment settings.
+    """
+    from matplotlib.lines import Line2D
+
+    handles: dict[str, Any] = {}
+    for kind, dashes in _DASHES.items() if row.metric in _AREAS else ():
+        by_task: dict[str, list[float]] = {}
+        for run in row.runs:
+            level = run.level(kind, row.team)
+            if level is not None:
+                by_task.setdefault(run.task if kind == "random" else str(level), []).append(level)
+        for levels in by_task.values():
             for panel in axes:
-                panel.axhline(level, color="0.35", linewidth=1.1, linestyle=dashes, zorder=1)
-        drawn += [kind] * bool(levels)
-    return drawn
+                panel.axhline(float(np.mean(levels)), color="0.35", linewidth=1.1, linestyle=dashes, zorder=1)
+            handles[_LEVEL_NAMES[kind]] = (Line2D([], [], color="0.35", linewidth=1.1, linestyle=dashes),)
+    return handles
 
 
 def _unit(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
@@ -314,42 +299,65 @@ def _style_axes(axes: Axes, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def plot(runs: Sequence[Path], out: Path | None = None, levels: Levels | None = None) -> list[Path]:
-    """Draws learning curves of runs.
+def plot(
+    runs: Sequence[Path], out: Path | None = None, levels: Levels | None = None, options: PlotOptions | None = None
+) -> list[Path]:
+    """Draws metrics of runs, by default learning curves.
 
     Args:
         runs: Folders of runs, or folders that contain runs.
         out: File (.png, .svg or .pdf), or a folder for `curves.png` and `curves.svg`. Default: the folder of the run,
-            or
-            the current folder for several runs.
+            or the current folder for several runs.
         levels: Returns for comparison, instead of those in the runs' manifests.
+        options: Metrics, axes, groups and further files.
 
     Returns:
-        The files: PNG and SVG, or one PDF.
+        The files: PNG and SVG, or one PDF, and those of the options.
 
     Raises:
-        UserError: If there is no run, if there are no returns yet, or if the files cannot be written.
+        UserError: If there is no run, if a metric has no values, or if the files cannot be written.
     """
+    options = options or PlotOptions()
     paths = [path for folder in runs for path in (runs_below(Path(folder)) or [Path(folder)])]
     loaded = [Run.load(path) for path in dict.fromkeys(paths)]
     loaded = [run if levels is None else replace(run, levels=levels) for run in loaded]
-    drawable = [run for run in loaded if run.teams()]
+    _check_metrics(loaded, options.metrics)
+    drawable = [run for run in loaded if run.teams(options.metrics or RETURNS)]
     if not drawable:
         raise UserError(f"{', '.join(map(str, runs)) or 'plot'}: no returns to plot yet. Train longer.")
     targets = _targets(out, drawable)
-    figure = draw(drawable)
+    csv_file = targets[0].with_suffix(".csv")
+    if options.pdf and targets[0].suffix != ".pdf":
+        targets.append(targets[0].with_suffix(".pdf"))
+    figure = draw(drawable, options)
     for target in targets:
         content = io.BytesIO()
         # Without the date, so that equal plots are equal files.
-        metadata = {"Date": None} if target.suffix == ".svg" else None
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix)
         figure.savefig(content, format=target.suffix[1:], dpi=200, metadata=metadata)
         figure.set_layout_engine("none")  # other formats have the same layout, which takes a third of the time
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(target, content.getvalue())
-        except OSError as error:
-            raise disk_error("the figure", target, error) from error
+        _write(target, content.getvalue())
+    if options.csv:
+        names = options.metrics or tuple(dict.fromkeys(row.metric for row in _rows(drawable, ())))
+        _write(csv_file, table(options.groups(drawable), names, options.smooth).encode())
+        targets.append(csv_file)
     return targets
+
+
+def _check_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> None:
+    """Raises UserError for a metric that no run has logged, or that has no finite value."""
+    for name in metrics:
+        if not any(run.curve(team, name) for run in runs for team in run.teams([name])):
+            known = {metric for run in runs for metric in run.metrics()}
+            raise UserError(f"--metric {name}: not in the logs of these runs. {nearest(name, known)}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)
+    except OSError as error:
+        raise disk_error("the file" if path.suffix == ".csv" else "the figure", path, error) from error
 
 
 def _targets(out: Path | None, runs: Sequence[Run]) -> list[Path]:

@@ -82,7 +82,8 @@ class _ProgressState:
             self.losses[label] |= _finite(by_team(metrics, name))
         evaluated = _finite(by_team(metrics, "eval/return_mean"))
         for team, value in evaluated.items():
-            self.best[team] = max(value, self.best.get(team, value))
+            if steps > 0:  # the untrained policy is not the best
+                self.best[team] = max(value, self.best.get(team, value))
             self.history.setdefault(team, []).append(value)
         return bool(evaluated)
 

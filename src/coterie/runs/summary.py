@@ -33,9 +33,10 @@ _FILES = (
 class TeamSummary:
     """Mean returns of one team.
 
-    `team` is "" if there is only one. `area` is `evaluation`, or `training` without evaluations. `best_steps` is the
-    step of the best return. `random` is the return of the random policy and `published` the score in the literature,
-    None if unknown. `history` contains all returns, oldest first.
+    `team` is "" if there is only one. `area` is `evaluation`, or `training` without evaluations. `best` is the best
+    return after the start of training and `best_steps` its step. `now_error` and `best_error` are standard errors of
+    these means, NaN if unknown. `random` is the return of the random policy and `published` the score in the
+    literature, None if unknown. `history` contains all returns, oldest first.
     """
 
     team: str
@@ -47,6 +48,8 @@ class TeamSummary:
     random: float | None
     published: float | None
     history: tuple[float, ...]
+    now_error: float = math.nan
+    best_error: float = math.nan
 
     @property
     def comparison(self) -> str:
@@ -90,6 +93,8 @@ class Summary:
     """
     warnings: tuple[str, ...] = ()
     """Problems that did not stop the run, one line each."""
+    findings: tuple[str, ...] = ()
+    """Findings of high severity on the run, one line each, the worst first."""
 
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
@@ -101,9 +106,10 @@ class Summary:
             ("exploit", f"coterie exploit {run}"),
         )
         return (
-            ("watch", f"coterie play {run} --video out.mp4"),
+            ("video", f"coterie play {run} --video out.mp4"),
             ("evaluate", f"coterie evaluate {run}"),
             *(opponents if self.elo else ()),
+            *([("diagnose", f"coterie diagnose {run}")] if self.findings else ()),
             ("continue", f"coterie resume {run}{more}"),
             ("plot", f"coterie plot {run}"),
         )
@@ -120,7 +126,7 @@ class Summary:
             for rated in [f"Elo of the newest snapshot: {rating:.0f} ± {error:.0f} (untrained policy: 0)"]
         ]
         for block in (
-            [Text(printable(line), style="yellow") for line in self.warnings],
+            [Text(printable(line), style="yellow") for line in (*self.warnings, *self.findings)],
             [Text(printable(line)) for line in comparisons],
             _pairs([(name, str(path)) for name, path in self.files], "dim"),
             _pairs(self.next_commands, "cyan"),
@@ -160,10 +166,15 @@ class Summary:
             table.add_column(heading, justify="right", no_wrap=True, style="bold green" if heading == "best" else "")
         table.add_column("best at step", justify="right", no_wrap=True)
         for team in self.teams:
-            values = (number(getattr(team, heading)) for heading in columns)
+            errors = {"now": team.now_error, "best": team.best_error}
+            values = (_with_error(getattr(team, heading), errors.get(heading, math.nan)) for heading in columns)
             bars = [sparkline(team.history, 16)] if history else []
             table.add_row(Text(printable(team.team)), *values, f"{team.best_steps:,}", *bars)
         return table
+
+
+def _with_error(value: float | None, error: float) -> str:
+    return f"{number(value)} ± {number(error)}" if math.isfinite(error) else number(value)
 
 
 def summarize(
@@ -183,14 +194,16 @@ def summarize(
         published: Published scores by team.
     """
     area = "eval/return_mean" if any(by_team(row, "eval/return_mean") for row in rows) else "rollout/return_mean"
-    history: dict[str, list[tuple[int, float]]] = {}
+    history: dict[str, list[tuple[int, float, float]]] = {}
     for row in rows:
+        errors = by_team(row, "eval/return_error")
         for team, value in by_team(row, area).items():
             if math.isfinite(value):
-                history.setdefault(team, []).append((int(row["steps"]), float(value)))
+                history.setdefault(team, []).append((int(row["steps"]), float(value), errors.get(team, math.nan)))
     teams = []
     for team, points in history.items():
-        best_steps, best = max(points, key=lambda point: point[1])
+        trained = [point for point in points if point[0] > 0] or points  # the untrained policy is not the best
+        best_steps, best, best_error = max(trained, key=lambda point: point[1])
         teams.append(
             TeamSummary(
                 team=team,
@@ -201,7 +214,9 @@ def summarize(
                 best_steps=best_steps,
                 random=_level(random, team),
                 published=_level(published, team),
-                history=tuple(value for _, value in points),
+                history=tuple(value for _, value, _ in points),
+                now_error=points[-1][2],
+                best_error=best_error,
             )
         )
     return Summary(

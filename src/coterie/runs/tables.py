@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +13,17 @@ from coterie.core.terminal import print_line
 from coterie.core.text import printable
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
-    """Prints a table. Cells may be text, numbers, booleans, None, lists or mappings."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, width: int | None = None
+) -> None:
+    """Prints a table whose first column is never folded.
+
+    Args:
+        columns: Headings.
+        rows: Cells: text, numbers, booleans, None, lists or mappings.
+        title: Line above the table.
+        width: Columns of the table. Default: those of the terminal, 200 without one.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -24,13 +35,34 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         title_justify="left",
         pad_edge=False,
     )
-    for column in columns:
-        table.add_column(Text(printable(column)), overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(Text(printable(column)), overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(Text(printable(cell(value))) for value in row))
     # Files and pipes may have long lines. A terminal folds cells to its width.
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    Console(width=200 if wide else None).print(table)
+    Console(width=width or (200 if wide else None)).print(table)
+
+
+def print_definition(term: str, value: Any, indent: int) -> None:
+    """Prints a term and its value on lines that fit the terminal. Names are never broken.
+
+    Args:
+        term: Text at the start of the first line.
+        value: Value as in a table.
+        indent: Columns before the following lines, also of the value if the term is shorter.
+    """
+    width = max(40, shutil.get_terminal_size((80, 24)).columns)
+    words = textwrap.wrap(
+        f"{term:<{indent}}{cell(value)}",
+        width=width,
+        subsequent_indent=" " * min(indent, width // 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+    for line in words:
+        print_line(line)
 
 
 def cell(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.config.curriculum import AdvanceConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.metrics import Metric, declare
-from coterie.training.callback import ActiveTeams, Callback
+from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.curriculum.criterion import Criterion
 from coterie.training.episodes import FinishedEpisodes
 
@@ -43,7 +43,7 @@ class AlternationSchedule:
     total_steps: int
 
 
-class AlternatingTraining(Callback):
+class AlternatingTraining(TrainerCallback):
     """Lets the teams of one phase learn at a time."""
 
     name = "alternate"

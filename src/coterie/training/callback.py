@@ -32,7 +32,7 @@ class ActiveTeams:
         self._learning = set(teams)
 
 
-class Callback(ABC):
+class TrainerCallback(ABC):
     """Called by the trainer between rollouts. Its state is part of every checkpoint.
 
     Lines that a method returns are shown to the user.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import NonFiniteError
+from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator, seed_of
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Rollout, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, reset_env
 from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 from coterie.training.inference import inference_context
+from coterie.training.other_teams import OtherTeamsRecorder
 from coterie.training.rollout_builder import (
     contiguous,
     lost_steps,
@@ -29,6 +33,16 @@ from coterie.training.rollout_builder import (
 )
 from coterie.training.trajectory import collect
 
+declare(
+    Metric(
+        "rollout/reward_abs_max",
+        "reward",
+        "largest absolute reward of a team in a step, summed over its agents; mean over rollouts",
+        better=None,
+        combine="max",
+    )
+)
+
 
 class Collector:
     """Steps an environment with one policy per team and returns each team's rollout.
@@ -39,13 +53,15 @@ class Collector:
         env: Environments to collect from.
         policies: Policies by team.
         seed: Seed of the policies' noise.
+        readers: Teams whose rollouts include the other teams, for global critics.
     """
 
-    def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int):
+    def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int, readers: Collection[str] = ()):
         self.env, self.policies = env, dict(policies)
         self._seed = seed
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
+        self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device)
         self._timestep: Timestep | None = None
         self._hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
         self.episodes = EpisodeTracker(env.spec, env.num_envs, env.device)
@@ -55,6 +71,8 @@ class Collector:
         """Episodes that ended within the last rollout; None before the first."""
         self.dropped = 0
         """Episodes dropped because a worker failed."""
+        self.reward_abs_max: dict[str, float] = {}
+        """Largest absolute reward of each team in one step of the last rollout, summed over its agents and groups."""
         self._truncated_agents: Tensor | None = None  # [B, N]: truncated alone by the last step; None before it
 
     def advance(self, steps: int) -> tuple[dict[str, Rollout], int]:
@@ -71,7 +89,7 @@ class Collector:
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
             trajectory = collect(self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes)
-        self._timestep = tree_map(contiguous, trajectory.timesteps[-1])
+        self._timestep = now = tree_map(contiguous, trajectory.timesteps[-1])
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
         self._collected += steps
         observed: Timestep = stack_time(trajectory.timesteps)
@@ -112,7 +130,8 @@ class Collector:
             )
             for name, policy in self.policies.items()
         }
-        return rollouts, num_acted
+        last = self._others.last_actions(self.env, self.policies, now, self._hidden_state)
+        return self._others.add(rollouts, self.policies, observed, visible, actions, last), num_acted
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
@@ -191,10 +210,14 @@ class Collector:
         checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
         sums = [x.sum() for x in tree_leaves(checked)]
         finite = torch.stack([s.float() for s in sums]).isfinite().all()
-        is_finite, num_acted, num_ended = torch.stack([finite, observed.acted[:-1].sum(), episode_end.sum()]).tolist()
+        counts = [finite, observed.acted[:-1].sum(), episode_end.sum()]
+        rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
+        read = torch.stack([x.double() for x in (*counts, *rewards)]).tolist()
+        is_finite, num_acted, num_ended = read[:3]
         if not is_finite:
             self._report_non_finite(observed, outcome, visible)
-        return num_acted, num_ended
+        self.reward_abs_max = dict(zip(self.policies, read[3:], strict=True))
+        return int(num_acted), int(num_ended)
 
     def _report_non_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
         """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
@@ -227,20 +250,21 @@ class Collector:
         timestep = self._timestep
         return {
             "env": self.env.state_dict() if self.env.spec.exact_resume else {},
-            "timestep": None if timestep is None else {f.name: getattr(timestep, f.name) for f in fields(timestep)},
+            "timestep": None if timestep is None else {k: x for k, x in vars(timestep).items() if k != "others"},
             "truncated_agents": self._truncated_agents,
             "hidden_state": self._hidden_state,
             "noise": {name: g.get_state() for name, g in self._noise.items()},
             "collected": self._collected,
             "episodes": self.episodes.state_dict(),
             "finished": [f.state_dict() for f in self.finished],
-        }
+        } | self._others.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`. An environment that cannot be restored starts new episodes."""
         device = self.env.device
         for name, noise_state in state["noise"].items():
             self._noise[name].set_state(noise_state.cpu())
+        self._others.load_state_dict(state)
         self._collected = state["collected"]
         self.finished = [FinishedEpisodes(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
         if state["timestep"] is None:
@@ -254,3 +278,12 @@ class Collector:
         self._truncated_agents = None if truncated is None else truncated.to(device)
         self._hidden_state = tree_map(lambda x: x.to(device), state["hidden_state"])
         self.episodes.load_state_dict(state["episodes"])
+
+
+def _largest_reward(team: TeamSpec, outcome: Step) -> Tensor:
+    """Returns the largest sum of a team's absolute rewards in a step []."""
+    reward = outcome.reward[..., team.start : team.stop].abs().sum(-1)
+    if team.has_group_reward:
+        groups = slice(team.groups[0], team.groups[-1] + 1)  # consecutive, as roles are ordered by group
+        reward = reward + outcome.group_reward[..., groups].abs().sum(-1)
+    return reward.amax()

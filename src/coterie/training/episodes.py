@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.math.indices import true_indices
+from coterie.math.intervals import standard_error
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -37,6 +38,11 @@ for _area, _when in (("rollout", "during training"), ("eval", "during evaluation
             combine="mean",
         ),
     )
+
+declare(
+    Metric("eval/return_error", "reward", "standard error of a team's mean return in an evaluation", better=None),
+    Metric("eval/metric_error", "", "standard error of an environment metric in an evaluation", better=None),
+)
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,15 @@ class FinishedEpisodes:
             total = self.team_return(team)
             out[f"{prefix}/return_mean"] = float(total.mean())
             out[f"{prefix}/return_std"] = float(total.std(correction=0))
+            if area == "eval":
+                out[f"{prefix}/return_error"] = standard_error(total)
             if len(team.roles) > 1 or team.n <= _MAX_LISTED_AGENTS:
                 out |= {f"{prefix}/return_mean/{key}": value for key, value in self._mean_by_member(team).items()}
         out[f"{area}/length_mean"] = float(self.length.double().mean())
         out[f"{area}/episodes"] = len(self)
         out |= {f"{area}/metric/{name}": float(x.double().mean()) for name, x in self.metrics.items()}
+        if area == "eval":
+            out |= {f"eval/metric_error/{name}": standard_error(x) for name, x in self.metrics.items()}
         return out
 
     def _mean_by_member(self, team: TeamSpec) -> dict[str, float]:

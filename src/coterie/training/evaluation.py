@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.config import user_code
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator, seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv, reset_env
+from coterie.math.intervals import interval_95, standard_error
 from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 from coterie.training.inference import inference_context
@@ -45,27 +48,51 @@ class Evaluation:
         """Returns metrics for the log: `eval/return_mean` and others, with the team's name if there are several."""
         return self.episodes.summary("eval", self.teams)
 
-    def env_metrics(self) -> dict[str, float]:
-        """Returns the environment's own metrics, such as the share of battles won, averaged over episodes."""
-        return {name: float(value.double().mean()) for name, value in self.episodes.metrics.items()}
+    def env_metrics(self) -> dict[str, dict[str, Any]]:
+        """Returns the environment's own metrics, such as the share of battles won, as `metrics` by name.
+
+        `metrics_error` and `metrics_interval` are their standard errors and 95% intervals.
+        """
+        means = {name: float(value.double().mean()) for name, value in self.episodes.metrics.items()}
+        errors = {name: standard_error(value) for name, value in self.episodes.metrics.items()}
+        return {
+            "metrics": means,
+            "metrics_error": {name: _finite(error) for name, error in errors.items()},
+            "metrics_interval": {name: _interval(mean, errors[name]) for name, mean in means.items()},
+        }
 
     def return_mean(self, team: str) -> float:
         """Returns the team's mean return: its agents' own rewards plus its groups' rewards, counted once."""
         return float(self.episodes.team_return(self.teams[team]).mean())
 
     def report(self) -> dict[str, Any]:
-        """Returns results by team as plain numbers: return_mean, return_std, return_by_agent, length_mean."""
+        """Returns results by team as plain numbers.
+
+        return_mean, return_error (its standard error), return_interval (its 95% interval), return_std,
+        return_by_agent, and length_mean. Error and interval are None after a single episode.
+        """
         out = {}
         for name, team in self.teams.items():
             total = self.episodes.team_return(team)
+            mean, error = float(total.mean()), standard_error(total)
             by_agent = self.episodes.returns[:, team.start : team.stop].mean(0).tolist()
             out[name] = {
-                "return_mean": float(total.mean()),
+                "return_mean": mean,
+                "return_error": _finite(error),
+                "return_interval": _interval(mean, error),
                 "return_std": float(total.std(correction=0)),
                 "return_by_agent": dict(zip(team.agents, by_agent, strict=True)),
                 "length_mean": float(self.episodes.length.double().mean()),
             }
         return out
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _interval(mean: float, error: float) -> list[float] | None:
+    return list(interval_95(mean, error)) if math.isfinite(error) else None
 
 
 class Evaluator:
@@ -103,6 +130,7 @@ class Evaluator:
         )
 
 
+@user_code.reported()
 def evaluate(
     env: VectorEnv,
     policies: dict[str, Policy],

@@ -1,4 +1,4 @@
-"""Hooks: a user's functions that a run calls at fixed points, to observe it or to stop it."""
+"""Callbacks of users: functions that a run calls at fixed points, to observe it or to stop it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, nearest
 from coterie.policies.base import Policy
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """State of a run when it calls a hook.
+    """State of a run when it calls a callback.
 
     Attributes:
         steps: Environment steps so far.
@@ -38,13 +38,11 @@ Hook = Callable[[Event], object]
 """A function that is called with the state of the run. Its result is ignored."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Hooks:
-    """Functions to call during a run, each with an `Event`. Those that are None are skipped.
+class Callback:
+    """Functions to call during a run, each with an `Event`: arguments, or methods of a subclass. Others are skipped.
 
-    An exception in a hook ends the run. Hooks are not part of checkpoints: pass them again when a run is resumed. A
-    hook that only reads does not change results.
+    An exception in a callback ends the run. Callbacks are not part of checkpoints: pass them again when a run is
+    resumed. A callback that only reads does not change results.
 
     Attributes:
         on_rollout: Called after each rollout and its updates.
@@ -60,31 +58,49 @@ class Hooks:
     on_checkpoint: Hook | None = None
     on_end: Hook | None = None
 
+    def __init__(
+        self,
+        *,
+        on_rollout: Hook | None = None,
+        on_update: Hook | None = None,
+        on_evaluation: Hook | None = None,
+        on_checkpoint: Hook | None = None,
+        on_end: Hook | None = None,
+    ) -> None:
+        given = (on_rollout, on_update, on_evaluation, on_checkpoint, on_end)
+        for name, hook in zip(_HOOKS, given, strict=True):
+            if hook is not None:
+                setattr(self, name, hook)
+
+
+_HOOKS = ("on_rollout", "on_update", "on_evaluation", "on_checkpoint", "on_end")
+"""Functions of a callback."""
+
 
 @final
 @dataclass
 class HookCaller:
-    """Calls the hooks of a run, in the order in which they were given.
+    """Calls the callbacks of a run, in the order in which they were given.
 
     Attributes:
-        hooks: The hooks.
-        was_stopped: True if a hook has stopped the run.
+        callbacks: The callbacks.
+        was_stopped: True if a callback has stopped the run.
     """
 
-    hooks: Sequence[Hooks] = ()
+    callbacks: Sequence[Callback] = ()
     was_stopped: bool = field(default=False, init=False)
 
     def __call__(self, name: str, **state: Any) -> bool:
-        """Calls the hooks named `name`.
+        """Calls the function `name` of each callback that has one.
 
         Args:
-            name: Attribute of `Hooks`, such as `on_update`.
+            name: Attribute of `Callback`, such as `on_update`.
             **state: Attributes of the event; `metrics` and `checkpoint` may be omitted.
 
         Returns:
-            True if a hook has stopped the run.
+            True if a callback has stopped the run.
         """
-        wanted = [hook for hook in (vars(hooks)[name] for hooks in self.hooks) if hook is not None]
+        wanted = [hook for hook in (getattr(callback, name) for callback in self.callbacks) if hook is not None]
         if wanted:
             event = Event(**{"metrics": {}, "checkpoint": None, "stop": self._stop} | state)
             for hook in wanted:
@@ -95,21 +111,26 @@ class HookCaller:
         self.was_stopped = True
 
 
-def require_hooks(callbacks: Any) -> tuple[Hooks, ...]:
+def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Returns the callbacks of a run.
 
     Raises:
-        UserError: If they are not a list of `Hooks` whose entries are functions.
+        UserError: If they are not a list of `Callback` objects with functions of the names that are called.
     """
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
-        raise UserError(f"callbacks: a {type(callbacks).__name__}. Pass a list, [coterie.Hooks(on_update=function)].")
-    for hooks in callbacks:
-        if not isinstance(hooks, Hooks):
+        raise UserError(
+            f"callbacks: a {type(callbacks).__name__}. Pass a list, [coterie.Callback(on_update=function)]."
+        )
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
             raise UserError(
-                f"callbacks: {getattr(hooks, '__name__', hooks)!s} is a {type(hooks).__name__}. Wrap its functions in "
-                "coterie.Hooks, e.g. coterie.Hooks(on_update=function)."
+                f"callbacks: {getattr(callback, '__name__', callback)!s} is a {type(callback).__name__}. Wrap its "
+                "functions in coterie.Callback, e.g. coterie.Callback(on_update=function)."
             )
-        for name, hook in vars(hooks).items():
+        for name in (name for name in dir(callback) if name.startswith("on_") and name not in _HOOKS):
+            raise UserError(f"callbacks: {type(callback).__name__}.{name} is never called. {nearest(name, _HOOKS)}")
+        for name in _HOOKS:
+            hook = getattr(callback, name)
             if hook is not None and not callable(hook):
                 raise UserError(f"callbacks: {name}={hook!r} cannot be called. Pass a function of one coterie.Event.")
     return tuple(callbacks)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import Action, Rollout, Step, Timestep
+from coterie.core.types import Action, OtherTeams, Rollout, Step, Timestep
 
 
 def lost_steps(steps: list[Step]) -> Tensor | None:
@@ -107,7 +107,12 @@ def zero_invisible_obs(obs: dict[str, Tree], visible: Tensor, team: TeamSpec) ->
     return zero_obs(obs, visible[..., team.start : team.stop], team)
 
 
-def zero_obs(obs: dict[str, Tree], visible: Tensor, team: TeamSpec) -> dict[str, Tree]:
+def zero_roles_obs(obs: dict[str, Tree], visible: Tensor, spec: EnvSpec) -> dict[str, Tree]:
+    """Returns the observations of all roles, zeroed where `visible` [.., agents] is False."""
+    return zero_obs(obs, visible, spec) if spec.agents_can_die else obs
+
+
+def zero_obs(obs: dict[str, Tree], visible: Tensor, team: TeamSpec | EnvSpec) -> dict[str, Tree]:
     """Zeroes observations by role [.., n, D] where `visible` [.., N] is False."""
     zeroed, at = {}, 0
     for role in team.roles:
@@ -143,10 +148,14 @@ def concatenate_rollouts(rollouts: list[Rollout]) -> Rollout:
 
 def rollout_to_dict(rollout: Rollout) -> dict[str, Any]:
     """Returns a rollout as nested dicts of tensors, which checkpoints can store."""
-    return vars(rollout) | {"action": {role: vars(action) for role, action in rollout.action.items()}}
+    state = {name: value for name, value in vars(rollout).items() if name != "others"}
+    state["action"] = {role: vars(action) for role, action in rollout.action.items()}
+    return state if rollout.others is None else state | {"others": rollout.others.to_dict()}
 
 
 def rollout_from_dict(state: dict[str, Any], device: torch.device) -> Rollout:
     """Returns the rollout that `rollout_to_dict` was given."""
     values = tree_map(lambda x: x.to(device), state)
+    if "others" in values:
+        values["others"] = OtherTeams.from_dict(values["others"])
     return Rollout(**values | {"action": {role: Action(**action) for role, action in values["action"].items()}})

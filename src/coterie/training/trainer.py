@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from coterie.algos.algorithm import Algorithm
 from coterie.core.errors import NonFiniteError, UserError, one_line
 from coterie.core.metrics import Metric, declare
-from coterie.core.specs import TeamSpec
+from coterie.core.serialize import compare
 from coterie.core.types import Rollout
-from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, compare
-from coterie.runs.loggers import JsonlLogger, Logger
-from coterie.runs.progress import PeriodicProgress, Progress
-from coterie.training.callback import ActiveTeams, Callback
-from coterie.training.collector import Collector
-from coterie.training.evaluation import Evaluator
+from coterie.runs.checkpoints import LoadedCheckpoint
+from coterie.runs.loggers import Logger
+from coterie.runs.progress import PeriodicProgress
+from coterie.training.best import Best, BestChoice
 from coterie.training.hooks import HookCaller
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
+from coterie.training.run_parts import Outputs, RunComponents, Schedule
+from coterie.training.update_metrics import require_metrics
 
 declare(
     Metric("time/wall_s", "s", "wall time of the run so far, over all sessions", better=None, combine="max"),
@@ -40,73 +38,6 @@ declare(
 )
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Lengths and intervals of a run.
-
-    Attributes:
-        steps: Environment steps of the run.
-        eval_every: Environment steps between evaluations; 0 for none.
-        checkpoint_every: Environment steps between checkpoints; 0 for one at the start and one at the end.
-        log_every: Updates per log entry.
-        keep_all: True to keep every checkpoint.
-    """
-
-    steps: int
-    eval_every: int
-    checkpoint_every: int
-    log_every: int
-    keep_all: bool = False
-
-
-@dataclass(frozen=True)
-class RunComponents:
-    """The parts of a run that the training loop connects.
-
-    Attributes:
-        teams: Teams by name.
-        algorithms: Algorithms by team.
-        collector: Collects rollouts of all teams.
-        evaluator: Evaluates the current policies.
-        active_teams: The teams that learn.
-        callbacks: Called between rollouts, in this order.
-        best_metric: Value by which the best checkpoint is chosen, read after each evaluation. None for the mean return
-            of the first learning team.
-    """
-
-    teams: dict[str, TeamSpec]
-    algorithms: dict[str, Algorithm]
-    collector: Collector
-    evaluator: Evaluator
-    active_teams: ActiveTeams
-    callbacks: tuple[Callback, ...] = ()
-    best_metric: Callable[[], float] | None = None
-
-    def close(self) -> None:
-        """Closes the environments."""
-        self.collector.env.close()
-        self.evaluator.env.close()
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Destinations of the output of a run.
-
-    Attributes:
-        metrics_file: The log file, truncated to the checkpoint when a run is resumed.
-        logger: Receives all metrics.
-        checkpoints: Stores checkpoints.
-        progress: Shows progress to the user.
-        metadata: Added to the metadata of every checkpoint.
-    """
-
-    metrics_file: JsonlLogger
-    logger: Logger
-    checkpoints: Checkpoints
-    progress: Progress
-    metadata: dict[str, Any]
-
-
 class Trainer:
     """Trains the teams of one environment until `schedule.steps`, or until a stop is requested."""
 
@@ -120,18 +51,19 @@ class Trainer:
         for callback in self._callbacks:
             callback.notify = outputs.progress.print_line
         self._learners = {name: self.algorithms[name] for name in self._active_teams.learners}
-        self._best_metric, self._first_learner = components.best_metric, next(iter(self._learners))
+        rules = components.best_rules
+        self._best = None if rules is None else BestChoice(rules, self.evaluator.task)
+        self._trained: set[str] = set()
         # Steps per environment between updates; the rollout lengths of all teams are multiples of it.
         self._chunk_length = min(a.rollout_length for a in self._learners.values())
         self._pending: dict[str, list[Rollout]] = {name: [] for name in self._learners}
         self._unlogged: dict[str, list[float]] = {}
-        self.steps, self.updates, self.best = 0, 0, -float("inf")
+        self.steps, self.updates = 0, 0
         self.wall_s = 0.0
         self.stop_requested = False
         self.hooks = hooks or HookCaller()
         self._saved_at = -1
         self._evaluated_at = -1
-        self._task = self.evaluator.task
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -153,13 +85,14 @@ class Trainer:
         schedule = self.schedule
         self._clock, self._last_logged = time.perf_counter(), (self.steps, time.perf_counter())
         self._time_spent = {"collect": 0.0, "update": 0.0}
+        self._outputs.snapshots.remove()  # of an interrupted session, which may have been ahead of its checkpoint
         if self._saved_at < 0:
             for callback in self._callbacks:
                 self._show(callback.on_training_start())
         if self._evaluated_at < 0 and schedule.eval_every:
             self._evaluate()
         if self._saved_at < 0:
-            self._save(best=schedule.eval_every > 0)
+            self._save()
         while self.steps < schedule.steps and not self.stop_requested:
             steps_before = self.steps
             self.train_once()
@@ -167,17 +100,21 @@ class Trainer:
             evaluates = schedule.eval_every > 0 and (
                 is_last or _passes_multiple(schedule.eval_every, steps_before, self.steps)
             )
-            is_best = evaluates and self._evaluate()
-            saves = is_best or _passes_multiple(schedule.checkpoint_every, steps_before, self.steps)
+            best = self._evaluate() if evaluates else Best()
+            saves = bool(best) or _passes_multiple(schedule.checkpoint_every, steps_before, self.steps)
             if is_last or self.stop_requested or (schedule.checkpoint_every and saves):
-                # Without checkpoints in between, the one at the end is the best that is kept.
-                self._save(is_best or (schedule.eval_every > 0 and not schedule.checkpoint_every))
+                if self._best is not None and not schedule.checkpoint_every:
+                    best = self._best.only()  # without checkpoints in between, it is the best that is kept
+                self._save(best)
+            else:
+                self._outputs.snapshots.write_if_due(self.steps, self._policy_states)
+        self._outputs.snapshots.remove()
         self._logger.flush()
         self._call("on_end")
 
     def _call(self, hook: str, **state: Any) -> None:
         """Calls the user's hooks of this name."""
-        if self.hooks.hooks:
+        if self.hooks.callbacks:
             policies = {name: algorithm.policy for name, algorithm in self.algorithms.items()}
             if self.hooks(hook, steps=self.steps, updates=self.updates, policies=policies, **state):
                 self.stop_requested = True
@@ -197,7 +134,7 @@ class Trainer:
             self._show(callback.on_rollout_end(self.steps, self.collector.last_finished))
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
-        if self.hooks.hooks:
+        if self.hooks.callbacks:
             finished = self.collector.last_finished
             self._call("on_rollout", metrics=finished.summary("rollout", self.teams) if len(finished) else {})
 
@@ -219,8 +156,13 @@ class Trainer:
             rollout = concatenate_rollouts(pending)
             self._pending[name] = []
             progress = min(1.0, self.steps / self.schedule.steps)
-            for key, value in algorithm.update(rollout, progress).items():
+            metrics = require_metrics(algorithm, algorithm.update(rollout, progress))
+            for key, value in metrics.items():
                 self._unlogged.setdefault(self._metric_name(key, name), []).append(value)
+            if metrics.get("replay/updates", 1.0) > 0:  # off-policy learners wait for `learning_starts`
+                self._trained.add(name)
+            largest = self._metric_name("rollout/reward_abs_max", name)
+            self._unlogged.setdefault(largest, []).append(self.collector.reward_abs_max[name])
             updated = True
         self.steps += env_steps
         self._time_spent["collect"] += collected - started
@@ -255,19 +197,16 @@ class Trainer:
         self._time_spent = dict.fromkeys(self._time_spent, 0.0)
         return metrics
 
-    def _evaluate(self) -> bool:
-        """Evaluates and logs. Returns True if the metric for the best checkpoint improved."""
+    def _evaluate(self) -> Best:
+        """Evaluates and logs. Returns the roles of the checkpoint of this step."""
         evaluation = self.evaluator(self.steps, PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0))
         self._evaluated_at = self.steps
         metrics = evaluation.metrics()
         self._log(metrics)
-        value = evaluation.return_mean(self._first_learner) if self._best_metric is None else self._best_metric()
-        if self._task != self.evaluator.task:  # results on another task are not comparable
-            self._task, self.best = self.evaluator.task, -float("inf")
         self._call("on_evaluation", metrics=metrics)
-        is_best = value > self.best
-        self.best = max(self.best, value)
-        return is_best
+        if self._best is None:
+            return Best()
+        return self._best.add(metrics, task=self.evaluator.task, trained=self._trained)
 
     def _log(self, metrics: dict[str, float]) -> None:
         now = time.perf_counter()
@@ -292,15 +231,24 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------------- checkpoints
 
-    def _save(self, best: bool = False) -> None:
+    def _save(self, best: Best | None = None) -> None:
         self._logger.flush()
         position = self._outputs.metrics_file.position()
         metadata = self._outputs.metadata | {"steps": self.steps, "metrics_bytes": position}
-        self._saved_at = self.steps
+        metadata["best_by"] = {} if self._best is None else self._best.rules.describe()
+        self._saved_at, best = self.steps, best or Best()
         path = self._outputs.checkpoints.save(
-            self.steps, self.state_dict(), metadata, best=best, numbered=self.schedule.keep_all
+            self.steps,
+            self.state_dict(),
+            metadata,
+            best=best.of_run,
+            best_of=best.of_teams,
+            numbered=self.schedule.keep_all,
         )
         self._call("on_checkpoint", checkpoint=path)
+
+    def _policy_states(self) -> dict[str, dict[str, Any]]:
+        return {name: algorithm.policy.state_dict() for name, algorithm in self.algorithms.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything needed to resume."""
@@ -313,8 +261,8 @@ class Trainer:
             "callbacks": {callback.name: callback.state_dict() for callback in self._callbacks},
             "steps": self.steps,
             "updates": self.updates,
-            "best": self.best,
-            "task": self._task,
+            "best": None if self._best is None else self._best.state_dict(),
+            "trained": sorted(self._trained),
             "wall_s": self.wall_s,
             "saved_at": self._saved_at,
             "evaluated_at": self._evaluated_at,
@@ -352,8 +300,10 @@ class Trainer:
             }
         self._unlogged = state["unlogged"]
         self.steps, self.updates = state["steps"], state["updates"]
-        self.best, self.wall_s, self._task = state["best"], state["wall_s"], state["task"]
-        self._saved_at, self._evaluated_at = state["saved_at"], state["evaluated_at"]
+        self._trained = set(state.get("trained", self._learners if self.updates else ()))
+        if self._best is not None:
+            self._best.restore(state, self._outputs.checkpoints.best_steps())
+        self.wall_s, self._saved_at, self._evaluated_at = state["wall_s"], state["saved_at"], state["evaluated_at"]
         self._outputs.metrics_file.truncate(found.metadata["metrics_bytes"])
 
     def _load_callbacks(self, found: LoadedCheckpoint) -> None:

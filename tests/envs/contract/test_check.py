@@ -82,7 +82,7 @@ def test_every_particle_scenario_passes(name: str, actions: str):
 def test_the_report_summarizes_the_environment():
     report = found(Wrapped)
     summary = report.summary
-    assert "2 agents of group frogs" in summary["role frog"]
+    assert ", of team frogs; observes" in summary["role frog"]
     assert "frogs [2]" in summary["states"]
     assert f"limit {LIMIT}" in summary["episodes"]
     assert "15 steps of 8 environments" in summary["tested"]

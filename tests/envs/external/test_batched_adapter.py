@@ -8,6 +8,7 @@ import pytest
 
 from coterie.config import registry
 from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
 from coterie.envs.make import make
 
 
@@ -23,7 +24,7 @@ def test_missing_vmas_is_reported_with_the_install_command(missing: str, monkeyp
     assert str(
         error.value
     ) == f"environment 'vmas/balance' needs {missing_package}, which is not installed. Install it with: " + (
-        'pip install "coterie[vmas]"'
+        install_extra("vmas")
     )
 
 

@@ -26,7 +26,7 @@ from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
-from coterie.runs import checkpoints
+from coterie.runs import checkpoint_file
 from gymworlds import PICTURE, RECEIVED_ACTIONS, played, registered
 from tinyruns import assert_resumes_exactly, train
 
@@ -209,10 +209,10 @@ def test_a_saved_state_resumes_bit_for_bit(name: str, steps: int, tmp_path: Path
     env.reset()
     for _ in played(env, steps):
         pass
-    checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    checkpoint_file.save(tmp_path / "state", {"env": env.state_dict()}, {})
     picture = env.render(1, 64)
     expected = future(env)
-    state = checkpoints.load(tmp_path / "state")[0]["env"]
+    state = checkpoint_file.load(tmp_path / "state")[0]["env"]
     for other in (env, make(name, {"episode_limit": 9}, num_envs=3, seed=77)):
         other.load_state_dict(state)
         np.testing.assert_array_equal(other.render(1, 64), picture)

@@ -23,7 +23,7 @@ from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.gymnasium_vector import GymnasiumBatch
 from coterie.envs.make import make, spec_of
-from coterie.runs import checkpoints
+from coterie.runs import checkpoint_file
 from gymworlds import registering
 from tinyruns import TINY, assert_resumes_exactly, checkpoint_state, tiny, train
 from vecworlds import (
@@ -272,8 +272,8 @@ def test_a_saved_state_resumes_bit_for_bit_and_every_part_is_needed(part: str, t
         return env
 
     env, other = started(2, 9), started(7, 4)
-    checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
-    state, expected = checkpoints.load(tmp_path / "state")[0]["env"], list(played(env, 30, 9))
+    checkpoint_file.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    state, expected = checkpoint_file.load(tmp_path / "state")[0]["env"], list(played(env, 30, 9))
     if part:
         state[part] = other.state_dict()[part] if part != "final" else ~state[part]
     other.load_state_dict(state)

@@ -649,7 +649,7 @@ def test_constructor_parameters_are_settings(tmp_path: Path):
     assert spec_of("pettingzoo/sisl.multiwalker_v9", {"n_walkers": 2}).n == 2
     own = resolve(["env=zooworlds:isle", "env.dies=2", "env.max_agents.worker=5", "algo=random"]).config.env.params
     dumped = own.model_dump(exclude_none=True, exclude={"wrappers"})
-    assert dumped == {"dies": 2, "mask": "info", "max_agents": {"worker": 5}}
+    assert dumped == {"dies": 2, "mask": "info", "max_agents": {"worker": 5}, "teams": "separate"}
 
 
 WRONG = (

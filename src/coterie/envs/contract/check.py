@@ -8,6 +8,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec
+from coterie.core.team_report import describe_agents, describe_space, why
 from coterie.envs.contract.consistency_checks import ConsistencyChecks, MakeEnv
 from coterie.envs.contract.invariants import InvariantChecker, describe_error
 from coterie.envs.contract.report import RULES, CheckAborted, Finding, FindingCollector, Report
@@ -72,10 +73,11 @@ def _run(findings: FindingCollector, name: str, check: Callable[[], object]) -> 
 
 def _summary(spec: EnvSpec, *, trace: Trace, lengths: list[int], num_envs: int, speed: list[float]) -> dict[str, str]:
     """Properties of the environment by name."""
-    summary = {}
+    default = spec.default_teams()
+    summary = {"teams": f"{len(default)}: {', '.join(team.name for team in default)}, because {why(spec)}"}
     for role in spec.roles:
-        agents = f"{role.n} agent{'s' if role.n > 1 else ''} of group {role.group}"
-        summary[f"role {role.name}"] = f"{agents}; observes {role.observation_space}; acts in {role.action_space}"
+        spaces = f"observes {describe_space(role.observation_space)}; acts in {describe_space(role.action_space)}"
+        summary[f"role {role.name}"] = f"{describe_agents(role.agents)}, of team {role.group}; {spaces}"
         values = torch.cat(
             [
                 leaf.float().flatten()

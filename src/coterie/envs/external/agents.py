@@ -17,6 +17,7 @@ from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
+from coterie.envs.external.grouping import Grouping, Setting, group_roles
 from coterie.envs.external.spaces import Observer
 
 MASK = "action_mask"
@@ -32,6 +33,11 @@ class AgentsConfig(ExternalEnvConfig):
     roles: dict[str, str | tuple[str, ...]] | None = None
     """Roles by name, each with its agents or patterns of agent names: `{hunter: adversary_*, prey: [agent_0]}`. By
     default, agents whose names differ only in their trailing number form a role.
+    """
+    teams: Setting = "separate"
+    """Teams of roles that cooperate: `separate` for one team per name of roles, `shared` for one team `all` of all
+    roles, or roles by team, `{hunters: [lead, adversary]}`. Every agent of a team that is formed here learns from the
+    mean of the team's rewards, and methods that sum the rewards of a team from their sum.
     """
     max_agents: int | dict[str, int] | None = None
     """Number of slots per role for agents that join and leave, for all roles or by role name; by default one slot for
@@ -85,6 +91,8 @@ class AgentLayout:
         seats: Slot of each agent in the order of the spec, None if agents join and leave and take any free slot.
         masked: Roles with action masks.
         state: Number of state features, 0 for none.
+        roles: Patterns of the names of agents by role, None for roles by name.
+        grouping: Groups of the roles, and the reason for them.
     """
 
     parts: tuple[Part, ...]
@@ -92,6 +100,11 @@ class AgentLayout:
     masked: tuple[str, ...]
     state: int
     roles: Mapping[str, tuple[str, ...]] | None
+    grouping: Grouping
+
+    def grouped_roles(self) -> tuple[RoleSpec, ...]:
+        """Roles with the groups of `env.teams`. Those of `parts` are in a group of their name."""
+        return tuple(replace(part.role, group=self.grouping.groups[part.role.name]) for part in self.parts)
 
     def starts(self) -> list[int]:
         """First slot of every role, followed by the total number of slots."""
@@ -135,9 +148,8 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
     if isinstance(slots, dict):
         kinds += [_unseen(env, name, known) for name in slots if name not in {group for group, _, _ in kinds}]
     parts, seats = [], []
-    groups = [group for group, _, _ in kinds]
-    for i, (group, (observes, acts), agents) in enumerate(kinds):
-        name = group if groups.count(group) == 1 else f"{group}_kind{groups[: i + 1].count(group)}"
+    grouping, named = _grouped(kinds, config)
+    for name, (group, (observes, acts), agents) in named:
         count = slots if isinstance(slots, int) else (slots or {}).get(name, len(agents))
         names = [f"{name}_{k}" for k in range(count)] if slots else [str(agent) for agent in agents]
         parts.append(
@@ -155,7 +167,7 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
     )
     size = _state_size(env, config.state)
     fixed_seats = None if slots else {agent: k for k, agent in enumerate(seats)}
-    return AgentLayout(parts=tuple(parts), seats=fixed_seats, masked=masked, state=size, roles=given)
+    return AgentLayout(parts=tuple(parts), seats=fixed_seats, masked=masked, state=size, roles=given, grouping=grouping)
 
 
 def spaces_of(env: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
@@ -185,6 +197,20 @@ def _kinds(env: Any, agents: Iterable[Any], given: Mapping[str, tuple[str, ...]]
             kinds.append((group, has, [agent]))
     order = list(dict.fromkeys(group for group, _, _ in kinds))
     return sorted(kinds, key=lambda kind: order.index(kind[0]))
+
+
+def _grouped(kinds: list[_Kind], config: AgentsConfig) -> tuple[Grouping, list[tuple[str, _Kind]]]:
+    """Returns the groups of the roles, and the roles with their names, ordered by group."""
+    prefixes = [group for group, _, _ in kinds]
+    names = [
+        group if prefixes.count(group) == 1 else f"{group}_kind{prefixes[: i + 1].count(group)}"
+        for i, group in enumerate(prefixes)
+    ]
+    by_name = dict(zip(names, prefixes, strict=True))
+    grouping = group_roles(config.teams, by_name, roles_are_set=config.roles is not None)
+    order = list(dict.fromkeys(grouping.groups.values()))
+    named = sorted(zip(names, kinds, strict=True), key=lambda role: order.index(grouping.groups[role[0]]))
+    return grouping, named
 
 
 def _unseen(env: Any, name: str, known: list[Any]) -> _Kind:

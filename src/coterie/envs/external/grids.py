@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, nearest
+from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
@@ -218,9 +219,7 @@ def _registered(name: str, package: str, env_id: str) -> GymSpec:
     try:
         importlib.import_module(package)
     except ImportError as error:
-        raise UserError(
-            f"environment '{name}': {error}. Install it with: pip install \"coterie[{package}]\""
-        ) from error
+        raise UserError(f"environment '{name}': {error}. Install it with: {install_extra(package)}") from error
     known = {key: spec for key, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)}
     if env_id not in known:
         family = name.partition("/")[0]

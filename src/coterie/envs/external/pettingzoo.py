@@ -121,10 +121,12 @@ class ZooLayout:
         env.close()
         spec = EnvSpec(
             name,
-            tuple(part.role for part in self._agent_layout.parts),
+            self._agent_layout.grouped_roles(),
             {"global": self._agent_layout.state} if self._agent_layout.state else {},
             agents_can_die=self._agents_can_die or self._agent_layout.seats is None,
             episode_limit=min((n for n in (limit, config.episode_limit) if n is not None), default=None),
+            common_reward=self._agent_layout.grouping.common_reward,
+            grouping=self._agent_layout.grouping.reason,
             exact_resume=False,
         )
         observers = {part.role.name: part.observer for part in self._agent_layout.parts}

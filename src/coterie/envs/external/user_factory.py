@@ -7,6 +7,7 @@ with the methods of one of these. A factory with a parameter `num_envs` creates 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -14,11 +15,13 @@ from gymnasium.wrappers import TimeLimit
 from pydantic import BaseModel
 
 from coterie.config import registry
+from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
+from coterie.envs.external.grouping import group_roles
 from coterie.envs.external.gym_like import as_gym
 from coterie.envs.external.gymnasium import ROLE, GymInstance
 from coterie.envs.external.hosting.instance import Instance, Layout
@@ -52,10 +55,10 @@ class UserFactory(Adapter):
         if self._zoo_layout is not None and self._zoo_layout.config == config:
             return self._zoo_layout.layout
         if self._team_layout is not None and self._team_layout[0] == config:
-            return self._team_layout[1].layout()
+            return _with_common_reward(self._team_layout[1].layout(), config)
         env = self._one(config)
         if is_multiagent(env):
-            return self._team(env, config).layout()
+            return _with_common_reward(self._team(env, config).layout(), config)
         if isinstance(env, gymnasium.Env):
             return self._single(env, config)
         self._zoo_layout = ZooLayout(self.name, env, config, agents_can_die=True, limited=False)
@@ -76,14 +79,16 @@ class UserFactory(Adapter):
         for key in ("roles", "max_agents", "agents_can_die", "state"):
             if getattr(config, key):
                 raise UserError(f"env.{key}: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
+        if config.teams != "separate":
+            raise UserError(f"env.teams: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
         try:
             Actuator(env.action_space)
             observer = Observer(env.observation_space)
             role = RoleSpec(
                 name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=env.action_space
             )
-        except TypeError as error:
-            raise UserError(f"environment '{self.name}': {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise UserError(f"environment '{self.name}' ({place_of(self.name)}): {error}") from error
         limit = config.episode_limit or (None if env.spec is None else env.spec.max_episode_steps)
         spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=False)
         env.close()
@@ -91,8 +96,8 @@ class UserFactory(Adapter):
 
     def _team(self, env: Any, config: AgentsConfig) -> TeamLayout:
         """Properties of an environment with PyMARL's interface, which is stepped once and closed."""
-        for key in ("roles", "max_agents"):
-            if getattr(config, key) is not None:
+        for key in ("roles", "max_agents", "teams"):
+            if getattr(config, key) not in (None, "separate", "shared"):
                 raise UserError(
                     f"env.{key}: environment '{self.name}' is a MultiAgentEnv with one team. Remove the setting."
                 )
@@ -130,3 +135,12 @@ class UserFactory(Adapter):
         if not is_zoo(env):
             raise UserError(f"environment '{self.name}' returned a {type(env).__name__}: {_EXPECTED}")
         return env
+
+
+def _with_common_reward(layout: Layout, config: AgentsConfig) -> Layout:
+    """Applies `env.teams` to an environment whose agents are one role."""
+    if config.teams != "shared":
+        return layout
+    found = group_roles("shared", {role.name: role.group for role in layout.spec.roles}, roles_are_set=False)
+    spec = replace(layout.spec, common_reward=layout.spec.groups, grouping=found.reason)  # the team keeps its name
+    return replace(layout, spec=spec)

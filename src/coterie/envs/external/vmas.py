@@ -23,14 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.installation import install_extra
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, RoleSpec, to_bounds
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.batched_adapter import BatchAdapter
 from coterie.envs.external.vmas_drawing import top_view
-
-_INSTALL = 'pip install "coterie[vmas]"'
 
 
 class VMASConfig(BaseModel):
@@ -326,6 +325,6 @@ def import_vmas(name: str) -> Any:
     except ImportError as error:
         what = "vmas" if error.name == "vmas" else f"'{error.name}' in addition to vmas"
         raise UserError(
-            f"environment '{name}' needs {what}, which is not installed. Install it with: {_INSTALL}"
+            f"environment '{name}' needs {what}, which is not installed. Install it with: {install_extra('vmas')}"
         ) from error
     return vmas

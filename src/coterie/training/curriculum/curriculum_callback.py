@@ -13,7 +13,7 @@ from coterie.config.messages import format_value
 from coterie.core.metrics import Metric, declare
 from coterie.envs.contract.vector import VectorEnv
 from coterie.runs.progress import number
-from coterie.training.callback import Callback
+from coterie.training.callback import TrainerCallback
 from coterie.training.curriculum.criterion import Criterion
 from coterie.training.curriculum.lessons import Lessons
 from coterie.training.episodes import FinishedEpisodes
@@ -46,7 +46,7 @@ class LessonEnvs:
 
 
 @final
-class CurriculumCallback(Callback):
+class CurriculumCallback(TrainerCallback):
     """Waits for the metric of the current lesson, then starts the next lesson.
 
     Args:

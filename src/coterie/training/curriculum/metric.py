@@ -9,7 +9,7 @@ from coterie.core.errors import UserError, nearest
 
 ALWAYS = ("progress", "steps")
 """Values that can be waited for besides logged metrics."""
-_RETURNS = ("return_mean", "return_std")
+_RETURNS = ("return_mean", "return_std", "return_error")
 
 
 def check_metric(

@@ -8,8 +8,9 @@ Sources: Bansal et al. 2018 (opponents from the past), Vinyals et al. 2019 (prio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from coterie.math.ratings import pfsp_probs, recency_probs, uniform_probs
 from coterie.policies.base import Mode, Policy
 from coterie.policies.remapped import RemappedPolicy
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.callback import ActiveTeams, Callback
+from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.collector import Collector
 from coterie.training.episodes import FinishedEpisodes
 from coterie.training.evaluation import Evaluator, evaluate
@@ -67,7 +68,7 @@ class SelfPlayTeams:
         return {second: first} if self.shared_policy else {first: first, second: second}
 
 
-class SelfPlayCallback(Callback):
+class SelfPlayCallback(TrainerCallback):
     """Trains one team at a time against the current policy and past snapshots of the other team.
 
     Args:
@@ -251,10 +252,13 @@ class SelfPlayCallback(Callback):
         self.ladder.add(RatedSnapshot(team, number, steps))
         return number
 
-    def total_elo(self) -> float:
-        """Returns the sum of the ratings of every team's newest snapshot, the metric for the best checkpoint."""
+    def ratings(self) -> dict[str, Callable[[], float]]:
+        """Returns the functions that return the rating of each team's newest snapshot, to choose best checkpoints."""
+        return {name: partial(self._rating, name) for name in self._pools}
+
+    def _rating(self, team: str) -> float:
         rating, _ = self.ladder.ratings()
-        return sum(float(rating[self.ladder.index(name, pool.created - 1)]) for name, pool in self._pools.items())
+        return float(rating[self.ladder.index(team, self._pools[team].created - 1)])
 
     def state_dict(self) -> dict[str, Any]:
         return {

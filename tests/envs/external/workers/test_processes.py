@@ -28,7 +28,8 @@ from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, Seria
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
 from coterie.policies.base import RandomPolicy
-from coterie.runs import checkpoints
+from coterie.runs import checkpoint_file
+from coterie.runs.checkpoints import Checkpoints
 from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import stop_at
@@ -89,9 +90,9 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
     envs = [make_env("gym/CartPole-v1", workers) for workers in (2, 0, 3)]
     envs[0].reset()
     play(envs[0], 12)
-    checkpoints.save(tmp_path / "state", {"env": envs[0].state_dict()}, {})
+    checkpoint_file.save(tmp_path / "state", {"env": envs[0].state_dict()}, {})
     expected = play(envs[0], 30)
-    state = checkpoints.load(tmp_path / "state")[0]["env"]
+    state = checkpoint_file.load(tmp_path / "state")[0]["env"]
     for env in envs[1:]:
         env.load_state_dict(state)
         assert all(first_difference(a, b) is None for a, b in zip(play(env, 30), expected, strict=True))
@@ -377,11 +378,11 @@ def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, 
     caught = output.read_text()
     assert "Resume with: coterie resume" in caught
     assert "replaced" not in caught
-    found = checkpoints.Checkpoints(run / "checkpoints").latest()
+    found = Checkpoints(run / "checkpoints").latest()
     assert found is not None
     stop_at(monkeypatch, found.steps + 80)
     assert main(["resume", str(run), "workers.count=0", "progress=off"]) == 0
-    resumed = checkpoints.Checkpoints(run / "checkpoints").latest()
+    resumed = Checkpoints(run / "checkpoints").latest()
     assert resumed is not None
     assert found.steps < resumed.steps < 10_000_000
 

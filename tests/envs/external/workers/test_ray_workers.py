@@ -281,7 +281,7 @@ def test_an_unavailable_ray_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match=r"workers\.address=127.0.0.1:1: Ray cannot be reached: .*Connection refused"):
         make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray", address="127.0.0.1:1"))
     monkeypatch.setattr(ray_workers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs Ray, which is not installed: pip install 'coterie\[ray\]'"):
+    with pytest.raises(UserError, match=r"needs Ray, which is not installed: .*pip install -e '\S+\[ray\]'"):
         make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray"))
 
 

@@ -33,7 +33,7 @@ from coterie.envs.external.wrappers.observation_wrappers import (
 )
 from coterie.envs.external.wrappers.reward_wrappers import RewardTransform
 from coterie.envs.make import make, spec_of
-from coterie.runs import checkpoints
+from coterie.runs import checkpoint_file
 from gymworlds import registered
 from tape import Tape, attached, step
 from tinyruns import train
@@ -293,9 +293,9 @@ def env_in_mid_episode(name: str, params: dict[str, Any], steps: int, seed: int)
 def test_a_wrapped_environment_resumes_bit_for_bit(name: str, tmp_path: Path):
     params = {"episode_limit": 9, "wrappers": ALL}
     env, other = env_in_mid_episode(name, params, 8, seed=2), env_in_mid_episode(name, params, 3, seed=7)
-    checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    checkpoint_file.save(tmp_path / "state", {"env": env.state_dict()}, {})
     expected = play(env, 12, seed=9)
-    other.load_state_dict(checkpoints.load(tmp_path / "state")[0]["env"])
+    other.load_state_dict(checkpoint_file.load(tmp_path / "state")[0]["env"])
     assert all(first_difference(one, two) is None for one, two in zip(play(other, 12, seed=9), expected, strict=True))
 
 

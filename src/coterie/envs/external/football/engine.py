@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.installation import install_extra, pip
 from coterie.envs.external.football import three_vs_three
 from coterie.envs.external.football.tasks import TASKS, Task
 
-INSTALL = 'pip install "coterie[football]" && pip install --no-deps --no-build-isolation gfootball'
 _LIBRARIES = "it is compiled; docs/environments/football.md lists the required system libraries"
 
 
@@ -42,11 +42,11 @@ def package(name: str) -> Package:
         return load_package()
     except ModuleNotFoundError as error:
         raise UserError(
-            f"environment '{name}' needs {error.name}. Install it with: {INSTALL} ({_LIBRARIES})"
+            f"environment '{name}' needs {error.name}. Install it with: {_install()} ({_LIBRARIES})"
         ) from error
     except ImportError as error:
         said = " ".join(str(error).split())
-        raise UserError(f"environment '{name}': {said}. Install it with: {INSTALL} ({_LIBRARIES})") from error
+        raise UserError(f"environment '{name}': {said}. Install it with: {_install()} ({_LIBRARIES})") from error
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def task_of(name: str, scenario: str) -> Task:
         known = package(name).scenarios
     except UserError as error:
         said = f"no such environment: '{name}' among the scenarios known without the package. {_nearest(name, TASKS)}"
-        raise UserError(f"{said}; others need it: {INSTALL}") from error
+        raise UserError(f"{said}; others need it: {_install()}") from error
     if scenario not in known:
         raise UserError(f"no such environment: '{name}'. {_nearest(name, known)}")
     return read(package(name), scenario)
@@ -105,3 +105,8 @@ def read(found: Package, scenario: str) -> Task:
 
 def _nearest(name: str, known: Any) -> str:
     return nearest(name, [f"football/{other}" for other in known])
+
+
+def _install() -> str:
+    """Returns the command that installs the engine."""
+    return f"{install_extra('football')} && {pip()} install --no-deps --no-build-isolation gfootball"

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.config.samplers import Sampler
+from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.core.tree import Tree
 from coterie.core.types import Action, Step, Timestep
@@ -106,21 +107,24 @@ class SerialBackend(EnvBackend):
         self._envs.set_samplers(self.factory, samplers)
 
     def reset(self, seed: int | None) -> None:
-        with self._wrap_errors("reset"):
+        with self._wrap_errors("reset", "reset"):
             self._envs.reset(seed)
 
     def send(self) -> None:
-        with self._wrap_errors("a step"):
+        with self._wrap_errors("a step", "step"):
             self._envs.step()
 
     @contextmanager
-    def _wrap_errors(self, when: str) -> Iterator[None]:
+    def _wrap_errors(self, when: str, method: str) -> Iterator[None]:
+        """Adds the name of the environment and the place of its code to errors."""
+        name = self.shared.layout.spec.name
         try:
             yield
-        except UserError:
-            raise
+        except UserError as error:
+            place = place_of(name, method)
+            raise UserError(f"{name} ({place}): {error}" if place else str(error)) from error
         except (Exception, SystemExit) as error:
-            raise EnvironmentFailedError.of(self.shared.layout.spec.name, when, error) from error
+            raise EnvironmentFailedError.of(name, when, error, place_of(name, method)) from error
 
     def receive(self) -> None:
         pass  # the step was over when `send` returned

@@ -23,6 +23,7 @@ import numpy as np
 
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
 from coterie.core.threads import available_cores
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
@@ -57,7 +58,7 @@ def ray_backend(
         UserError: If Ray is not installed, or cannot be started or connected to.
     """
     if importlib.util.find_spec("ray") is None:
-        raise UserError("workers.kind=ray needs Ray, which is not installed: pip install 'coterie[ray]'")
+        raise UserError(f"workers.kind=ray needs Ray, which is not installed: {install_extra('ray')}")
     workers = config.count * (1 + config.overlap)  # with double buffering, each half has `count` workers
     with connect(config.address, workers) as connection:
         try:

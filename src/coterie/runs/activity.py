@@ -1,0 +1,118 @@
+"""State of a run that another process trains, read from its folder without touching it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from coterie.core import strict_json
+from coterie.core.metrics import by_team
+from coterie.runs.folder import RunFolder
+
+State = Literal["training", "finished", "stopped"]
+
+_TAIL_BYTES = 1 << 18
+"""Bytes at the end of `metrics.jsonl` that are read, enough for several evaluations."""
+_SILENT_SECONDS = 300.0
+"""A run that another machine trains counts as stopped after this time without metrics."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """State of a run.
+
+    Attributes:
+        state: `training` while a process writes to the run, `finished` if all steps are done, otherwise `stopped`:
+            interrupted, killed, or ended by an error.
+        steps: Environment steps in the log or of the last checkpoint.
+        training, evaluation: Latest mean return by team, "" in a run with one team.
+        lesson: Lesson of the curriculum, counted from 0; None if unknown.
+    """
+
+    state: State
+    steps: int
+    training: dict[str, float]
+    evaluation: dict[str, float]
+    lesson: int | None
+
+
+def activity(folder: RunFolder, total: int) -> Activity:
+    """Returns the state of a run of `total` environment steps."""
+    rows = _last_rows(folder.metrics_path)
+    steps = max((row["steps"] for row in rows), default=0)
+    with contextlib.suppress(OSError, ValueError):  # of an update that was not logged
+        steps = max(steps, int((folder.checkpoints_path / "last").read_text()))
+    lesson = next((int(row["lesson/index"]) - 1 for row in reversed(rows) if "lesson/index" in row), None)
+    state: State = "training" if _is_written(folder) else "finished" if steps >= total else "stopped"
+    return Activity(
+        state=state,
+        steps=steps,
+        training=_latest(rows, "rollout/return_mean"),
+        evaluation=_latest(rows, "eval/return_mean"),
+        lesson=lesson,
+    )
+
+
+def _latest(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """Returns the newest finite value of a metric by team."""
+    found: dict[str, float] = {}
+    for row in rows:
+        found |= {team: x for team, x in by_team(row, name).items() if x is not None and math.isfinite(x)}
+    return found
+
+
+def _last_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the last complete entries of a log, oldest first. Empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    rows = []
+    for line in lines[(1 if start else 0) : -1]:
+        with contextlib.suppress(ValueError):
+            row = strict_json.parse(line)
+            if isinstance(row, Mapping) and type(row.get("steps")) is int:
+                rows.append(dict(row))
+    return rows
+
+
+def _is_written(folder: RunFolder) -> bool:
+    """True if the process that locked the run still exists. Does not use the lock itself, which a resume may take."""
+    try:
+        lock = folder.path / "lock"
+        locked, holder = lock.stat().st_mtime, strict_json.parse(lock.read_bytes())
+        pid, host = int(holder["pid"]), str(holder["host"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return False
+    if host != platform.node():
+        with contextlib.suppress(OSError):
+            locked = max(locked, folder.metrics_path.stat().st_mtime)
+        return time.time() - locked < _SILENT_SECONDS
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        pass
+    state, started = _process(pid)
+    return state not in ("Z", "X") and started <= locked + 2.0
+
+
+def _process(pid: int) -> tuple[str, float]:
+    """Returns the state letter of a process and the time it started, in seconds since 1970; ("", 0) if unknown."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line[:5] == "btime")
+        return fields[0], boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, LookupError, StopIteration):
+        return "", 0.0
