@@ -22,6 +22,7 @@ LONGEST = [
     "test_docs.py",
     "algos/test_qlearning.py",
     "algos/test_probes.py",
+    "commands/test_diagnose.py",
     "algos/test_sac.py",
     "algos/test_poca.py",
     "algos/test_ddpg.py",

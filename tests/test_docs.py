@@ -44,7 +44,14 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts),
 ]
 ALWAYS = dict.fromkeys(("eval.every", "checkpoint.every"), "1000")
-ALWAYS |= {"eval.episodes": "8", "eval.num_envs": "8", "log.tensorboard": "false", "progress": "off", "device": "cpu"}
+ALWAYS |= {
+    "eval.episodes": "8",
+    "eval.num_envs": "8",
+    "eval.min_episodes": "8",
+    "log.tensorboard": "false",
+    "progress": "off",
+    "device": "cpu",
+}
 """Settings of every run on a page that its mark does not set, so that it takes a fraction of a second."""
 OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--episodes": lambda words: words[0] in {"evaluate", "play", "league", "exploit"},
@@ -357,3 +364,8 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
     assert [emitted for emitted, metric in declared.items() if metric is None] == []
     rare = {"rollout/dropped"}  # only if a worker fails
     assert {metric.name for metric in declared.values() if metric is not None} | rare == documented
+
+
+def test_no_page_shows_the_name_of_a_missing_default():
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert "PydanticUndefined" not in page.read_text(), page

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import torch
 
     from coterie.commands.best_response import Exploitability
-    from coterie.commands.check import check_env
+    from coterie.commands.check import check_algorithm, check_env
+    from coterie.commands.diagnose import diagnose
     from coterie.commands.league import LeagueResult
     from coterie.commands.learners import EvalMode
     from coterie.commands.player import Loaded, Player
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
     from coterie.envs.contract.vector import VectorEnv
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
     from coterie.imitation.demonstrations import Demos
-    from coterie.training.hooks import Event, Hooks
+    from coterie.training.hooks import Callback, Event
 
     Run = str | os.PathLike[str] | TrainingResult | Loaded
 
     __version__: str
 
 __all__ = [
+    "Callback",
     "Demos",
     "Event",
-    "Hooks",
     "Loaded",
     "NonFiniteError",
     "Player",
@@ -48,7 +49,9 @@ __all__ = [
     "VectorEnv",
     "__version__",
     "as_multiagent_env",
+    "check_algorithm",
     "check_env",
+    "diagnose",
     "evaluate",
     "exploit",
     "league",
@@ -61,15 +64,17 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Callback": "coterie.training.hooks",
     "Demos": "coterie.imitation.demonstrations",
     "Event": "coterie.training.hooks",
-    "Hooks": "coterie.training.hooks",
     "Loaded": "coterie.commands.player",
     "NonFiniteError": "coterie.core.errors",
     "Player": "coterie.commands.player",
     "TrainingResult": "coterie.commands.result",
     "UserError": "coterie.core.errors",
+    "check_algorithm": "coterie.commands.check",
     "check_env": "coterie.commands.check",
+    "diagnose": "coterie.commands.diagnose",
     "VectorEnv": "coterie.envs.contract.vector",
 }
 
@@ -80,9 +85,9 @@ def __getattr__(name: str) -> Any:
 
         return metadata.version("coterie")
     if name in _LAZY:
-        import importlib
+        from importlib import import_module
 
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'coterie' has no attribute '{name}'")
 
 
@@ -93,7 +98,7 @@ def __dir__() -> list[str]:
 def train(
     *,
     config_file: str | os.PathLike[str] | None = None,
-    callbacks: Sequence[Hooks] = (),
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> TrainingResult:
     """Trains like `coterie train` and returns the run's folder and summary.
@@ -102,7 +107,8 @@ def train(
         config_file: YAML file of settings, which `settings` override.
         callbacks: Functions that the run calls after rollouts, updates, evaluations and checkpoints.
         **settings: Settings of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
-            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `env` may be a function or class that makes it.
+            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `env`, `algo` and `network` may be functions or
+            classes.
 
     Raises:
         UserError: If a setting is invalid. Nothing has been written then.
@@ -112,29 +118,30 @@ def train(
 
     from coterie.commands import train as command
     from coterie.config.resolve import resolve_kwargs
-    from coterie.training.hooks import require_hooks
+    from coterie.training.hooks import require_callbacks
 
-    hooks = require_hooks(callbacks)
+    hooks = require_callbacks(callbacks)
     return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings), hooks)
 
 
-def resume(run: Run, *, env: Any = None, callbacks: Sequence[Hooks] = (), **settings: Any) -> TrainingResult:
+def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> TrainingResult:
     """Resumes a run like `coterie resume`.
 
     Args:
         run: Run to resume.
-        env: The function or class that makes the environment, if it was passed to `train` and cannot be imported.
         callbacks: As in `train`. They are not stored in the run.
-        **settings: Settings that may change, such as `steps`.
+        **settings: Settings that may change, such as `steps`. `env`, `algo` and `network` are the functions or classes
+            that were passed to `train` if they cannot be imported.
 
     Raises:
         UserError: If there is no such run or a setting cannot be changed.
     """
     from coterie.commands import train as command
     from coterie.commands.arguments import known_run_folder, to_overrides
-    from coterie.training.hooks import require_hooks
+    from coterie.training.hooks import require_callbacks
 
-    return command.resume(known_run_folder(run, env), to_overrides(settings), require_hooks(callbacks))
+    folder = known_run_folder(run, settings)
+    return command.resume(folder, to_overrides(settings), require_callbacks(callbacks))
 
 
 def evaluate(
@@ -152,23 +159,24 @@ def evaluate(
         run: Run to evaluate.
         episodes: Minimum number of episodes.
         mode: `greedy`, `sample`, or `auto` for the mode in which the algorithm was published.
-        checkpoint: `best`, `last` or a number of steps, which takes the nearest checkpoint at or below it.
+        checkpoint: `best`, `best:TEAM`, `last` or a number of steps, which takes the nearest one at or below it.
         seed: Seed of the episodes. Default: the run's.
-        **settings: Settings of the baseline, without a run.
+        **settings: Settings of the baseline, or those that differ from the run's. Functions and classes as in `resume`.
 
     Returns:
         A dict with env, algo, episodes, the means of the environment's metrics under `metrics` (such as `won`), and
-        return_mean, return_std, return_by_agent and length_mean by team under `teams`.
+        return_mean, return_error, return_interval (95%), return_std, return_by_agent and length_mean by team under
+        `teams`. Of a run also the `checkpoint` and how it was chosen.
 
     Raises:
-        UserError: If both a run and settings are given.
+        UserError: If a setting is invalid, or the policies do not fit the environment.
     """
     from coterie.commands import evaluate as command
-    from coterie.commands.arguments import baseline, require_no_settings, run_folder
+    from coterie.commands.arguments import baseline, changed_run
 
     if run is not None:
-        require_no_settings(settings)
-        return command.evaluate_run(run_folder(run), episodes, mode, checkpoint, seed=seed)
+        folder, overrides = changed_run(run, settings)
+        return command.evaluate_run(folder, episodes, mode, checkpoint, seed=seed, overrides=overrides)
     return command.evaluate_baseline(baseline(settings, seed), episodes, mode)
 
 
@@ -197,7 +205,7 @@ def play(
         size: Length of the longer side in pixels.
         replay: Folder to which the environment's library writes its own replay.
         record: File to record for `coterie view` (.zip).
-        **settings: Settings of the baseline, without a run.
+        **settings: Settings of the baseline, or with a run only `env`, as in `evaluate`.
 
     Returns:
         The file or folder that was written, or None.
@@ -205,15 +213,11 @@ def play(
     from pathlib import Path
 
     from coterie.commands import play as command
-    from coterie.commands.arguments import baseline, require_no_settings, run_folder
+    from coterie.commands.arguments import baseline, only_run_folder
     from coterie.commands.play import PlayOptions
 
-    resolved = None
-    if run is not None:
-        require_no_settings(settings)
-    else:
-        resolved = baseline(settings, seed)
-    folder = None if run is None else run_folder(run)
+    folder = None if run is None else only_run_folder(run, settings)
+    resolved = baseline(settings, seed) if run is None else None
     if record is not None:
         from coterie.playing.play_by_hand import record_episodes
         from coterie.playing.seating import GameRequest, open_game
@@ -246,7 +250,7 @@ def record(
         mode: As in `evaluate`.
         checkpoint: As in `evaluate`.
         seed: As in `evaluate`.
-        **settings: Settings of the baseline, without a run.
+        **settings: Settings of the baseline, or with a run only `env`, as in `evaluate`.
 
     Raises:
         UserError: If both a run and settings are given.
@@ -254,14 +258,13 @@ def record(
     from pathlib import Path
 
     from coterie.commands import demos as command
-    from coterie.commands.arguments import baseline, require_no_settings, run_folder
+    from coterie.commands.arguments import baseline, only_run_folder
 
     options = command.RecordOptions(
         out=None if out is None else Path(out), episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed
     )
     if run is not None:
-        require_no_settings(settings)
-        return command.record_run(run_folder(run), options)[1]
+        return command.record_run(only_run_folder(run, settings), options)[1]
     return command.record_baseline(baseline(settings, None), options)[1]
 
 
@@ -282,17 +285,18 @@ def league(
         mode: As in `evaluate`.
         checkpoint: As in `evaluate`.
         seed: Seed of the episodes, equal for all pairs.
-        **settings: Settings of the environment if no member is a run.
+        **settings: Settings of the environment if no member is a run. Functions and classes as in `resume`.
 
     Raises:
         UserError: If there are fewer than two members, or if they were trained on different environments.
     """
-    from coterie.commands.arguments import run_folder, to_overrides
+    from coterie.commands.arguments import keep_code, run_folder, runs_of, to_overrides
     from coterie.commands.league import LeagueOptions
     from coterie.commands.league import league as command
 
     named = [f"{name}={member if isinstance(member, str) else run_folder(member)}" for name, member in members.items()]
     options = LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
+    settings = keep_code(runs_of(members), settings)
     return command(named, to_overrides(settings), options)
 
 
@@ -313,14 +317,15 @@ def exploit(
         steps: Environment steps to train the best response. Default: a fifth of the run's.
         episodes: Number of episodes to measure the gap.
         checkpoint: As in `evaluate`.
-        **settings: Settings of the best response that differ from the run's.
+        **settings: Settings of the best response that differ from the run's; `env` as in `evaluate`.
     """
-    from coterie.commands.arguments import run_folder, to_overrides
+    from coterie.commands.arguments import changed_run
     from coterie.commands.best_response import exploit as command
 
+    folder, overrides = changed_run(run, settings)
     return command(
-        run_folder(run),
-        to_overrides(settings),
+        folder,
+        overrides,
         team=team,
         steps=None if steps is None else int(steps),
         episodes=episodes,
@@ -328,7 +333,7 @@ def exploit(
     )
 
 
-def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu", *, env: Any = None) -> Loaded:
+def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu", **code: Any) -> Loaded:
     """Loads the policies of a run, which map NumPy observations to actions.
 
     `load(run).act(obs)` acts without hidden state; `load(run).player()` returns an object with `reset()` and
@@ -338,15 +343,15 @@ def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu",
         run: Run to load.
         checkpoint: As in `evaluate`.
         device: Device of the networks.
-        env: As in `resume`.
+        **code: `env`, `algo` and `network` as in `resume`.
 
     Raises:
         UserError: If there is no such run or checkpoint.
     """
-    from coterie.commands.arguments import known_run_folder
+    from coterie.commands.arguments import only_run_folder
     from coterie.commands.player import Loaded
 
-    return Loaded(known_run_folder(run, env), checkpoint, device)
+    return Loaded(only_run_folder(run, code), checkpoint, device)
 
 
 def make(

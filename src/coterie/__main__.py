@@ -12,7 +12,7 @@ BROKEN_PIPE, USER_ERROR, FAILED, INTERRUPTED = 1, 2, 3, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command `coterie`.
 
-    With COTERIE_DEBUG=1 in the environment, errors are printed with their traceback.
+    With `--traceback`, or COTERIE_DEBUG=1 in the environment, errors are printed with their traceback.
 
     Args:
         argv: Arguments of the command. Default: those of the process.
@@ -28,10 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # so that env=module:factory finds modules in the current folder
+    words = list(sys.argv[1:] if argv is None else argv)
+    traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
     try:
         from coterie.cli.app import run
 
-        code = run(list(sys.argv[1:] if argv is None else argv))
+        code = run([word for word in words if word != "--traceback"])
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -39,16 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _report("interrupted", INTERRUPTED)
+        return _report("interrupted", INTERRUPTED, traceback=False)
     except ReportedError as error:
-        return _report(str(error), USER_ERROR if isinstance(error, UserError) else FAILED)
+        return _report(str(error), USER_ERROR if isinstance(error, UserError) else FAILED, traceback=traceback)
 
 
-def _report(message: str, code: int) -> int:
-    if os.environ.get("COTERIE_DEBUG", "") not in {"", "0"} and sys.exc_info()[0] is not KeyboardInterrupt:
-        import traceback
+def _report(message: str, code: int, *, traceback: bool) -> int:
+    if traceback:
+        from traceback import print_exc
 
-        traceback.print_exc()
+        print_exc()
     from coterie.core.terminal import print_message
 
     print_message(message)

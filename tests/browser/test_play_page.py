@@ -207,3 +207,21 @@ def luminance(color: np.ndarray) -> float:
     c = color / 255
     linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     return float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+
+def test_key_caps_stay_within_their_column(page: Open):
+    shown = page(*CORRIDOR, "--human", "a")
+    ready(shown)
+    script = (
+        "return [...document.querySelectorAll('.yours .choice')].map((row) => {"
+        "const left = row.querySelector('.probability').getBoundingClientRect().right;"
+        "const right = row.getBoundingClientRect().right;"
+        "return [...row.querySelectorAll('kbd')].every((cap) => {"
+        "const box = cap.getBoundingClientRect(); return box.left >= left && box.right <= right;});})"
+    )
+    for width in (1280, 420):
+        shown.browser.set_window_size(width, 900)
+        fits = shown.run(script)
+        assert len(fits) == 3
+        assert all(fits)
+    shown.browser.set_window_size(1280, 900)

@@ -144,3 +144,19 @@ def test_the_curve_of_returns_has_a_cursor(page: Open, files: list[str]):
     scrub(shown, 3)
     shows(shown, 3)
     assert shown.find(".curve .cursor").get_attribute("x1") == "60"
+
+
+def test_a_team_has_one_color_in_legend_curve_and_cards(page: Open, files: list[str]):
+    shown = page("view", files[0])
+    shows(shown, 0)
+    color = "return getComputedStyle(arguments[0])[arguments[1]]"
+    legend = {
+        element.text.split()[0]: shown.run(color, element.find_element("css selector", ".swatch"), "backgroundColor")
+        for element in shown.all(".line .team")
+    }
+    assert len(set(legend.values())) == len(legend) > 0
+    for line in shown.all(".curve polyline"):
+        assert shown.run(color, line, "stroke") == legend[line.get_attribute("data-team")]
+    for badge in shown.all(".card .badge:has(.swatch)"):
+        swatch = badge.find_element("css selector", ".swatch")
+        assert shown.run(color, swatch, "backgroundColor") == legend[badge.text]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 from coterie.__main__ import main
+from coterie.cli.app import app
 from coterie.cli.list import _missing, _scripted
 from coterie.commands import train as training
+from coterie.commands.sweep import plan
 from coterie.core.errors import NonFiniteError, UserError
 
 SMALL = [
@@ -86,7 +90,7 @@ INVALID = [
     ("train algo.hidden_sizes=[64,x]", "algo.hidden_sizes=x: expected an integer"),
     ("train algo.epochs=2.5", "algo.epochs=2.5: expected an integer"),
     ("train algo.normalize_obs=maybe", "expected true or false"),
-    ("train algo.critic=jiont", "expected own, joint, state or joint_state"),
+    ("train algo.critic=jiont", "expected own, joint, state, joint_state or global"),
     ("train steps=0", "steps=0: expected an integer at least 1"),
     ("train steps=many", "steps=many: expected an integer"),
     ("train steps=1e99", "expected an integer at least 1 and at most"),
@@ -100,10 +104,15 @@ INVALID = [
     ("train device=cuda:99", "device=cuda:99: no such GPU"),
     ("train progress=loud", "expected auto, rich, lines or off"),
     ("train env.agents=0", "env.agents=0: expected an integer at least 1"),
-    ("train seed=1 seed=2", "seed: given twice"),
+    ("train seed=1 seed=-2", "seed=-2: expected an integer at least 0"),
     ("train seed=", "'seed=': the value is missing"),
     ("train seed", "'seed': expected key=value"),
-    ("train seed=0,1", "Add -m to run each"),
+    ("train seed=0,1", "seed=0,1: several values. To run each, use `coterie train -m seed=0,1`."),
+    ("train algo.hidden_sizes=64,32", "For a list, write algo.hidden_sizes=[64,32]."),
+    ("train use_rnn=true", "Set algo.rnn=gru, lstm or none."),
+    ("train num_layers=2", "Set algo.hidden_sizes, a list with the units of every layer, e.g. [128,128]."),
+    ("train frames=1e6", "Set steps, the environment steps of all environments."),
+    ("train algo.frames=1e6", "Set steps, the environment steps of all environments."),
     ("train algo.hidden_sizes=[64,64", "the list is not closed"),
     ("train -m algo=mappo,mapo", "there is no algorithm 'mapo'"),
     ("train --jobs 2", "--jobs: requires -m"),
@@ -205,9 +214,11 @@ def test_a_closed_output_pipe_is_not_an_error():
         "resume",
         "evaluate",
         "play",
+        "watch",
         "bench",
         "plot",
         "check-env",
+        "check-algo",
         "list algos",
         "list envs",
         "list keys",
@@ -221,11 +232,83 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert f"coterie {command}" in output.partition("Example")[2]
 
 
-def test_the_help_of_train_lists_every_run_level_setting(capsys: pytest.CaptureFixture[str]):
+def test_the_help_of_train_fits_two_screens_and_points_to_all_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Two screens of 24 lines."""
+    monkeypatch.setenv("COLUMNS", "80")
     main(["train", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 80
+    for key in ("steps", "num_envs", "eval.every", "teams.NAME.algo"):
+        assert any(line.startswith(f"  {key} ") for line in lines)
+    assert "".join(lines[-2:]).startswith("All settings: coterie list keys.")  # the last line is empty
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["algos", "envs", "keys", "parameters", "algos mappo", "keys eval"])
+def test_lists_fit_80_columns_and_break_no_name(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", *command.split(), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert main(["list", *command.split()]) == 0
     output = capsys.readouterr().out
-    for key in ("steps", "num_envs", "eval.every", "checkpoint.keep", "log.mlflow", "teams.NAME.algo"):
-        assert f" {key} " in output
+    assert max(map(len, output.splitlines())) <= 80
+    words = set(output.split())
+    for row in rows if isinstance(rows, list) else [rows]:
+        assert next(str(row[key]) for key in ("name", "key", "parameter") if key in row) in words
+    if command == "algos":
+        for row in rows:
+            assert sum(line.startswith(f"{row['name']} ") for line in output.splitlines()) == 1
+        assert len(output.splitlines()) == len(rows) + 3  # one line each, and two notes
+
+
+def test_keys_are_filtered_by_text_in_the_key_or_in_the_meaning(capsys: pytest.CaptureFixture[str]):
+    def keys(*words: str) -> list[str]:
+        assert main(["list", "keys", *words, "--json"]) == 0
+        return [row["key"] for row in json.loads(capsys.readouterr().out)]
+
+    assert "eval.every" in keys("eval")
+    assert all("eval" in key for key in keys("eval"))
+    assert keys("eval", "episodes") == ["eval.episodes", "eval.min_episodes"]
+    assert keys("algo.gamma", "algo=ippo") == ["algo.gamma"]
+    assert keys("Discount factor per step", "algo=ippo") == ["algo.gamma", "rewards.extrinsic.gamma"]
+    assert main(["list", "keys", "gama"]) == 2
+    assert "gama: no setting contains this text. Did you mean 'gamma' or 'algo.gamma'" in capsys.readouterr().err
+
+
+def test_one_algorithm_is_listed_with_its_capabilities(capsys: pytest.CaptureFixture[str]):
+    assert main(["list", "algos", "mappo"]) == 0
+    output = capsys.readouterr().out
+    assert "summary         MAPPO: PPO with a centralized critic. Yu et al. 2022." in output.splitlines()
+    assert "presets         mappo/original" in output.splitlines()
+    assert main(["list", "algos", "--wide"]) == 0
+    assert "dying_agents" in capsys.readouterr().out.splitlines()[1].split()
+    assert main(["list", "algos", "mapo"]) == 2
+    assert "mapo: no such algorithm. Did you mean 'mappo'" in capsys.readouterr().err
+
+
+def test_environments_are_filtered_by_name(capsys: pytest.CaptureFixture[str]):
+    assert main(["list", "envs", "simple_tag", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["particle/simple_tag"]
+    assert main(["list", "envs", "simple_tug"]) == 2
+    assert "simple_tug: no environment has a name with this text." in capsys.readouterr().err
+
+
+def test_no_help_text_breaks_lines_within_a_paragraph():
+    """Typer keeps the line breaks of all paragraphs but the first."""
+    group: Any = typer.main.get_command(app)
+    commands = {**group.commands, **group.commands["list"].commands}
+    broken = {
+        name: paragraph
+        for name, command in commands.items()
+        for paragraph in (command.help or "").split("\n\n")[1:]
+        if "\n" in paragraph.strip()
+    }
+    assert broken == {}
 
 
 def test_help_does_not_import_torch():
@@ -297,7 +380,9 @@ def test_environments_with_the_same_scripted_policies_share_a_line():
 
 def test_print_shows_the_commands_of_a_sweep(capsys: pytest.CaptureFixture[str]):
     assert main(["train", "-m", "seed=0,1", "algo=random", "--print"]) == 0
-    assert capsys.readouterr().out == "coterie train seed=0 algo=random\ncoterie train seed=1 algo=random\n"
+    assert capsys.readouterr().out == "".join(
+        f"coterie train seed={job.config.seed} algo=random out={job.out}\n" for job in plan(["seed=0,1", "algo=random"])
+    )
 
 
 @pytest.mark.slow
@@ -309,7 +394,8 @@ def test_a_run_is_trained_evaluated_resumed_plotted_and_recorded(capsys: pytest.
     assert main(["evaluate", "run", "--episodes", "8", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["env"], report["algo"], report["episodes"]) == ("particle/simple_spread", "random", 8)
-    assert set(report["teams"]["agent"]) == {"return_mean", "return_std", "return_by_agent", "length_mean"}
+    names = {"return_mean", "return_error", "return_interval", "return_std", "return_by_agent", "length_mean"}
+    assert set(report["teams"]["agent"]) == names
     assert main(["resume", "run", "steps=2000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] >= 2000
     assert main(["resume", "run", "algo.rollout_length=3"]) == 2
@@ -343,7 +429,7 @@ def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main(["evaluate", "algo=random", "threads=1", "--episodes", "10"]) == 0
     output = capsys.readouterr().out
     assert "return_mean" in output
-    assert "agent_0 -" in output
+    assert re.search(r"agent_0 +-", output)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,7 +108,8 @@ def test_the_learning_benchmark_trains_resumes_and_gathers(
     learning: ModuleType = script("learning")
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     quick = ["--only", "simple-ppo", "--seeds", "0", *places]
-    tiny = ["num_envs=4", "rollout_length=26", "eval.every=100", "eval.episodes=4", "eval.num_envs=4"]
+    tiny = ["num_envs=4", "rollout_length=26", "eval.every=100"]
+    tiny += ["eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4"]
     assert learning.main([*quick, "steps=200", *tiny]) == 0
     assert learning.main([*quick, "steps=200", *tiny]) == 0
     assert "complete, 200 steps" in capsys.readouterr().out
@@ -156,7 +159,8 @@ def test_tuning_compares_the_same_configurations_and_chooses_the_best(
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     with pytest.raises(UserError, match=r"seed5: not complete\. Train it first\."):
         tuning.main(["--seeds", "5", "--collect", *places])
-    tiny = ["num_envs=4", "rollout_length=8", "eval.every=20", "eval.episodes=4", "eval.num_envs=4"]
+    tiny = ["num_envs=4", "rollout_length=8", "eval.every=20"]
+    tiny += ["eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4"]
     assert tuning.main(["--seeds", "5", "--steps", "40", *places, *tiny]) == 0
     found = json.loads((tmp_path / "results" / "coop_tuning.json").read_text())
     for algo in ("poca", "ippo"):
@@ -220,22 +224,28 @@ def test_the_code_of_a_row_is_its_algorithm_its_environment_and_what_they_import
     assert not {"algos/coma.py", "envs/worlds/particle/spread.py"} & set(code)
 
 
+def repository(provenance: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Makes a folder the repository of the source, with one commit, and returns a function that calls git there."""
+    shutil.copytree(provenance.PACKAGE, folder / "src" / "coterie")
+
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=name", "-c", "user.email=name@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "source")
+    monkeypatch.setattr(provenance, "REPOSITORY", folder)
+    monkeypatch.setattr(provenance, "PACKAGE", folder / "src" / "coterie")
+    return git
+
+
 def test_a_row_is_current_until_its_code_or_a_setting_changes(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A repository of its own holds the source; its revision is the row's."""
     provenance = script("provenance")
-    shutil.copytree(provenance.PACKAGE, tmp_path / "src" / "coterie")
-
-    def git(*words: str) -> str:
-        names = ["-c", "user.name=name", "-c", "user.email=name@example.org", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "source")
-    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "src" / "coterie")
+    git = repository(provenance, tmp_path, monkeypatch)
     source = {"revision": git("rev-parse", "HEAD").strip(), "modified": False}
     words = ["algo=iql", "env=matrix/climbing"]
     row = {"common": [], "overrides": words, "provenance": provenance.measured(words, [source, source])}
@@ -252,6 +262,35 @@ def test_a_row_is_current_until_its_code_or_a_setting_changes(
     git("commit", "-am", "other code")
     other = {"revision": git("rev-parse", "HEAD").strip(), "modified": False}
     assert provenance.measured(words, [source, other]) is None
+
+
+@pytest.mark.slow
+def test_a_row_stands_if_the_present_code_repeats_its_bits(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    provenance, verification, jobs = script("provenance"), script("verification"), script("jobs")
+    git = repository(provenance, tmp_path, monkeypatch)
+    monkeypatch.setattr(verification, "LEAST_STEPS", 64)
+    monkeypatch.setattr(verification, "COMMON", ("device=cpu", "threads=1", "log.tensorboard=false"))
+    words = ("algo=ippo", "env=matrix/climbing", "num_envs=4", "rollout_length=8")
+    job = jobs.Job("climbing", words, "agent", "agent", "climbing")
+    source = {"git": {"revision": git("rev-parse", "HEAD").strip(), "modified": False}}
+    row = {"common": list(verification.COMMON), "overrides": list(words), "seeds": {"0": source}}
+    row["provenance"] = provenance.measured([*row["common"], *words], [source["git"]])
+
+    file = provenance.PACKAGE / "algos" / "ppo.py"
+    file.write_text(file.read_text() + "\nOTHER = 1\n")
+    assert not provenance.is_present(row)
+    row["verified"] = verification.verify(job, row)
+    present = [*row["common"], *words]
+    assert row["verified"]["steps"] == 128
+    assert provenance.is_verified(row, present)
+    assert not provenance.is_verified(row, [*present, "algo.lr=0.1"])
+
+    other = dataclasses.replace(job, overrides=(*words, "algo.lr=0.1"))
+    assert "tensors differ" in verification.verify(other, row)
+    unknown = row | {"seeds": {"0": {"git": {"revision": None, "modified": False}}}}
+    assert verification.verify(job, unknown) == "its revision is unknown or was not committed"
 
 
 # ---------------------------------------------------------------------------------------------------------------- speed

@@ -72,7 +72,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
 @pytest.mark.slow
 def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
+        patch.setattr("coterie.runs.checkpoint_file.FORMAT", 99)
         training.resume(stopped, ["steps=440"])
     with pytest.raises(UserError, match=r"format 99, but this version of Coterie reads up to 1\. Update Coterie\."):
         training.resume(stopped, ["steps=800"])

@@ -28,14 +28,19 @@ TEXTS = {
 
 
 def assert_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Asserts that a command ends with exit code 2 and one printable line on stderr, and returns it."""
+    """Asserts that a command ends with exit code 2 and one printable line on stderr, and returns it.
+
+    Commands also print which checkpoint they use.
+    """
     capsys.readouterr()
     assert main(words) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.endswith("\n")
-    assert_one_line(errors[:-1])
-    return errors
+    chosen, *rest = errors.splitlines(keepends=True)
+    message = "".join(rest) if rest and chosen.startswith("coterie: checkpoint: ") else errors
+    assert_one_line(message[:-1])
+    return message
 
 
 @pytest.fixture

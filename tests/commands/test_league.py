@@ -80,6 +80,14 @@ def test_tables_and_figures_contain_every_pair():
         assert [row[0] for row in tables(found)[0][2]] == ["a", "b", "c"]
 
 
+def test_the_colors_of_the_matrix_do_not_depend_on_telling_red_from_green():
+    """Low and high values differ in blue, which all color-blind people with a red-green deficiency perceive."""
+    (axes,) = draw(league_result([[0.5, 0.9], [0.1, 0.5]], symmetric=True)).axes
+    (image,) = axes.images
+    low, high = image.cmap(image.norm(0.1)), image.cmap(image.norm(0.9))
+    assert abs(low[2] - high[2]) > 0.4
+
+
 @pytest.mark.slow
 def test_runs_and_baselines_play_both_sides(runs: Path):
     found = league([f"learned={runs / 'selfplay'}", "random"], options=LeagueOptions(episodes=40))

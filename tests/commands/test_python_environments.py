@@ -58,7 +58,7 @@ def small(out: Path, env: Any, **more: Any) -> dict[str, Any]:
         "progress": "off",
         "log": {"tensorboard": False},
     }
-    eval_ = {"episodes": 4, "num_envs": 4, "every": 1000}
+    eval_ = {"episodes": 4, "num_envs": 4, "every": 1000, "min_episodes": 1}
     return {"algo": {"name": "ppo", **sizes}, "env": env, "out": out, "eval": eval_, **settings, **more}
 
 
@@ -160,4 +160,67 @@ def test_the_environment_of_a_named_one_cannot_be_replaced(tmp_path: Path) -> No
 
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(UserError, match=r"env=3: the run's environment is python:make. Pass the function or class"):
-        callables.keep("python:make", 3)
+        callables.keep("env", ["python:make"], 3)
+
+
+@pytest.mark.slow
+def test_every_function_that_opens_a_run_takes_its_code(tmp_path: Path) -> None:
+    env = local_env()
+    run = coterie.train(**small(tmp_path / "run", env)).run
+
+    def again(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        callables._functions.clear()
+        with pytest.raises(UserError, match="made by Python code that this process does not have"):
+            function(*args, **more)
+        return function(*args, env=env, **more)
+
+    assert again(coterie.evaluate, run, episodes=4)["teams"]["agent"]["length_mean"] == 4
+    longer = coterie.evaluate(run, episodes=4, env=env, **{"env.length": 6})
+    assert longer["teams"]["agent"]["length_mean"] == 6
+    assert again(coterie.record, run, episodes=2, out=tmp_path / "demos.safetensors").episodes == 2
+    with pytest.raises(UserError, match="cannot be combined with a run"):
+        coterie.record(run, env=env, seed=1, **{"env.length": 3})
+    baseline = coterie.evaluate(algo="random", env=env, episodes=4, progress="off", device="cpu", threads=1)
+    assert baseline["env"] == "python:local_env.Guess"
+
+
+def local_game() -> Callable[..., Any]:
+    """Returns a factory of a game of two sides that no module has."""
+
+    def make_game(num_envs: int, seed: int, device: Any = "cpu", limit: int = 3) -> Any:
+        return coterie.make("matrix/rock_paper_scissors", num_envs, seed, device, episode_limit=limit)
+
+    return make_game
+
+
+@pytest.mark.slow
+def test_leagues_and_best_responses_take_the_code(tmp_path: Path) -> None:
+    game = local_game()
+    run = coterie.train(**small(tmp_path / "run", game) | {"algo": {"name": "ippo", "hidden_sizes": [8]}}).run
+    callables._functions.clear()
+    found = coterie.league({"a": run, "random": "random"}, episodes=4, env=game)
+    assert found.members == ("a", "random")
+    callables._functions.clear()
+    response = coterie.exploit(run, steps=80, episodes=4, env=game, progress="off")
+    assert response.steps >= 80
+
+
+@pytest.mark.slow
+def test_play_takes_the_code_and_prints_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    game = local_game()
+    run = coterie.train(**small(tmp_path / "run", game) | {"algo": {"name": "ippo", "hidden_sizes": [8]}}).run
+    callables._functions.clear()
+    coterie.play(run, video=tmp_path / "game.gif", episodes=2, size=64, env=game)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["return of row", "return of column"]
+    assert "2 episodes" in lines[0]
+
+
+@pytest.mark.slow
+def test_ray_workers_receive_the_code(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    env = local_env()
+    alone = coterie.train(**small(tmp_path / "alone", env))
+    workers = {"count": 1, "kind": "ray", "timeout": 120}
+    shared = coterie.train(**small(tmp_path / "ray", env, workers=workers))
+    assert_same(checkpoint_state(shared.run)["algorithms"], checkpoint_state(alone.run)["algorithms"])

@@ -88,6 +88,8 @@ def test_printed_commands_are_quoted_for_a_shell(tmp_path: Path):
     lines = shell_commands(plan(["seed=0,1", "out='a b'"]), None)
     assert lines[0] == """coterie train seed=0 'out='"'"'a b/seed0'"'"''"""
     assert "--config" not in lines[0]
+    (line,) = shell_commands(plan(["seed=3"]), None)
+    assert line.startswith("coterie train seed=3 out=runs/particle/simple_spread/mappo/run-")
 
 
 def test_all_jobs_run_and_the_table_contains_their_results(
@@ -195,4 +197,4 @@ def test_a_sweep_writes_one_folder_per_combination(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     assert {outcome["job"] for outcome in outcomes} == {"seed0", "seed1"}
-    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["seed0", "seed1"]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["seed0", "seed0.log", "seed1", "seed1.log"]

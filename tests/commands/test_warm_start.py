@@ -18,7 +18,8 @@ from coterie.commands.build import build
 from coterie.commands.warm_start import WarmStart, warm_start
 from coterie.config.resolve import load_resolved, resolve
 from coterie.core.errors import UserError
-from coterie.runs.checkpoints import Checkpoints, load
+from coterie.runs.checkpoint_file import load
+from coterie.runs.checkpoints import Checkpoints
 from tinyruns import assert_resumes_exactly, assert_same, stop_at, tiny, train
 
 SPREAD = ("algo=ippo", "checkpoint.keep=true", "checkpoint.every=40", "eval.every=1000")
@@ -246,7 +247,10 @@ def test_a_run_alone_is_refused_with_the_key_to_write(spread: Path) -> None:
         (("init.teams={agnt: agent}",), "init.teams.agnt=agent: no team that learns is called 'agnt'. Did you mean"),
         (("init.teams={agent: adversary}",), "init.teams.agent=adversary: "),
         (("init.teams={agent: null}",), "it has the teams agent, and those that learn here are agent. Set init.teams="),
-        (("init.checkpoint=first",), "init.checkpoint=first: expected auto, best, last or a number of steps"),
+        (
+            ("init.checkpoint=first",),
+            "init.checkpoint=first: expected auto, best, best:TEAM, last or a number of steps",
+        ),
         (("env.agents=4",), "[24, 8] here, [18, 8] there). Set init.partial=true to take the layers that fit."),
         (("algo.hidden_sizes=[16]",), "Set algo.hidden_sizes=[8] as in that run"),
         (("algo.normalize_obs=true",), "Set algo.normalize_obs=false as in that run"),

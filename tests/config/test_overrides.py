@@ -83,10 +83,9 @@ def test_a_malformed_setting_raises_an_error_that_quotes_it(text: str, message: 
     assert text in str(error.value)
 
 
-def test_a_key_given_twice_is_refused_even_if_abbreviated():
+def test_the_last_value_wins_even_if_the_key_is_abbreviated():
     for pair in (["seed=1", "seed=2"], ["algo=ippo", "algo.name=mappo"], ["teams.a.run=x", "teams.a.algo.run=y"]):
-        with pytest.raises(UserError, match="given twice"):
-            parse_all(pair)
+        assert [override.text for override in parse_all(["steps=1", *pair])] == ["steps=1", pair[1]]
 
 
 def test_abbreviated_keys_are_expanded():

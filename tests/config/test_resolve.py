@@ -318,7 +318,7 @@ def test_errors_describe_the_expected_value():
         "algo=poca", "algo.embedding_size=17"
     )
     line = _refused("algo=frozen", "algo.run=x", "algo.checkpoint=first")
-    assert "algo.checkpoint=first: expected auto, best, last or a number of steps" in line
+    assert "algo.checkpoint=first: expected auto, best, best:TEAM, last or a number of steps" in line
     assert resolve(["algo=frozen", "algo.run=x", "algo.checkpoint=500k"]).config.algo.params.checkpoint == "500000"  # type: ignore[attr-defined]
 
 

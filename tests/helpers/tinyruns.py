@@ -30,6 +30,7 @@ from coterie.training.trainer import Trainer
 TINY = (
     *("num_envs=4", "algo.rollout_length=10", "algo.hidden_sizes=[8]", "algo.epochs=2", "algo.num_minibatches=2"),
     *("steps=80", "threads=1", "device=cpu", "eval.every=120", "eval.episodes=4", "eval.num_envs=4"),
+    "eval.min_episodes=1",
     *("log.tensorboard=false", "progress=off"),
 )
 """Settings of a run that takes a fraction of a second."""

@@ -125,8 +125,11 @@ def lines(*numbers: int, **more: Any) -> bytes:
             {"header.json": json.dumps({**HEADER, "timesteps": 2, "episodes": [1]}).encode()},
             "begin at timesteps",
         ),
-        ({"header.json": json.dumps({**HEADER, "format": "other"}).encode()}, "format: Input should be"),
-        ({"header.json": json.dumps({**HEADER, "version": 2}).encode()}, "version: Input should be 1"),
+        (
+            {"header.json": json.dumps({**HEADER, "format": "other"}).encode()},
+            "format=other: expected coterie/episodes",
+        ),
+        ({"header.json": json.dumps({**HEADER, "version": 2}).encode()}, "version=2: expected 1"),
         ({"timesteps.jsonl": lines(0, 1, agents=[])}, "timestep 0 has 0 agents, but the header has 1"),
         ({"timesteps.jsonl": b"\xff\xfe"}, "utf-8"),
         ({"timesteps.jsonl": lines(0, 1, agents=[{"alive": "perhaps"}])}, "agents.0.alive"),

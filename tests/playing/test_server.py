@@ -196,7 +196,7 @@ def test_a_missing_library_is_reported_with_the_install_command(tmp_path: Path, 
     monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
     for command in (["view", "a.zip"], ["play", "--env", "particle/simple_tag", "--human", "agent"]):
         with pytest.raises(
-            UserError, match=r"needs websockets 15 or newer\. Install it with: pip install 'coterie\[play\]'"
+            UserError, match=r"needs websockets 15 or newer\. Install it with: .*pip install -e '\S+\[play\]'"
         ):
             run(command)
 

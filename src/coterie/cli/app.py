@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from coterie.cli.check_algo import check_algo
 from coterie.cli.demos import demos, record
+from coterie.cli.diagnose import diagnose
 from coterie.cli.league import exploit, league
 from coterie.cli.list import app as list_app
 from coterie.cli.options import (
@@ -26,9 +28,13 @@ from coterie.cli.options import (
     Seed,
     Trust,
     print_report,
+    require_environment,
     run_or_settings,
+    with_names,
 )
-from coterie.cli.play import play, view
+from coterie.cli.play import play, view, watch
+from coterie.cli.plot import plot
+from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
@@ -75,16 +81,19 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print errors with their traceback. Also after a command.")
+    ] = False,
 ) -> None:
-    """Options of the program."""
+    """Options of the program. `--traceback` may be anywhere on the command line, see `coterie.__main__`."""
 
 
 class TrainCommand(TyperCommand):
-    """The command `train`, with a table of all run settings at the end of its help."""
+    """The command `train`, with the settings that are changed most often at the end of its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        from coterie.cli.list import print_run_keys
+        from coterie.cli.list_keys import print_run_keys
 
         print_run_keys()
 
@@ -92,28 +101,27 @@ class TrainCommand(TyperCommand):
 @app.command(cls=TrainCommand)
 def train(
     overrides: Overrides = None,
+    algo: AlgoName = None,
+    env: EnvName = None,
     config: ConfigFile = None,
     cfg: Annotated[
         Literal["job"] | None,
         typer.Option(
             "--cfg",
             show_default=False,
-            help="Print the resolved configuration with the origin of each value, and exit.",
+            help="Print all settings with their origins, and exit.",
         ),
     ] = None,
-    multirun: Annotated[
-        bool, typer.Option("-m", "--multirun", help="Run every combination of comma-separated values.")
-    ] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="With -m: number of runs in parallel.")] = 1,
+    multirun: Annotated[bool, typer.Option("-m", "--multirun", help="Run all combinations of values.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="With -m: parallel runs.")] = 1,
     print_: Annotated[
         bool,
-        typer.Option(
-            "--print", help="With -m: print the commands, for example for a cluster, instead of running them."
-        ),
+        typer.Option("--print", help="With -m: only print the commands."),
     ] = False,
+    trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Train. The default is MAPPO on particle/simple_spread, which takes a few minutes on two cores.
+    """Train. The default is MAPPO on particle/simple_spread, which takes about a minute on two cores.
 
     Examples:
 
@@ -123,7 +131,7 @@ def train(
 
     coterie train -m seed=0,1,2 algo=mappo,ippo --jobs 2
     """
-    overrides = list(overrides or [])
+    overrides = with_names(overrides, algo=algo, env=env)
     if not multirun and (print_ or jobs != 1):
         raise UserError(f"{'--print' if print_ else '--jobs'}: requires -m. Add -m.")
     if multirun:
@@ -142,18 +150,22 @@ def train(
         for line in to_yaml(resolved).splitlines():
             print_line(line)
         return 0
+    from coterie.cli.results import finish
     from coterie.commands import train as command
 
-    return _finish(command.train(resolved), json)
+    return finish(command.train(resolved), json)
 
 
 def _train_all(overrides: list[str], config: Path | None, jobs: int, *, print_commands: bool, json: bool) -> int:
     """Runs every combination of comma-separated values, or prints the commands. Returns the exit code."""
     from coterie.commands import sweep
+    from coterie.commands.sweep_processes import ForkGate
 
+    gate = ForkGate()
+    gate.preload()
     planned = sweep.plan(overrides, config)
     if not print_commands:
-        return sweep.run_all(planned, config, jobs, json)
+        return sweep.run_all(planned, config, jobs, json, gate=gate)
     for line in sweep.shell_commands(planned, config):
         print_line(line)
     return 0
@@ -167,9 +179,10 @@ def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json
 
     Example: coterie resume runs/particle/simple_spread/mappo/20260101-120000-seed0 steps=20M
     """
+    from coterie.cli.results import finish
     from coterie.commands import train as command
 
-    return _finish(command.resume(run, list(overrides or [])), json)
+    return finish(command.resume(run, list(overrides or [])), json)
 
 
 @app.command()
@@ -186,36 +199,46 @@ def evaluate(
 ) -> int:
     """Evaluate a checkpoint of a run, or an algorithm that needs no training.
 
+    Settings after a run change its environment (env.KEY, env, randomize.KEY) or opponents (teams.TEAM.algo).
+
     Examples:
 
     coterie evaluate RUN --episodes 1000 --json
 
+    coterie evaluate RUN env.obstacles=4 teams.agent.algo=scripted --checkpoint best:adversary
+
     coterie evaluate --algo random --env particle/simple_spread --episodes 10000
     """
-    path, settings = run_or_settings("evaluate", what, algo, env)
+    path, settings = run_or_settings("evaluate", what, algo, env, with_overrides=True)
     from coterie.commands import evaluate as command
 
     if path is not None:
-        report = command.evaluate_run(path, episodes, mode, checkpoint, seed=seed)
+        report = command.evaluate_run(path, episodes, mode, checkpoint, seed=seed, overrides=settings)
     else:
         from coterie.config.resolve import resolve
 
         settings = settings if seed is None else [*settings, f"seed={seed}"]
         report = command.evaluate_baseline(resolve(settings), episodes, mode)
-    return print_report(report, json)
+    return print_report(report if json else command.as_tables(report), json)
 
 
+app.command()(plot)
+app.command()(diagnose)
 app.command()(league)
 app.command()(exploit)
 app.command()(play)
+app.command()(watch)
 app.command()(view)
 
 
 @app.command()
 def bench(
     overrides: Overrides = None,
+    algo: AlgoName = None,
+    env: EnvName = None,
     config: ConfigFile = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Duration of the measurement in seconds.")] = 10.0,
+    trust: Trust = False,
     json: Json = False,
 ) -> int:
     """Measure environment steps per second, and the share of time for environment, acting, targets and updates.
@@ -224,58 +247,40 @@ def bench(
     """
     from coterie.config.resolve import resolve
 
-    resolved = resolve(list(overrides or []), config)
+    resolved = resolve(with_names(overrides, algo=algo, env=env), config)
     from coterie.commands.benchmark import bench as measure
 
     return print_report(measure(resolved, seconds), json)
 
 
-@app.command()
-def plot(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", show_default=False, help="Folders of runs, or folders that contain runs."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            show_default=False,
-            help="PNG file; an SVG is written next to it. Default: curves.png in the run's folder, or in the current "
-            "folder for several runs.",
-        ),
-    ] = None,
-) -> int:
-    """Plot learning curves against steps and wall time as PNG and SVG, averaged over seeds with a confidence band.
-
-    Example: coterie plot runs/particle/simple_spread/* --out spread.png
-    """
-    from coterie.runs.plots import plot as draw
-
-    for file in draw(runs, out):
-        print_line(str(file))
-    return 0
-
-
 @app.command("check-env")
 def check_env(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an environment, or package.module:factory.")],
-    overrides: Overrides = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] [KEY=VALUE]...",
+            show_default=False,
+            help="Name of an environment, or package.module:factory, and settings env.KEY=VALUE.",
+        ),
+    ] = None,
+    env: EnvName = None,
     json: Json = False,
 ) -> int:
     """Check an environment against the contract and suggest fixes. The exit code is 1 if the check fails.
 
     Example: coterie check-env my_package.my_env:make env.size=8
     """
-    for text in overrides or []:
-        if not text.startswith("env."):
-            raise UserError(f"{text}: not a setting of the environment. Write env.KEY=VALUE.")
+    settings = with_names(what, env=env)
+    if settings and "=" not in settings[0]:
+        settings[0] = f"env={settings[0]}"
+    require_environment(settings)
     from coterie.config.resolve import resolve
     from coterie.core.process import configure_process
     from coterie.envs.external.checking.check_env import check_env
 
     configure_process(threads=1)  # more threads would only wait for each other with this few environments
-    config = resolve([f"env={name}", "algo=random", *(overrides or [])]).config
+    config = resolve(["algo=random", *settings]).config
+    name = config.env.name
     report = check_env(name, config.env.params)
     if json:
         findings = [vars(finding) for finding in report.findings]
@@ -286,6 +291,7 @@ def check_env(
     return 0 if report.ok else 1
 
 
+app.command("check-algo")(check_algo)
 app.command("record")(record)
 app.command("demos")(demos)
 
@@ -293,6 +299,7 @@ app.command("demos")(demos)
 # -------------------------------------------------------------------------------------------------------------- running
 
 
+@user_code.reported()
 def run(argv: list[str]) -> int:
     """Runs a command line and returns its exit code. Raises UserError for unknown commands and options."""
     command = typer.main.get_command(app)
@@ -323,10 +330,3 @@ def _usage(error: Any, argv: list[str]) -> str:
             return f"{word}: a setting, not a command. Did you mean `coterie train {' '.join(argv)}`?"
         return f"{word}: no such command. {nearest(word, commands)}"
     return f"{message}. See `coterie {word + ' ' if word else ''}--help`."
-
-
-def _finish(result: Any, json: bool) -> int:
-    """Prints the report of a training run as JSON if requested. Returns the exit code."""
-    if json:
-        print_json(result.report())
-    return int(result.exit_code)

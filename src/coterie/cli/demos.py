@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.options import AlgoName, Checkpoint, EnvName, Json, Mode, RunOrOverrides, Seed, Trust, run_or_settings
+from coterie.cli.options import (
+    AlgoName,
+    Checkpoint,
+    EnvName,
+    Json,
+    Mode,
+    RunOrOverrides,
+    Seed,
+    Trust,
+    require_environment,
+    run_or_settings,
+    with_names,
+)
 from coterie.core.json_output import print_json
 from coterie.core.terminal import print_line
 
@@ -62,7 +74,7 @@ def demos(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...", show_default=False, help="With --env: settings of the environment, env.KEY=VALUE."
+            metavar="[KEY=VALUE]...", show_default=False, help="Environment and its settings: env=NAME env.KEY=VALUE."
         ),
     ] = None,
     env: Annotated[
@@ -78,10 +90,12 @@ def demos(
     from coterie.commands.demos import inspect_file
 
     resolved = None
-    if env is not None:
+    settings = with_names(overrides, env=env)
+    if settings:
         from coterie.config.resolve import resolve
 
-        resolved = resolve([f"env={env}", "algo=random", *(overrides or [])])
+        require_environment(settings)
+        resolved = resolve(["algo=random", *settings])
     report = inspect_file(file, resolved)
     _print_report(report, json)
     return 0 if report["valid"] and report.get("fits", True) else 1

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report
+from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report, with_names
 from coterie.core.errors import UserError
 from coterie.core.json_output import print_json
 from coterie.core.terminal import print_line, print_message
@@ -49,8 +49,8 @@ def league(
     from coterie.commands import league as command
     from coterie.runs.progress import PeriodicProgress
 
-    named = [word for word in members or [] if not word.startswith("env.")]
-    settings = [*([f"env={env}"] if env else []), *(word for word in members or [] if word.startswith("env."))]
+    named = [word for word in members or [] if not word.startswith(("env.", "env="))]
+    settings = with_names([word for word in members or [] if word.startswith(("env.", "env="))], env=env)
 
     def progress(pair: str) -> PeriodicProgress:
         return PeriodicProgress(print_message, pair)
@@ -97,6 +97,7 @@ def exploit(
     """Train a best response to one team of a run, and measure its gain over the run's own opponent team.
 
     The best response uses the algorithm and settings of the run unless overridden, and trains against the frozen team.
+
     A large gap proves that the team is exploitable. A small gap does not prove that it is not.
 
     Examples:
@@ -119,12 +120,20 @@ def exploit(
         {
             "exploited team": f"{result.team}, by {result.response} in {result.steps:,} steps",
             "best response": (
-                f"{result.response_return:.4g} ± {result.response_error:.2g}, win rate {result.response_won:.2f}"
+                f"{_with_interval(result.response_return, result.response_error)}, win rate {result.response_won:.2f}"
             ),
-            "own opponent": f"{result.own_return:.4g} ± {result.own_error:.2g}, win rate {result.own_won:.2f}",
-            "gap": f"{result.gap:.4g} ± {result.error:.2g}",
+            "own opponent": f"{_with_interval(result.own_return, result.own_error)}, win rate {result.own_won:.2f}",
+            "gap": _with_interval(result.gap, result.error),
             "run": result.run,
         },
         json=False,
     )
     return 0
+
+
+def _with_interval(mean: float, error: float) -> str:
+    """Formats a mean with its standard error and 95% interval."""
+    from coterie.math.intervals import interval_95
+
+    low, high = interval_95(mean, error)
+    return f"{mean:.4g} ± {error:.2g} (95%: {low:.4g} to {high:.4g})"

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
 
+from coterie.cli.list_keys import key_rows, matching
+from coterie.cli.options import AlgoName, EnvName, with_names
+from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json
 from coterie.core.terminal import print_line
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
+_WIDE = 200
+"""Columns of a wide table."""
+
+
+Wide = Annotated[bool, typer.Option("--wide", help="Print a table with all columns, about 200 characters wide.")]
 
 
 @app.command()
-def algos(json: Json = False) -> int:
-    """List algorithms with their capabilities and presets.
+def algos(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", show_default=False, help="Show all about one algorithm.")
+    ] = None,
+    wide: Wide = False,
+    json: Json = False,
+) -> int:
+    """List algorithms. With a name: the capabilities and presets of that algorithm. With --wide: of all of them.
 
-    Example: coterie list algos --json
+    Examples:
+
+    coterie list algos
+
+    coterie list algos mappo
     """
     rows = algorithm_rows()
+    if name is not None:
+        rows = [_find(rows, name)]
     if json:
-        print_json(rows)
+        print_json(rows if name is None else rows[0])
         return 0
+    from coterie.runs.tables import print_definition
+
+    if name is not None:
+        for key, value in rows[0].items():
+            print_definition(f"{key:<16}", value, indent=16)
+        return 0
+    found = [row for row in rows if "missing" not in row]
+    if wide:
+        _print_wide(found)
+    else:
+        for row in found:
+            print_definition(f"{row['name']:<10}", _one_line(row["summary"], 70), indent=10)
+        print_line("Capabilities and presets: coterie list algos NAME, or coterie list algos --wide.")
+    own = "Your own: algo=package.module:Class or an entry point of the group coterie.algorithms."
+    for line in [*_missing(rows), own]:
+        print_definition(line, "", indent=4)
+    return 0
+
+
+def _print_wide(rows: list[dict[str, Any]]) -> None:
+    """Prints algorithms with all that is known about them."""
     from coterie.runs.tables import print_table
 
     columns = [
@@ -32,36 +74,66 @@ def algos(json: Json = False) -> int:
         "summary",
     ]
     cells = [[row["name"], *(row[key] for key in columns[1:-2]), row["presets"], row["summary"]] for row in rows]
-    print_table(columns, cells)
-    return 0
+    print_table(columns, cells, width=_WIDE)
+
+
+def _find(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Returns the row of an algorithm. Raises UserError if there is none."""
+    base = name.partition("/")[0]
+    for row in rows:
+        if row["name"] == base:
+            return row
+    raise UserError(f"{name}: no such algorithm. {nearest(name, [row['name'] for row in rows])}")
+
+
+def _one_line(summary: str, width: int) -> str:
+    """Shortens the description of an algorithm: without its acronym and source, and cut after a clause if too long."""
+    sentence = re.sub(r"^[\w ]*[A-Z]{2}[\w-]*: ", "", summary.partition(". ")[0].rstrip("."))
+    while len(sentence) >= width and re.search(r"[;,:]| and ", sentence):
+        sentence = re.split(r"^(.*)(?:[;,:]| and )", sentence)[1]
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 @app.command()
-def envs(json: Json = False) -> int:
-    """List environments with their roles, actions, step limits and scripts.
+def envs(
+    filter_: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILTER]", show_default=False, help="List only names that contain this text."),
+    ] = None,
+    wide: Wide = False,
+    json: Json = False,
+) -> int:
+    """List environments with their agents and step limits. With --wide: also observations and actions.
 
-    Example: coterie list envs
+    Examples:
+
+    coterie list envs
+
+    coterie list envs particle --wide
     """
     from rich.console import Console
 
     # Imports all installed libraries, which takes seconds on a slow disk.
     with Console(stderr=True).status("inspecting environments"):
-        rows = environment_rows()
+        rows = environment_rows(filter_ or "")
+    if filter_ and not rows:
+        raise UserError(f"{filter_}: no environment has a name with this text. See `coterie list envs`.")
     if json:
         print_json(rows)
         return 0
-    from coterie.runs.tables import print_table
+    from coterie.runs.tables import print_definition, print_table
 
-    cells = [
-        [row["name"], _by_role(row, "agents"), _by_role(row, "observation"), _by_role(row, "actions"), row["limit"]]
-        for row in rows
-    ]
-    print_table(["environment", "agents by role", "observation size", "actions", "step limit"], cells)
-    for line in _scripted(rows):
-        print_line(line)
-    for line in _missing(rows):
-        print_line(line)
-    print_line("Custom environments: env=package.module:factory or an entry point; see `coterie check-env --help`.")
+    agents = ["agents by role", lambda row: _by_role(row, "agents")]
+    columns = [["environment", lambda row: row["name"]], agents]
+    if wide:
+        columns += [["observation size", lambda row: _by_role(row, "observation")]]
+        columns += [["actions", lambda row: _by_role(row, "actions")]]
+    columns += [["step limit", lambda row: row["limit"]]]
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    print_table([title for title, _ in columns], cells, width=_WIDE if wide else None)
+    own = "Custom environments: env=package.module:factory or an entry point; see `coterie check-env --help`."
+    for line in [*_scripted(rows), *_missing(rows), own]:
+        print_definition(line, "", indent=4)
     return 0
 
 
@@ -88,23 +160,42 @@ def _missing(rows: list[dict[str, Any]]) -> list[str]:
 
 @app.command()
 def keys(
-    overrides: Annotated[
+    words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", show_default=False, help="Algorithm and environment, e.g. algo=ippo."),
+        typer.Argument(
+            metavar="[FILTER] [KEY=VALUE]...",
+            show_default=False,
+            help="Text of keys or meanings to list, and the algorithm and environment, e.g. algo=ippo.",
+        ),
     ] = None,
+    algo: AlgoName = None,
+    env: EnvName = None,
+    wide: Wide = False,
     json: Json = False,
 ) -> int:
-    """List all settings of a configuration with their value, origin and meaning.
+    """List the settings of a configuration with their value, origin and meaning, or those that contain a text.
 
-    Example: coterie list keys algo=ippo env=particle/simple_tag
+    Examples:
+
+    coterie list keys eval
+
+    coterie list keys lr algo=ippo env=particle/simple_tag
     """
-    rows = key_rows(list(overrides or []))
+    filters = [word for word in words or [] if "=" not in word]
+    rows = key_rows(with_names([word for word in words or [] if "=" in word], algo=algo, env=env))
+    found = matching(rows, filters)
     if json:
-        print_json(rows)
+        print_json(found)
         return 0
-    from coterie.runs.tables import print_table
+    from coterie.runs.tables import print_definition, print_table
 
-    print_table(["key", "value", "origin", "meaning"], [list(row.values()) for row in rows])
+    if wide:
+        print_table(["key", "value", "origin", "meaning"], [list(row.values()) for row in found], width=_WIDE)
+        return 0
+    for row in found:
+        origin = "" if row["from"] == "default" else f"  ({row['from']})"
+        print_definition(row["key"], f"= {row['value']}{origin}", indent=len(row["key"]) + 1)
+        print_definition("    ", row["meaning"], indent=4)
     return 0
 
 
@@ -114,13 +205,14 @@ def parameters(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", show_default=False, help="Environment, e.g. env=particle/simple_tag."),
     ] = None,
+    env: EnvName = None,
     json: Json = False,
 ) -> int:
     """List the parameters of an environment that lessons and randomize.NAME can change, with their values and ranges.
 
     Example: coterie list parameters env=particle/simple_tag
     """
-    rows = parameter_rows(list(overrides or []))
+    rows = parameter_rows(with_names(overrides, env=env))
     if json:
         print_json(rows)
         return 0
@@ -157,26 +249,37 @@ def parameter_rows(overrides: list[str]) -> list[dict[str, Any]]:
 
 
 def algorithm_rows() -> list[dict[str, Any]]:
-    """Returns one dict per algorithm: name, capabilities, presets and summary."""
+    """Returns one dict per algorithm, including those of installed packages: name, capabilities, presets and summary.
+
+    Algorithms that cannot be imported have only a name, and the reason under `missing`.
+    """
     import dataclasses
 
     from coterie.config import registry, sources
+    from coterie.config.plugins import ALGORITHMS, installed_plugins
+    from coterie.core.errors import UserError
 
     presets = sources.presets("algo")
-    rows = []
-    for name in registry.ALGOS:
-        algorithm = registry.algorithm(name)
+    rows: list[dict[str, Any]] = []
+    brought = [name for name in installed_plugins(ALGORITHMS) if registry.base_name(name) not in registry.ALGOS]
+    for name in [*registry.ALGOS, *brought]:
+        try:
+            algorithm = registry.algorithm(name)
+        except UserError as error:
+            rows.append({"name": name, "missing": str(error)})
+            continue
         capabilities = {
             field.name: _plain(getattr(algorithm.capabilities, field.name))
             for field in dataclasses.fields(algorithm.capabilities)
         }
         variants = [preset for preset in presets if preset.startswith(f"{name}/")]
-        rows.append({"name": name, **capabilities, "presets": variants, "summary": sources.preset_title("algo", name)})
+        summary = sources.preset_title("algo", name) or (algorithm.__doc__ or "").strip().partition("\n")[0]
+        rows.append({"name": name, **capabilities, "presets": variants, "summary": summary})
     return rows
 
 
-def environment_rows() -> list[dict[str, Any]]:
-    """Returns one dict per environment, including those of installed packages.
+def environment_rows(text: str = "") -> list[dict[str, Any]]:
+    """Returns one dict per environment whose name contains a text, including those of installed packages.
 
     Each contains name, limit, scripts, and the roles with agents, observation features and actions. Environments that
     cannot be created have no roles, and the reason under `missing`.
@@ -189,6 +292,8 @@ def environment_rows() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     brought = installed_plugins()
     for name in [*registry.environments(), *brought]:
+        if text not in name:
+            continue
         try:
             spec = _spec_of_entry(brought[name]) if name in brought else spec_of(name)
         except UserError as error:
@@ -231,63 +336,6 @@ def _spec_of_entry(entry: Any) -> Any:
         original = error.__cause__ if isinstance(error, EnvironmentFailedError) and error.__cause__ else error
         raise UserError(f"{place}: failed with {one_line(original)}") from error
     return env.spec
-
-
-def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
-    """Returns one dict per setting of a configuration: key, value, origin and meaning."""
-    from coterie.config import registry
-    from coterie.config.messages import format_value, leaf_fields
-    from coterie.config.resolve import resolve
-    from coterie.config.schema import RunConfig, TeamConfig
-    from coterie.config.sources import flatten
-
-    resolved = resolve(overrides)
-    config = resolved.config
-    fields = leaf_fields(RunConfig) | leaf_fields(type(config.env.params), "env.")
-    fields |= leaf_fields(registry.algorithm(config.algo.name).Config, "algo.")
-    for team, own in config.teams.items():
-        fields |= leaf_fields(TeamConfig, f"teams.{team}.") | leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
-    meanings = {
-        "algo.name": "Name of the algorithm. Set it with algo=NAME.",
-        "env.name": "Name of the environment. Set it with env=NAME.",
-    }
-    return [
-        {
-            "key": key,
-            "value": format_value(value),
-            "from": resolved.origins[key],
-            "meaning": meanings.get(key) or _meaning(fields.get(key)),
-        }
-        for key, value in flatten(config.tree())
-    ]
-
-
-def print_run_keys() -> None:
-    """Prints the run settings with default and meaning, for `coterie train --help`."""
-    from coterie.config.messages import format_value, leaf_fields
-    from coterie.config.schema import RunConfig
-    from coterie.runs.tables import print_table
-
-    fields = leaf_fields(RunConfig)
-    rows = [["algo", "mappo", "Algorithm; see `coterie list algos`. Its settings are algo.*."]]
-    rows += [["env", "particle/simple_spread", "Environment; see `coterie list envs`. Its settings are env.*."]]
-    rows += [["teams.NAME.algo", "", "Algorithm of one team. Its settings are teams.NAME.algo.*."]]
-    rows += [["teams.NAME.run", "", "Run whose frozen policy the team uses."]]
-    rows += [["teams.NAME.roles", "", "Roles of the team, e.g. [speaker,listener]."]]
-    rows += [
-        [key, format_value(field.get_default(call_default_factory=True, validated_data={})), _meaning(field)]
-        for key, field in fields.items()
-        if key not in {"teams"}
-        and key.partition(".")[0] not in {"algo", "env"}
-        and not any(key.startswith(f"{section}.") for section in fields)  # optional sections are listed only by name
-    ]
-    print_table(
-        ["key", "default", "meaning"], rows, title="Settings (complete list with values: coterie list keys algo=NAME)"
-    )
-
-
-def _meaning(field: Any) -> str:
-    return " ".join((field.description or "").split()) if field is not None else ""
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`coterie play` and `coterie view`: watch, record and play episodes."""
+"""`coterie play`, `coterie view` and `coterie watch`: watch, record and play episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import AlgoName, Checkpoint, EnvName, Mode, RunOrOverrides, Seed, Trust, run_or_settings
+from coterie.cli.options import (
+    AlgoName,
+    Checkpoint,
+    EnvName,
+    Mode,
+    RunOrOverrides,
+    RunPath,
+    Seed,
+    Trust,
+    run_or_settings,
+)
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -162,6 +172,31 @@ def view(
     return 0
 
 
+def watch(
+    run: RunPath,
+    mode: Mode = "auto",
+    trust: Trust = False,
+    seed: Seed = None,
+    size: Size = 480,
+    fps: Annotated[float, typer.Option(min=0.5, max=60, help="Environment steps per second at the start.")] = 10.0,
+    host: Host = _HOST,
+    port: Port = 0,
+    open_: Open = False,
+) -> int:
+    """Watch the newest policy of a run in a browser while the run trains in another process.
+
+    Between episodes the page takes the newest snapshot of the policy, see checkpoint.policy_seconds.
+
+    Example: coterie watch runs/particle/simple_spread/mappo/20260101-120000-seed0 --open
+    """
+    from coterie.playing import watch as page
+    from coterie.playing.page import Address
+
+    options = page.WatchOptions(mode=mode, fps=fps, size=size, seed=seed)
+    page.watch(run, options, Address(host, port, open_))
+    return 0
+
+
 def _check_no_page(options: dict[str, bool]) -> None:
     """Raises UserError for an option of the page if none is served."""
     for option, is_given in options.items():
@@ -170,7 +205,7 @@ def _check_no_page(options: dict[str, bool]) -> None:
 
 
 def _is_run(what: list[str] | None) -> bool:
-    return bool(what) and ("=" not in what[0] or Path(what[0]).exists())
+    return any("=" not in word or Path(word).exists() for word in what or [])
 
 
 def _check_options(video: Path | None, replay: Path | None, record: Path | None, human: Any, episodes: int) -> None:

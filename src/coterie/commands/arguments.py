@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie.config import callables
 from coterie.config.resolve import Resolved, resolve_kwargs
-from coterie.config.sources import flatten
+from coterie.config.sources import flatten, from_file
 from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder
 
@@ -28,16 +29,69 @@ def run_folder(run: Any) -> Path:
     return folder
 
 
-def known_run_folder(run: Any, env: Any) -> Path:
-    """Returns the folder of a run whose environment is made by Python code, which is passed again; None: by its name.
+def known_run_folder(run: Any, settings: dict[str, Any]) -> Path:
+    """Returns the folder of a run, after it kept the Python code that is passed for it again.
+
+    Args:
+        run: As in `run_folder`.
+        settings: Functions and classes under `env`, `algo` and `network`, which are removed.
 
     Raises:
-        UserError: If the run does not exist, or its environment is made by its name.
+        UserError: If the run does not exist, or imports such code by its name.
     """
     folder = run_folder(run)
-    if env is not None:
-        callables.keep(str(RunFolder.open(folder).read_manifest().get("env")), env)
+    kept = keep_code([folder], settings)
+    for key in [key for key in settings if key not in kept]:
+        del settings[key]
     return folder
+
+
+def only_run_folder(run: Any, settings: dict[str, Any]) -> Path:
+    """`known_run_folder` of a command that has no settings next to a run. UserError if there are."""
+    folder = known_run_folder(run, settings)
+    if settings:
+        raise UserError(
+            f"{', '.join(settings)}: cannot be combined with a run, which has its own settings. Remove it, or the run."
+        )
+    return folder
+
+
+def changed_run(run: Any, settings: dict[str, Any]) -> tuple[Path, list[str]]:
+    """Returns the folder of a run, as by `known_run_folder`, and the settings that differ as overrides."""
+    folder = known_run_folder(run, settings)
+    return folder, to_overrides(settings)
+
+
+def runs_of(members: Mapping[str, Any]) -> list[Any]:
+    """Returns the members of a league that are runs."""
+    return [m for m in members.values() if not isinstance(m, str) or (Path(m) / "manifest.json").exists()]
+
+
+def keep_code(runs: Iterable[Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Keeps functions and classes under the names that runs recorded for them.
+
+    Args:
+        runs: As in `run_folder`. Without runs, code stays among the settings.
+        settings: Functions and classes under `env`, `algo` and `network`, and other settings.
+
+    Returns:
+        The other settings.
+
+    Raises:
+        UserError: If a run does not exist, or if the runs import such code by its name.
+    """
+    given = {key: settings[key] for key in ("env", "algo", "network") if _is_code(settings.get(key))}
+    folders = [run_folder(run) for run in runs]
+    if not given or not folders:
+        return settings
+    saved = [s for folder in folders for s in from_file(RunFolder.open(folder).config_path, saved=True)]
+    for kind, code in given.items():
+        callables.keep(kind, [str(s.value) for s in saved if s.value and callables.kind_of(s.key) == kind], code)
+    return {key: value for key, value in settings.items() if key not in given}
+
+
+def _is_code(value: Any) -> bool:
+    return value is not None and not isinstance(value, str | dict)
 
 
 def baseline(settings: dict[str, Any], seed: int | None) -> Resolved:
@@ -49,14 +103,7 @@ def baseline(settings: dict[str, Any], seed: int | None) -> Resolved:
     return resolve_kwargs(None, **settings if seed is None else settings | {"seed": seed})
 
 
-def require_no_settings(settings: dict[str, Any]) -> None:
-    """Raises UserError for settings next to a run, which has its own."""
-    if settings:
-        raise UserError(
-            f"{', '.join(settings)}: cannot be combined with a run, which has its own settings. Remove it, or the run."
-        )
-
-
 def to_overrides(settings: dict[str, Any]) -> list[str]:
     """Formats settings as overrides of the command line."""
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in flatten(settings)]
+    leaves = flatten(callables.named(settings))
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves]

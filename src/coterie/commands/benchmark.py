@@ -26,7 +26,7 @@ from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
 from coterie.policies.base import RandomPolicy
 from coterie.runs.folder import describe
 from coterie.training.rollout_builder import concatenate_rollouts
-from coterie.training.trainer import RunComponents
+from coterie.training.run_parts import RunComponents
 
 PHASES = ("environment", "acting", "storing", "targets", "update")
 """Phases of training: env.step; policies; the rest of collecting; advantages and returns; gradient steps."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
 from coterie.commands import train as training
-from coterie.commands.environment import lessons_of, make_environment, select_device
+from coterie.commands.environment import lessons_of, load_teams, make_environment, select_device
 from coterie.commands.learners import eval_modes, load_run, teams_sharing_policy
 from coterie.config import registry
 from coterie.config.resolve import Resolved, based_on, load_resolved
@@ -20,6 +20,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv
+from coterie.math.intervals import interval_95, standard_error
 from coterie.policies.base import Policy
 from coterie.policies.remapped import RemappedPolicy
 from coterie.runs.folder import RunFolder
@@ -43,6 +44,7 @@ class Exploitability:
         response_won: Win rate of the response.
         own_won: Win rate of the run's own other team.
         warnings: Why another checkpoint of the run than the preferred one was loaded.
+        checkpoint: The run's checkpoint and how it was chosen.
     """
 
     team: str
@@ -56,6 +58,7 @@ class Exploitability:
     response_won: float
     own_won: float
     warnings: tuple[str, ...] = ()
+    checkpoint: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -69,7 +72,15 @@ class Exploitability:
 
     def report(self) -> dict[str, Any]:
         """Returns the result as plain numbers and strings."""
-        return asdict(self) | {"gap": self.gap, "gap_error": self.error}
+        intervals = {
+            f"{name}_interval": list(interval_95(mean, error))
+            for name, mean, error in (
+                ("response", self.response_return, self.response_error),
+                ("own", self.own_return, self.own_error),
+                ("gap", self.gap, self.error),
+            )
+        }
+        return asdict(self) | {"gap": self.gap, "gap_error": self.error} | intervals
 
 
 def exploit(
@@ -89,20 +100,15 @@ def exploit(
         team: The team to exploit; by default the second.
         steps: Environment steps of the response's training; by default a fifth of the run's.
         episodes: Episodes of the comparison.
-        checkpoint: Checkpoint of the run: auto, best, last or a number of steps.
+        checkpoint: Checkpoint of the run: auto, best, best:TEAM, last or a number of steps.
     """
     folder = RunFolder.open(run)
     config = load_resolved(folder.config_path).config
     device = select_device("cpu" if config.device == "auto" else config.device)
-    loaded = load_run(run, checkpoint, device)
+    names = list(load_teams(config, device))
+    fixed, response = _sides(folder.path, names, team)
+    loaded = load_run(run, checkpoint, device, team=fixed)
     algorithms = loaded.algorithms
-    names = list(algorithms)
-    if len(names) != 2:
-        raise UserError(f"{folder.path} has the teams {', '.join(names)}, but a best response needs exactly two teams")
-    if team is not None and team not in names:
-        raise UserError(f"{folder.path} has no team '{team}'. {nearest(team, names)}")
-    fixed = team or names[1]
-    response = next(name for name in names if name != fixed)
     teams = {name: algorithm.policy.team for name, algorithm in algorithms.items()}
     source = names[0] if teams_sharing_policy(config, teams) else fixed  # whose policy the fixed team acts with
     frozen = {"name": "frozen", "run": str(folder.path), "team": source, "checkpoint": checkpoint}
@@ -115,10 +121,11 @@ def exploit(
     result = training.train(resolved)
     trained = load_run(result.run, "auto", device).algorithms
     comparison = _Comparison(teams, response, episodes, seed_of(config.seed, "exploit"))
-    fixed_policy = _policy(algorithms, teams, fixed)
     with closing(make_environment(config, "evaluate", num_envs=min(episodes, 100), device=device)) as env:
-        new = comparison.play(env, {fixed: fixed_policy, response: _policy(trained, teams, response)})
-        own = comparison.play(env, {fixed: fixed_policy, response: _policy(algorithms, teams, response)})
+        new = comparison.play(
+            env, {fixed: _policy(algorithms, teams, fixed), response: _policy(trained, teams, response)}
+        )
+        own = comparison.play(env, {name: _policy(algorithms, teams, name) for name in (fixed, response)})
     return Exploitability(
         team=fixed,
         response=response,
@@ -131,7 +138,18 @@ def exploit(
         response_won=new.win_rate,
         own_won=own.win_rate,
         warnings=tuple(loaded.warnings),
+        checkpoint={} if loaded.choice is None else loaded.choice.report(),
     )
+
+
+def _sides(run: Path, names: list[str], team: str | None) -> tuple[str, str]:
+    """Returns the team to exploit, by default the second, and the other one. UserError if there are not two."""
+    if len(names) != 2:
+        raise UserError(f"{run} has the teams {', '.join(names)}, but a best response needs exactly two teams")
+    if team is not None and team not in names:
+        raise UserError(f"{run} has no team '{team}'. {nearest(team, names)}")
+    fixed = team or names[1]
+    return fixed, next(name for name in names if name != fixed)
 
 
 def _response_tree(config: RunConfig, response: str, steps: int | None) -> dict[str, Any]:
@@ -197,6 +215,6 @@ class _Comparison:
         opponent = next(spec for name, spec in self.teams.items() if name != self.response)
         return _Score(
             mean=float(total.mean()),
-            error=float(total.std(correction=1)) / math.sqrt(len(total)),
+            error=standard_error(total),
             win_rate=float(win_scores(found, team, opponent).mean()),
         )

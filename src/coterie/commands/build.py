@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -9,15 +10,19 @@ import torch
 
 from coterie.commands.callbacks import make_callbacks
 from coterie.commands.environment import assign_teams, make_environment, select_device, swap_sides
+from coterie.commands.global_critics import connect_global_critics
 from coterie.commands.learners import eval_modes, make_algorithms, teams_sharing_policy
+from coterie.commands.rollout_memory import require_memory
 from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.envs.contract.vector import VectorEnv
+from coterie.training.best import BestRules, best_rules
 from coterie.training.callback import ActiveTeams
 from coterie.training.collector import Collector
 from coterie.training.curriculum.curriculum_callback import LessonEnvs
 from coterie.training.evaluation import Evaluator
-from coterie.training.trainer import RunComponents
+from coterie.training.run_parts import RunComponents
 
 
 def build(config: RunConfig) -> RunComponents:
@@ -28,6 +33,7 @@ def build(config: RunConfig) -> RunComponents:
     """
     device = select_device(config.device)
     with ExitStack() as stack:  # closes the environments if a later step fails
+        require_memory(config, device)
         train_env = make_environment(config, "train", num_envs=config.num_envs, device=device)
         env = stack.enter_context(closing(train_env))
         teams = assign_teams(config, env.spec)
@@ -41,7 +47,9 @@ def build(config: RunConfig) -> RunComponents:
         components = RunComponents(
             teams=teams,
             algorithms=algorithms,
-            collector=Collector(env, policies, seed_of(config.seed, "collect")),
+            collector=Collector(
+                env, policies, seed_of(config.seed, "collect"), connect_global_critics(config, algorithms)
+            ),
             evaluator=Evaluator(
                 eval_env,
                 policies,
@@ -51,9 +59,44 @@ def build(config: RunConfig) -> RunComponents:
             ),
             active_teams=ActiveTeams.from_algorithms(algorithms),
         )
-        callbacks, best_metric = make_callbacks(config, components, modes, lesson_envs)
+        callbacks, ratings = make_callbacks(config, components, modes, lesson_envs)
+        rules = _best_rules(config, components, ratings)
         stack.pop_all()
-    return replace(components, callbacks=callbacks, best_metric=best_metric)
+    return replace(components, callbacks=callbacks, best_rules=rules)
+
+
+def _best_rules(
+    config: RunConfig, components: RunComponents, ratings: dict[str, Callable[[], float]]
+) -> BestRules | None:
+    """Returns how the best checkpoints are chosen; None without evaluations."""
+    setting = config.eval.best
+    if config.eval.every == 0:
+        if setting != "auto":
+            raise UserError(
+                f"eval.best={setting}: there are no evaluations to choose by (eval.every=0). Set eval.every, or remove "
+                "eval.best."
+            )
+        return None
+    return best_rules(
+        setting,
+        config.eval.min_episodes,
+        teams=list(components.teams),
+        learners=components.active_teams.learners,
+        env_metrics=components.collector.env.spec.metrics,
+        ratings=ratings,
+    )
+
+
+def best_notes(config: RunConfig) -> list[str]:
+    """Returns a line if evaluations have too few episodes to mark a best checkpoint; else none."""
+    num_envs = min(config.eval.num_envs, config.eval.episodes)
+    episodes = -(-config.eval.episodes // num_envs) * num_envs
+    if config.eval.every == 0 or episodes >= config.eval.min_episodes:
+        return []
+    return [
+        f"eval.episodes={config.eval.episodes}: fewer than eval.min_episodes={config.eval.min_episodes}, so no "
+        "checkpoint is marked as best and commands use the last. Raise eval.episodes, or reduce eval.min_episodes."
+    ]
 
 
 def _make_eval_environment(config: RunConfig, device: torch.device) -> VectorEnv:

@@ -16,19 +16,17 @@ from coterie.imitation.demo_batches import load_demos
 from coterie.policies.base import Mode
 from coterie.rewards.rewarded import RewardedAlgorithm
 from coterie.training.alternating import AlternatingTraining, AlternationSchedule, resolve_phases
-from coterie.training.callback import Callback
+from coterie.training.callback import TrainerCallback
 from coterie.training.curriculum.curriculum_callback import CurriculumCallback, LessonEnvs
 from coterie.training.curriculum.lessons import Lessons
 from coterie.training.curriculum.metric import check_metric
+from coterie.training.run_parts import RunComponents
 from coterie.training.selfplay.selfplay_callback import SelfPlayCallback, SelfPlayTeams
-from coterie.training.trainer import RunComponents
-
-BestMetric = Callable[[], float]
 
 
 def make_callbacks(
     config: RunConfig, components: RunComponents, modes: dict[str, Mode], lesson_envs: LessonEnvs
-) -> tuple[tuple[Callback, ...], BestMetric | None]:
+) -> tuple[tuple[TrainerCallback, ...], dict[str, Callable[[], float]]]:
     """Creates the callbacks of a run, in the order in which they are called.
 
     Args:
@@ -38,30 +36,30 @@ def make_callbacks(
         lesson_envs: Environments of the run before sides are swapped.
 
     Returns:
-        The callbacks, and the metric for the best checkpoint if it is not a mean return.
+        The callbacks and, with self-play, the functions that return each team's rating.
 
     Raises:
         UserError: If parts of the configuration do not fit together.
     """
-    callbacks: list[Callback] = []
+    callbacks: list[TrainerCallback] = []
     imitation = _imitation(config, components)
     if imitation is not None:
         callbacks.append(imitation)
     alternating = _alternating(config, components)
     if alternating is not None:
         callbacks.append(alternating)
-    best_metric = None
+    ratings = {}
     if config.selfplay.enabled:
         selfplay = _self_play(config, components, modes)
         callbacks.append(selfplay)
-        best_metric = selfplay.total_elo
+        ratings = selfplay.ratings()
     lessons = lessons_of(config)
     if lessons is not None:
         callbacks.append(_curriculum(config, components, lessons, lesson_envs))
-    return tuple(callbacks), best_metric
+    return tuple(callbacks), ratings
 
 
-def _imitation(config: RunConfig, components: RunComponents) -> Callback | None:
+def _imitation(config: RunConfig, components: RunComponents) -> TrainerCallback | None:
     """Creates the callback that clones demonstrations, if any team has them."""
     teams, algorithms = components.teams, components.algorithms
     shared = teams_sharing_policy(config, teams)
@@ -93,7 +91,7 @@ def _imitation(config: RunConfig, components: RunComponents) -> Callback | None:
     )
 
 
-def _alternating(config: RunConfig, components: RunComponents) -> Callback | None:
+def _alternating(config: RunConfig, components: RunComponents) -> TrainerCallback | None:
     """Creates the callback for alternating training, unless all teams always learn."""
     alternate, active_teams = config.alternate, components.active_teams
     interval = alternate.every
@@ -156,7 +154,7 @@ def _published_modes(algorithms: dict[str, Algorithm]) -> dict[str, Mode]:
     return {name: algorithm.capabilities.eval_mode for name, algorithm in algorithms.items()}
 
 
-def _curriculum(config: RunConfig, components: RunComponents, lessons: Lessons, envs: LessonEnvs) -> Callback:
+def _curriculum(config: RunConfig, components: RunComponents, lessons: Lessons, envs: LessonEnvs) -> TrainerCallback:
     """Creates the callback that advances the lessons."""
     for lesson in lessons.lessons:
         if lesson.advance is not None:

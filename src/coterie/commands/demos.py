@@ -44,7 +44,7 @@ class RecordOptions:
         out: File to write; by default demos.safetensors, in the run's folder if there is a run.
         episodes: Number of episodes.
         mode: Action selection.
-        checkpoint: auto, best, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
     """
 

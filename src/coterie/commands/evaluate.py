@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.environment import load_teams, make_environment, select_device
+from coterie.commands.generalization import load_run_elsewhere
 from coterie.commands.learners import (
     EvalMode,
     device_of_run,
@@ -33,6 +35,7 @@ def evaluate_run(
     checkpoint: str = "auto",
     *,
     seed: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Evaluates the policies of a run's checkpoint.
 
@@ -40,18 +43,64 @@ def evaluate_run(
         run: Folder of the run.
         episodes: Minimum number of episodes.
         mode: Action selection.
-        checkpoint: auto, best, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
+        overrides: Settings of the environment and of opponents that differ from the run's.
 
     Returns:
         Results as plain numbers and strings, as printed by `coterie evaluate --json`.
     """
-    trained = load_run(run, checkpoint, device_of_run(run))
+    device = device_of_run(run)
+    if overrides:
+        trained = load_run_elsewhere(run, overrides, checkpoint=checkpoint, mode=mode, device=device)
+    else:
+        trained = load_run(run, checkpoint, device)
     assert trained.checkpoint is not None
+    assert trained.choice is not None
     configure_process(trained.config.threads)
     lesson = lesson_of_checkpoint(trained.checkpoint.state)
     report = _evaluate(trained.config, trained.algorithms, episodes=episodes, mode=mode, seed=seed, lesson=lesson)
-    return report | {"run": str(run), "steps": trained.checkpoint.steps, "warnings": trained.warnings}
+    return report | {
+        "run": str(run),
+        "steps": trained.checkpoint.steps,
+        "checkpoint": trained.choice.report(),
+        "overrides": list(overrides),
+        "warnings": trained.warnings,
+    }
+
+
+def as_tables(report: dict[str, Any]) -> dict[str, Any]:
+    """Returns a report for people: tables of the teams, of their agents and of the environment's metrics."""
+    tables = ("metrics", "metrics_error", "metrics_interval", "checkpoint", "teams")
+    shown = {key: value for key, value in report.items() if key not in tables}
+    shown["teams"] = {
+        name: {
+            "return_mean": team["return_mean"],
+            "error": team["return_error"],
+            "95% interval": _range(team["return_interval"]),
+            "return_std": team["return_std"],
+            "length_mean": team["length_mean"],
+        }
+        for name, team in report["teams"].items()
+    }
+    shown["agents"] = {
+        agent: {"return_mean": value}
+        for team in report["teams"].values()
+        for agent, value in team["return_by_agent"].items()
+    }
+    shown["metrics"] = {
+        name: {
+            "mean": mean,
+            "error": report["metrics_error"][name],
+            "95% interval": _range(report["metrics_interval"][name]),
+        }
+        for name, mean in report["metrics"].items()
+    }
+    return shown
+
+
+def _range(interval: list[float] | None) -> str | None:
+    return None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> dict[str, Any]:
@@ -103,6 +152,6 @@ def _evaluate(
         "env": config.env.name,
         "algo": config.algo.name,
         "episodes": len(found.episodes),
-        "metrics": found.env_metrics(),
+        **found.env_metrics(),
         "teams": found.report(),
     }

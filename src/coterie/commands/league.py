@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,27 +13,21 @@ import torch
 from torch import Tensor
 
 from coterie.commands.environment import make_environment, select_device
-from coterie.commands.learners import EvalMode, TrainedRun, eval_modes, load_run, make_algorithms
-from coterie.config.resolve import load_resolved, resolve
-from coterie.config.schema import RunConfig
+from coterie.commands.league_members import Member, common_config, distinguish, load_member, with_label
+from coterie.commands.learners import EvalMode
 from coterie.core.errors import UserError
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv
+from coterie.math.intervals import Z_95, standard_error
 from coterie.math.ratings import elo
-from coterie.policies.base import Mode, Policy
-from coterie.policies.remapped import RemappedPolicy
-from coterie.runs.folder import RunFolder
 from coterie.training.evaluation import ProgressCallback, evaluate
 from coterie.training.selfplay.elo_ladder import win_criterion, win_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-BOTS = ("random", "scripted")
-"""Members that are not runs: `random`, `scripted`, and `scripted:NAME`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class LeagueOptions:
     Attributes:
         episodes: Episodes per pair.
         mode: Action selection.
-        checkpoint: Checkpoint of the runs: auto, best, last or a number of steps.
+        checkpoint: Checkpoint of the runs: auto, best, best:TEAM, last or a number of steps.
         seed: Seed of the episodes, the same for every pair.
     """
 
@@ -53,23 +45,6 @@ class LeagueOptions:
     mode: EvalMode = "auto"
     checkpoint: str = "auto"
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Member:
-    """A member of a league.
-
-    Attributes:
-        name: Name in tables.
-        policies: Policy for each team.
-        modes: Action selection for each team.
-        warnings: Why another checkpoint than the preferred one was loaded.
-    """
-
-    name: str
-    policies: dict[str, Policy]
-    modes: dict[str, Mode]
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +62,7 @@ class LeagueResult:
         symmetric: True if the two sides are equal.
         win_criterion: Description of how the winner is determined.
         warnings: Why other checkpoints than the preferred ones were loaded.
+        checkpoints: The checkpoint of each team of each run, by member and team.
     """
 
     env: str
@@ -99,6 +75,7 @@ class LeagueResult:
     symmetric: bool
     win_criterion: str
     warnings: tuple[str, ...] = ()
+    checkpoints: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def wins(self) -> Tensor:
         """Returns the games that each member has won against each other one, from either side, [P, P]."""
@@ -129,7 +106,12 @@ class LeagueResult:
             "won_by": self.win_criterion,
             "return_mean": {team: table(values) for team, values in self.returns.items()},
             "return_error": {team: table(values) for team, values in self.error.items()},
+            "return_interval": {
+                team: {"low": table(values - Z_95 * self.error[team]), "high": table(values + Z_95 * self.error[team])}
+                for team, values in self.returns.items()
+            },
             "score": table(self.score),
+            "checkpoints": dict(self.checkpoints),
             "warnings": list(self.warnings),
         }
         ratings = self.ratings()
@@ -157,13 +139,13 @@ def league(
         UserError: If there are fewer than two members, or they were trained in different environments.
     """
     options = options or LeagueOptions()
-    labeled = _distinguish([_with_label(name) for name in names])
+    labeled = distinguish([with_label(name) for name in names])
     if len(labeled) < 2:
         raise UserError(
             f"a league needs at least two members, but has {len(labeled)}. Name runs' folders, random or scripted, "
             "e.g. coterie league RUN RUN random"
         )
-    config = _common_config(labeled, overrides)
+    config = common_config(labeled, overrides)
     configure_process(config.threads)
     device = select_device(config.device)
     num_envs = min(options.episodes, config.eval.num_envs)
@@ -172,7 +154,8 @@ def league(
         if len(teams) != 2:
             raise UserError(f"a league needs two teams, but {config.env.name} has {len(teams)}: {', '.join(teams)}")
         members = [
-            _load_member(label, source, config, teams, options=options, device=device) for label, source in labeled
+            load_member(label, source, config, teams, mode=options.mode, checkpoint=options.checkpoint, device=device)
+            for label, source in labeled
         ]
         return _play(members, env, teams, options=options, progress_of=progress_of)
 
@@ -205,7 +188,7 @@ def _play(
             for name, team in teams.items():
                 total = found.team_return(team)
                 returns[name][i, j] = total.mean()
-                error[name][i, j] = total.std(correction=1) / math.sqrt(games) if games > 1 else math.nan
+                error[name][i, j] = standard_error(total)
             score[i, j] = win_scores(found, teams[first], teams[second]).mean()
     return LeagueResult(
         env=env.spec.name,
@@ -218,99 +201,8 @@ def _play(
         symmetric=env.spec.symmetric,
         win_criterion=win_criterion(env.spec),
         warnings=tuple(dict.fromkeys(line for member in members for line in member.warnings)),
+        checkpoints={member.name: member.checkpoints for member in members if member.checkpoints},
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ members
-
-
-def _with_label(name: str) -> tuple[str, str]:
-    """Returns the label of a member and its source."""
-    label, equals, source = name.partition("=")
-    if equals and re.fullmatch(r"[\w.+-]+", label) and not Path(name).exists():
-        return label, source
-    if _is_bot(name):
-        return name, name
-    config = load_resolved(RunFolder.open(Path(name)).config_path).config
-    return f"{config.algo.name}-{config.seed}", name
-
-
-def _distinguish(labeled: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Labels runs with the same algorithm and seed by their folders."""
-    labels = [label for label, _ in labeled]
-    return [
-        (Path(source).name if labels.count(label) > 1 and not _is_bot(source) else label, source)
-        for label, source in labeled
-    ]
-
-
-def _is_bot(source: str) -> bool:
-    return source.partition(":")[0] in BOTS and not Path(source).exists()
-
-
-def _common_config(labeled: Sequence[tuple[str, str]], overrides: Sequence[str]) -> RunConfig:
-    """Returns the configuration whose environment all members share. UserError if they do not share it."""
-    labels: set[str] = set()
-    for label, _ in labeled:
-        if label in labels:
-            raise UserError(f"two members are named '{label}'. Give them names, e.g. first=RUN second=RUN.")
-        labels.add(label)
-    runs = [source for _, source in labeled if not _is_bot(source)]
-    if not runs:
-        return resolve([*overrides, "progress=off"]).config
-    if overrides:
-        raise UserError(f"the runs define the environment. Remove {' '.join(overrides)}.")
-    configs = [load_resolved(RunFolder.open(Path(run)).config_path).config for run in runs]
-    for run, config in zip(runs, configs, strict=True):
-        for key, own, other in _env_differences(configs[0], config):
-            raise UserError(
-                f"{run} was trained with {key}={other}, but {runs[0]} with {own}. A league plays one environment with "
-                "one setting: remove one of them."
-            )
-    return configs[0]
-
-
-def _env_differences(one: RunConfig, other: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Returns the settings of the environment that differ, lessons and randomized parameters included."""
-
-    def settings(config: RunConfig) -> dict[str, Any]:
-        tree = config.tree()
-        own = {f"env.{key}": value for key, value in tree["env"].items()}
-        return {"env": config.env.name, **own} | {name: tree.get(name) for name in ("curriculum", "randomize")}
-
-    first, second = settings(one), settings(other)
-    return [(key, first.get(key), second.get(key)) for key in first | second if first.get(key) != second.get(key)]
-
-
-def _load_member(
-    name: str,
-    source: str,
-    config: RunConfig,
-    teams: dict[str, TeamSpec],
-    *,
-    options: LeagueOptions,
-    device: torch.device,
-) -> Member:
-    """Returns a member with a policy for each team. UserError if it lacks one."""
-    if _is_bot(source):
-        kind, _, script = source.partition(":")
-        settings = [f"algo={kind}", f"env={config.env.name}", *([f"algo.script={script}"] if script else [])]
-        bot_config = resolve(settings).config.model_copy(update={"env": config.env})
-        trained = TrainedRun(bot_config, make_algorithms(bot_config, teams, device))
-    else:
-        trained = load_run(Path(source), options.checkpoint, device)
-    algorithms = trained.algorithms
-    missing = [name for name in teams if name not in algorithms]
-    if missing:
-        raise UserError(
-            f"{source} trained the teams {', '.join(algorithms)}, but the league needs one for '{missing[0]}'. "
-            "Train it with one team per side."
-        )
-    modes = eval_modes(options.mode, algorithms)
-    policies: dict[str, Policy] = {
-        name: RemappedPolicy(team, algorithms[name].policy, modes[name]) for name, team in teams.items()
-    }
-    return Member(name, policies, modes, tuple(trained.warnings))
 
 
 # ------------------------------------------------------------------------------------------------------------- output
@@ -329,7 +221,8 @@ def draw(result: LeagueResult) -> Figure:
     low, high = (0.0, 1.0) if result.symmetric else (None, None)
     for k, (title, values) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), k + 1)
-        image = axes.imshow(values.numpy(), cmap="RdYlGn" if result.symmetric else "viridis", vmin=low, vmax=high)
+        # Color-blind people can tell both ends of these colors apart.
+        image = axes.imshow(values.numpy(), cmap="PuOr" if result.symmetric else "viridis", vmin=low, vmax=high)
         axes.set_xticks(range(size), result.members, rotation=30, ha="right")
         axes.set_yticks(range(size), result.members)
         first, second = result.teams

@@ -12,20 +12,22 @@ from coterie.algos.algorithm import Algorithm, AlgorithmContext
 from coterie.algos.frozen import Frozen, FrozenConfig
 from coterie.algos.replay.memory import no_memory_check
 from coterie.algos.scripted import Scripted
+from coterie.commands.checkpoint_choice import CheckpointChoice, find_checkpoint
 from coterie.commands.environment import load_teams, select_device
-from coterie.config import registry
+from coterie.commands.global_critics import require_centralized
+from coterie.commands.own_algorithms import require_complete
+from coterie.config import registry, user_code
 from coterie.config.resolve import Resolved, load_resolved
-from coterie.config.schema import RunConfig, parse_count
+from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
-from coterie.core.terminal import print_message
 from coterie.envs.script_registry import load_script
 from coterie.imitation.demo_batches import load_demos
 from coterie.policies.base import Mode, Policy
 from coterie.policies.remapped import team_mismatch
 from coterie.rewards.rewarded import make_rewarded
-from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
+from coterie.runs.checkpoints import LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
 
 EvalMode = Literal["auto", "greedy", "sample"]
@@ -62,6 +64,7 @@ def teams_sharing_policy(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple
 # ------------------------------------------------------------------------------------------------------- construction
 
 
+@user_code.reported()
 def make_algorithms(
     config: RunConfig, teams: dict[str, TeamSpec], device: torch.device, *, with_rewards: bool = True
 ) -> dict[str, Algorithm]:
@@ -89,29 +92,47 @@ def make_algorithms(
             rollout_length=rollout_lengths[name],
         )
         setting = f"teams.{name}.algo" if len(teams) > 1 else "algo"
-        algorithms[name] = _make_algorithm(config, context, setting, with_rewards=with_rewards)
+        algorithms[name] = make_algorithm(config, context, setting, with_rewards=with_rewards)
     if shared is not None:
         first, second = shared
         algorithms[second] = _frozen_copy(algorithms[first], teams[second], config.num_envs, device)
     return {name: algorithms[name] for name in teams}
 
 
-def _make_algorithm(config: RunConfig, context: AlgorithmContext, setting: str, *, with_rewards: bool) -> Algorithm:
-    team, choice = context.team, config.algo_of(context.team.name)
+def make_algorithm(
+    config: RunConfig, context: AlgorithmContext, setting: str, *, with_rewards: bool, team: str | None = None
+) -> Algorithm:
+    """Creates the algorithm of one team.
+
+    Args:
+        config: Configuration of the run.
+        context: The team that it acts for, number of environments, seed and device.
+        setting: Setting that names the algorithm, for error messages.
+        with_rewards: False to leave out reward signals, which acting does not need.
+        team: Team whose settings it has; by default the one that it acts for.
+
+    Raises:
+        UserError: If it does not support the team's spaces.
+    """
+    name, owner = team or context.team.name, context.team
+    choice = config.algo_of(name)
     cls = registry.algorithm(choice.name)
-    cls.capabilities.check(choice.name, team, setting)
-    rewards = config.rewards_of(team.name)
+    cls.capabilities.check(choice.name, owner, setting)
+    require_centralized(choice, setting)
+    rewards = config.rewards_of(name)
     if rewards.is_extrinsic_only:
         algorithm = cls(choice.params, context)
     else:
         if rewards.gail is not None and rewards.gail.demos is not None and with_rewards:
-            load_demos(rewards.gail.demos, "rewards.gail.demos", config.env.name, team)  # checks them
+            load_demos(rewards.gail.demos, "rewards.gail.demos", config.env.name, owner)  # checks them
         algorithm = make_rewarded(choice, rewards, context, with_signals=with_rewards)
+    if registry.is_own_algorithm(choice.name):
+        require_complete(algorithm, choice.name)
     if isinstance(algorithm, Frozen):
-        algorithm.set_policy(*load_frozen_policy(team.name, algorithm.config, context.device))
+        algorithm.set_policy(*load_frozen_policy(owner.name, algorithm.config, context.device))
     elif isinstance(algorithm, Scripted):
-        algorithm.set_script(*load_script(team, config.env, algorithm.config.script))
-    wanted = _wanted_rollout_length(config, team.name)
+        algorithm.set_script(*load_script(owner, config.env, algorithm.config.script))
+    wanted = _wanted_rollout_length(config, name)
     if cls.capabilities.learns and algorithm.rollout_length != wanted:
         note = f"rollout_length is {algorithm.rollout_length}, not {wanted}: a multiple of the shortest of all teams"
         algorithm.notes = (*algorithm.notes, note)
@@ -157,7 +178,7 @@ def load_frozen_policy(team: str, config: FrozenConfig, device: torch.device) ->
     """
     if config.run is None:
         raise UserError(f"team '{team}' is frozen but has no run. Set teams.{team}.run=RUN.")
-    algorithms = load_run(config.run, config.checkpoint, device).algorithms
+    algorithms = load_run(config.run, config.checkpoint, device, team=config.team or team).algorithms
     wanted = config.team or (team if team in algorithms or len(algorithms) > 1 else next(iter(algorithms)))
     if wanted not in algorithms:
         raise UserError(f"the run {config.run} has no team '{wanted}'. {nearest(wanted, algorithms)}")
@@ -171,26 +192,35 @@ class TrainedRun:
     Attributes:
         config: Configuration of the run.
         algorithms: Algorithm of each team.
-        checkpoint: The checkpoint; None for algorithms that were not loaded from a run.
+        choice: The checkpoint and how it was chosen; None for algorithms that were not loaded from a run.
     """
 
     config: RunConfig
     algorithms: dict[str, Algorithm]
-    checkpoint: LoadedCheckpoint | None = None
+    choice: CheckpointChoice | None = None
+
+    @property
+    def checkpoint(self) -> LoadedCheckpoint | None:
+        """The checkpoint; None for algorithms that were not loaded from a run."""
+        return None if self.choice is None else self.choice.found
 
     @property
     def warnings(self) -> list[str]:
-        """Why another checkpoint than the preferred one was loaded; usually empty."""
-        return [self.checkpoint.warning] if self.checkpoint is not None and self.checkpoint.warning else []
+        """Why another checkpoint than the preferred one was loaded, or may be better; usually empty."""
+        return [] if self.choice is None else list(self.choice.warnings)
 
 
-def load_run(run: Path, checkpoint: str, device: torch.device) -> TrainedRun:
+def load_run(
+    run: Path, checkpoint: str, device: torch.device, *, team: str | None = None, announce: bool = True
+) -> TrainedRun:
     """Loads the algorithms of a run with the policies of a checkpoint.
 
     Args:
         run: Folder of the run.
-        checkpoint: auto, best, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
         device: Device of the networks.
+        team: The only team that is needed, whose own best checkpoint auto and best then take, if it has one.
+        announce: False to print warnings only, not which checkpoint is loaded.
 
     Raises:
         UserError: If the run or the checkpoint cannot be read.
@@ -199,11 +229,12 @@ def load_run(run: Path, checkpoint: str, device: torch.device) -> TrainedRun:
     config = load_resolved(folder.config_path).config
     with no_memory_check():
         algorithms = make_algorithms(config, load_teams(config, device), device, with_rewards=False)
-    found = find_checkpoint(folder, checkpoint)
+    choice = find_checkpoint(folder, checkpoint, team=team, announce=announce)
+    found = choice.found
     for name, algorithm in algorithms.items():
         with decoding(found):
             algorithm.policy.load_state_dict(found.state["algorithms"][name]["policy"])
-    return TrainedRun(config, algorithms, found)
+    return TrainedRun(config, algorithms, choice)
 
 
 def load_run_or_make(run: Path | None, resolved: Resolved | None, checkpoint: str = "auto") -> TrainedRun:
@@ -223,39 +254,3 @@ def device_of_run(run: Path) -> torch.device:
         return select_device(name)
     except UserError:
         return torch.device("cpu")
-
-
-def find_checkpoint(folder: RunFolder, which: str, setting: str = "--checkpoint") -> LoadedCheckpoint:
-    """Loads a checkpoint: the best, the last, or the nearest one at or below a number of steps.
-
-    With auto, it is the one that the folder was opened with, otherwise the best one, the last one if none is marked as
-    best, or the newest intact one if these are corrupt. Another one than was asked for is reported on stderr.
-
-    Args:
-        folder: Folder of the run.
-        which: auto, best, last or a number of steps, such as 20000 or 1e6.
-        setting: Option or key that `which` comes from, for error messages.
-
-    Raises:
-        UserError: If there is no such checkpoint, with the existing ones, or if a checkpoint that was named is corrupt.
-    """
-    store = Checkpoints(folder.checkpoints_path)
-    if which == "auto" and folder.checkpoint is not None:
-        which = folder.checkpoint.resolve().name
-    if which == "auto":
-        found = store.load_best() if store.has_best() else store.latest(segments=False)
-    elif which in {"best", "last"}:
-        found = store.load_best() if which == "best" else store.latest(segments=False)
-        if found is not None and found.warning:
-            raise UserError(f"{setting} {which}: {found.warning.partition('. Using')[0]}. Leave the option out.")
-    else:
-        steps = parse_count(which)
-        found = store.load_steps(steps) if isinstance(steps, int) else None
-        if found is None and store.all():
-            existing = ", ".join(str(int(path.name)) for path in store.all())
-            raise UserError(f"the run {folder.path} has no checkpoint '{which}'. Use best, last or one of {existing}.")
-    if found is None:
-        raise UserError(f"the run {folder.path} has no checkpoint yet. Wait for its first one.")
-    if found.warning:
-        print_message(found.warning)
-    return found

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.commands.episode_returns import print_returns
 from coterie.commands.image_window import show
 from coterie.commands.learners import EvalMode, eval_modes, load_run_or_make
 from coterie.commands.rendering import Episodes, render_episodes, save_replay
@@ -26,7 +27,7 @@ class PlayOptions:
         replay: Folder for a replay written by the environment's library; takes precedence over the video.
         episodes: Number of episodes.
         mode: Action selection.
-        checkpoint: auto, best, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
         size: Longer side of the images in pixels.
     """
@@ -62,14 +63,18 @@ def play(run: Path | None, resolved: Resolved | None = None, options: PlayOption
         seed=seed_of(config.seed if options.seed is None else options.seed, "play"),
     )
     if options.replay is not None:
-        return save_replay(config, episodes, options.replay)
+        folder = save_replay(config, episodes, options.replay)
+        print_returns(episodes.returns)
+        return folder
     lesson = None
     if trained.checkpoint is not None and config.curriculum.lessons:
         lesson = lesson_of_checkpoint(trained.checkpoint.state)
     images = render_episodes(config, episodes, size=options.size, lesson=lesson)
     if options.video is None:
         show(images, f"{config.algo.name} on {config.env.name}")
+        print_returns(episodes.returns)
         return None
     written = write_video(options.video, images)
     print_line(f"wrote {written}", sys.stderr)
+    print_returns(episodes.returns)
     return written

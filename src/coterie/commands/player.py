@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from coterie.commands.learners import EvalMode, eval_modes, load_run
+from coterie.commands.masked_observations import Obs, split_masks
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
@@ -22,8 +22,6 @@ from coterie.envs.external.spaces import Actuator
 from coterie.policies.base import Mode, Policy
 from coterie.runs.folder import RunFolder
 
-Obs = Mapping[str, Any] | ArrayLike
-
 
 class Loaded:
     """The policies of a run's checkpoint, ready to act.
@@ -32,23 +30,24 @@ class Loaded:
 
     Args:
         run: Folder of the run.
-        checkpoint: auto, best, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
         device: Device of the networks.
 
     Attributes:
         path: Folder of the run.
         config: Configuration of the run.
         steps: Environment steps when the checkpoint was written.
+        checkpoint: The checkpoint, its step and how it was chosen, as in the output of `coterie evaluate --json`.
         policies: Policies by team.
     """
 
     def __init__(self, run: str | Path, checkpoint: str = "auto", device: str | torch.device = "cpu"):
         folder = RunFolder.open(run)
         self.path = folder.path
-        trained = load_run(folder.path, checkpoint, torch.device(device))
-        assert trained.checkpoint is not None
+        trained = load_run(folder.path, checkpoint, torch.device(device), announce=False)
+        assert trained.choice is not None
         self.config, learners = trained.config, trained.algorithms
-        self.steps = trained.checkpoint.steps
+        self.steps, self.checkpoint = trained.choice.found.steps, trained.choice.report()
         self.policies: dict[str, Policy] = {name: learner.policy for name, learner in learners.items()}
         self._published = eval_modes("auto", learners)
         self._player = self.player()
@@ -128,7 +127,7 @@ class Player:
 
         Args:
             obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
-                agent.
+                agent. Instead of an array also {"observation": array, "action_mask": array}, as PettingZoo has it.
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
         Returns:
@@ -138,6 +137,7 @@ class Player:
         Raises:
             UserError: For unknown names and wrong shapes.
         """
+        obs, action_mask = split_masks(obs, action_mask)
         given_obs = self._by_agent(obs, "obs")
         masks = {} if action_mask is None else self._by_agent(action_mask, "action_mask")
         for agent, mask in masks.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from coterie.commands.environment import make_environment
+from coterie.commands.episode_returns import ReturnCounter
 from coterie.config.schema import RunConfig
 from coterie.core.seeds import generator
 from coterie.core.terminal import print_line
@@ -29,12 +30,14 @@ class Episodes:
         modes: Action selection by team.
         count: Number of episodes.
         seed: Seed of the environment and of the policies' noise.
+        returns: Returns by team, of the episodes that have been played.
     """
 
     policies: dict[str, Policy]
     modes: dict[str, Mode]
     count: int
     seed: int
+    returns: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +84,7 @@ def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
 def _play(env: VectorEnv, episodes: Episodes) -> Iterator[None]:
     """Plays episodes in a single environment and yields at every timestep, final ones included."""
     policies, remaining = episodes.policies, episodes.count
+    counter = ReturnCounter(env, {name: policy.team for name, policy in policies.items()})
     noise_generators = {name: generator(episodes.seed, "noise", name, device=env.device) for name in policies}
     with torch.inference_mode():
         timestep = reset_env(env, episodes.seed)
@@ -89,9 +93,12 @@ def _play(env: VectorEnv, episodes: Episodes) -> Iterator[None]:
             yield
             noise = {name: policy.draw_noise(1, 1, noise_generators[name])[0] for name, policy in policies.items()}
             actions, _, hidden_state = act(policies, timestep, hidden_state, noise=noise, modes=episodes.modes)
+            before = timestep
             step, timestep = step_env(env, actions)
+            counter.add(before, step)
             if bool(step.episode_terminated | step.episode_truncated):
                 yield
+                episodes.returns.update(counter.returns)
                 remaining -= 1
                 if remaining:
                     _, timestep = step_env(env, actions)  # the final timestep ignores the action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from coterie.core.errors import UserError
 from coterie.runs import loggers
 from coterie.runs.folder import RunFolder
 from coterie.runs.summary import Summary
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,27 @@ class TrainingResult:
     exit_code: int
 
     def report(self) -> dict[str, Any]:
-        """Returns the result as plain numbers and strings."""
+        """Returns the result as plain numbers and strings, with the roles of each team and the reason for the teams."""
         teams = {
-            team.team or "team": {"start": team.start, "now": team.now, "best": team.best, "random": team.random}
+            team.team or "team": {
+                "start": team.start,
+                "now": team.now,
+                "now_error": _finite(team.now_error),
+                "best": team.best,
+                "best_error": _finite(team.best_error),
+                "random": team.random,
+            }
             for team in self.summary.teams
         }
-        return {"run": str(self.run), "steps": self.summary.steps, "wall_s": self.summary.wall_s, "teams": teams}
+        formed = RunFolder(self.run).read_manifest()
+        return {
+            "run": str(self.run),
+            "steps": self.summary.steps,
+            "wall_s": self.summary.wall_s,
+            "teams": teams,
+            "roles": formed.get("teams", {}),
+            "teams_because": formed.get("teams_because"),
+        }
 
     def metrics(self) -> Any:
         """Returns everything that the run has logged as a pandas DataFrame.

@@ -1,4 +1,4 @@
-"""Sweeps: one process per combination of comma-separated values."""
+"""Sweeps: one process per combination of comma-separated values. Running one again continues it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import contextlib
 import json as jsonlib
 import os
 import re
+import select
 import shlex
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any
+from typing import Any
 
+from coterie.commands.sweep_processes import ForkGate, Running
+from coterie.commands.sweep_results import print_results
+from coterie.commands.sweep_runs import Found, default_folder, find, identity, settings_of
 from coterie.config.overrides import Override, combinations, parse, parse_all
 from coterie.config.resolve import resolve
-from coterie.core.json_output import print_json
+from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
 from coterie.core.process import interruptible
 from coterie.core.terminal import print_line
 from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
+
+_POLL_SECONDS = 0.05
+"""Time between checks for processes that ended while something that they started keeps their output open."""
 
 
 @dataclass(frozen=True)
@@ -32,34 +36,34 @@ class Job:
 
     Attributes:
         name: Short name made of the values that vary.
-        overrides: All settings.
+        configuration: The same without the seed, equal for all seeds of a configuration.
+        overrides: All settings, as on the command line.
+        config: The configuration that they result in.
+        out: Folder of its run.
+        named: True if the user has chosen the folder, which `overrides` contains then.
     """
 
     name: str
+    configuration: str
     overrides: tuple[str, ...]
+    config: RunConfig
+    out: Path
+    named: bool
 
-
-@dataclass
-class _Running:
-    """A job's process with its output; the last line of stderr is the reason of a failure."""
-
-    job: Job
-    process: subprocess.Popen[str]
-    started: float
-    cores: frozenset[int] = frozenset()
-    """The cores that the job has for itself; empty for all cores."""
-    output: list[str] = field(default_factory=list)
-    last_line: str = ""
-    waiter: threading.Thread = field(default_factory=threading.Thread)
+    @property
+    def words(self) -> list[str]:
+        """Settings with the folder of the run."""
+        return [*self.overrides] if self.named else [*self.overrides, _out(self.out)]
 
 
 def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]:
     """Returns the jobs of a sweep, after checking every combination.
 
-    With `out=FOLDER`, here or in the file, each combination gets the folder FOLDER/<name>.
+    With `out=FOLDER`, here or in the file, each combination gets the folder FOLDER/<name>, otherwise
+    `runs/<env>/<algo>/<name>-<identity of its settings>`.
 
     Raises:
-        UserError: For the first combination that is invalid.
+        UserError: For the first combination that is invalid, and for two that are equal.
     """
     parsed = parse_all(list(overrides))
     varying = [override for override in parsed if override.is_sweep]
@@ -68,17 +72,23 @@ def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]
         name = _name(combination, varying)
         if any(job.name == name for job in jobs):
             name = f"{name}-{len(jobs)}"
-        out = resolve(combination, config_file).config.out
+        config = resolve(combination, config_file).config
+        out = config.out
         if out is not None and varying and not any(override.key == "out" for override in varying):
-            combination = [*(text for text in combination if not text.startswith("out=")), _out(out / name)]
-        jobs.append(Job(name, tuple(combination)))
+            out = out / name
+            combination = [*(text for text in combination if not text.startswith("out=")), _out(out)]
+        others = [override for override in varying if override.key != "seed"]
+        configuration = _name(combination, others) if others else f"{config.algo.name} on {config.env.name}"
+        folder = default_folder(config, name) if out is None else out
+        jobs.append(Job(name, configuration, tuple(combination), config, folder, out is not None))
+    _require_different(jobs)
     return jobs
 
 
 def shell_commands(jobs: Sequence[Job], config_file: Path | None = None) -> list[str]:
     """Returns the jobs as lines for a shell or a cluster's queue."""
     config = ["--config", str(config_file)] if config_file else []
-    return [shlex.join(["coterie", "train", *job.overrides, *config]) for job in jobs]
+    return [shlex.join(["coterie", "train", *job.words, *config]) for job in jobs]
 
 
 def run_all(
@@ -86,48 +96,41 @@ def run_all(
     config_file: Path | None = None,
     num_parallel: int = 1,
     json: bool = False,
-    command: Sequence[str] = (sys.executable, "-m", "coterie"),
+    *,
+    command: Sequence[str] | None = (sys.executable, "-m", "coterie"),
+    gate: ForkGate | None = None,
 ) -> int:
-    """Runs every job, shows their output with their names, and at the end a table of results.
+    """Runs every job that has no finished run, shows their output with their names, and at the end tables of results.
 
-    Ctrl-C and SIGTERM stop all jobs, which save their checkpoints.
+    Broken runs are resumed. Ctrl-C and SIGTERM stop all jobs, which save their checkpoints.
 
     Args:
         jobs: The jobs.
         config_file: Configuration file of all jobs.
         num_parallel: Number of jobs that run at the same time.
-        json: True to print one JSON object per job to stdout instead of the table.
+        json: True to print one JSON object per job to stdout instead of the tables.
         command: Command that runs Coterie.
+        gate: Check for jobs that are forked instead, after `ForkGate.preload`. They start without importing anything.
 
     Returns:
         0, the highest exit code of the failed jobs, or 130 after an interruption.
+
+    Raises:
+        UserError: If the folder of a job contains another run, or another process writes to its run.
     """
-    waiting: list[Job] = list(jobs)
-    running: list[_Running] = []
-    done: list[dict[str, Any]] = []
-    threads = _threads(jobs, config_file, num_parallel)
-    free_cores = _core_sets(threads, num_parallel)
-    ended: SimpleQueue[_Running | None] = SimpleQueue()  # None after a signal; its `put` may run within `get`
-    with interruptible(lambda: ended.put(None)) as received:
+    found = [find(job.config, job.out, named=job.named) for job in jobs]
+    _announce(jobs, found)
+    scheduler = _Scheduler(jobs, found, config_file, num_parallel, command=command, gate=gate)
+    with interruptible(lambda: None) as received:
         try:
-            while running or (waiting and not received):
-                while waiting and not received and len(running) < num_parallel:
-                    words = _words(waiting[0], config_file, threads, command)
-                    running.append(_start(waiting.pop(0), words, len(command), free_cores.pop(), ended=ended))
-                job = ended.get()
-                if job is None:
-                    _stop(running)
-                else:
-                    running.remove(job)
-                    free_cores.append(job.cores)
-                    done.append(_outcome(job))
+            scheduler.run(received)
         except KeyboardInterrupt:
-            done += _kill(running)
-    done += [{"job": job.name, "exit_code": None, "error": "not started"} for job in waiting]
-    _print_results(done, json)
+            scheduler.kill()
+    outcomes = scheduler.outcomes()
+    print_results(outcomes, json)
     if received:
         return 130
-    return max((outcome["exit_code"] or 0 for outcome in done), default=0)
+    return max((outcome["exit_code"] or 0 for outcome in outcomes), default=0)
 
 
 # ---------------------------------------------------------------------------------------------------------------- names
@@ -141,7 +144,7 @@ def _name(combination: Sequence[str], varying: Sequence[Override]) -> str:
         if any(override.key == key for override in varying):
             plain = str(parse(text).values[0]).rpartition("/")[2]
             word = plain if key.rpartition(".")[2] in {"algo", "env"} else f"{key.rpartition('.')[2]}{value}"
-            words.append(re.sub(r"[^\w.+-]+", "_", word).strip("_"))
+            words.append(re.sub(r"[^\w.+-]+", "_", word, flags=re.ASCII).strip("_"))
     return "-".join(words) or "run"
 
 
@@ -149,6 +152,29 @@ def _out(folder: Path) -> str:
     text = str(folder)
     plain = re.fullmatch(r"[^,'\"\[\]{}\s\\]+", text)
     return f"out={text}" if plain else "out='" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _require_different(jobs: Sequence[Job]) -> None:
+    """Raises UserError if two jobs would be the same run."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        same = first.setdefault(identity(settings_of(job.config)), job)
+        if same is not job:
+            pairs = [pair for pair in zip(same.overrides, job.overrides, strict=True) if pair[0] != pair[1]]
+            shown = [" ".join(words) for words in zip(*pairs, strict=True)] or [same.name, job.name]
+            raise UserError(f"-m: '{shown[0]}' and '{shown[1]}' are the same run. Remove one of them.")
+
+
+def _announce(jobs: Sequence[Job], found: Sequence[Found]) -> None:
+    """Prints which jobs are skipped and resumed, and how many are started."""
+    for job, run in zip(jobs, found, strict=True):
+        if run.state != "missing":
+            text = f"skipped, finished in {run.path}" if run.state == "finished" else f"resumes {run.path}"
+            _print(job, text + (f". {run.note}. Remove that folder to train it again" if run.note else ""))
+    states = [run.state for run in found]
+    if len(states) > states.count("missing"):
+        counts = f"{states.count('finished')} finished, {states.count('broken')} to resume"
+        print_line(f"sweep of {len(states)} runs: {counts}, {states.count('missing')} to start", sys.stderr)
 
 
 def _threads(jobs: Sequence[Job], config_file: Path | None, num_parallel: int) -> int | None:
@@ -167,132 +193,116 @@ def _core_sets(threads: int | None, num_parallel: int) -> list[frozenset[int]]:
     return [frozenset(cores[i * threads : (i + 1) * threads]) for i in range(num_parallel)]
 
 
-# ------------------------------------------------------------------------------------------------------------ processes
+# -------------------------------------------------------------------------------------------------------------- running
 
 
-def _words(job: Job, config_file: Path | None, threads: int | None, command: Sequence[str]) -> list[str]:
-    """Returns the command line of a job."""
-    words = [*command, "train", *job.overrides, "--json"]
-    words += [f"threads={threads}"] if threads else []
-    return words + (["--config", str(config_file)] if config_file else [])
-
-
-def _start(
-    job: Job, words: Sequence[str], skip: int, cores: frozenset[int], *, ended: SimpleQueue[_Running | None]
-) -> _Running:
-    """Starts a job in a new session, so that Ctrl-C reaches it only once, through `_stop`.
+class _Scheduler:
+    """Runs the jobs that are not finished, a number of them at a time.
 
     Args:
-        job: The job.
-        words: Its command line.
-        skip: Words that name the program, which are shown as `coterie`.
-        cores: Cores that only this job uses; empty for all.
-        ended: Receives the job at its end.
+        jobs: All jobs.
+        found: Their runs from before.
+        config_file, num_parallel, command, gate: As in `run_all`.
     """
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    if cores:
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
-            os.sched_setaffinity(process.pid, cores)
-    running = _Running(job, process, time.monotonic(), cores)
-    _print(job, "started: " + shlex.join(["coterie", *words[skip:]]))
-    readers = [
-        _reader(process.stdout, running.output.append),
-        _reader(process.stderr, lambda line: _read_error_line(running, line)),
-    ]
 
-    def wait() -> None:
-        process.wait()
-        for reader in readers:
-            reader.join()
-        ended.put(running)
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        found: Sequence[Found],
+        config_file: Path | None,
+        num_parallel: int,
+        *,
+        command: Sequence[str] | None,
+        gate: ForkGate | None,
+    ):
+        self._jobs, self._config_file, self._command, self._gate = jobs, config_file, command, gate
+        self._found = dict(zip((job.name for job in jobs), found, strict=True))
+        self._waiting = [job for job in jobs if self._found[job.name].state != "finished"]
+        self._num_parallel = num_parallel
+        self._threads = _threads(jobs, config_file, num_parallel)
+        self._free_cores = _core_sets(self._threads, num_parallel)
+        self._running: dict[str, tuple[Job, Running]] = {}
+        self._done: dict[str, dict[str, Any]] = {}
 
-    running.waiter = threading.Thread(target=wait, daemon=True)
-    running.waiter.start()
-    return running
+    def run(self, received: Sequence[int]) -> None:
+        """Runs until all jobs have ended, or those that run after a signal was `received`."""
+        stopped = False
+        while self._running or (self._waiting and not received):
+            while self._waiting and not received and len(self._running) < self._num_parallel:
+                self._start(self._waiting.pop(0))
+            if received and not stopped:
+                stopped = True
+                self._stop()
+            self._read(_POLL_SECONDS)
+            for name in [
+                name for name, (_, running) in self._running.items() if running.process.exit_code() is not None
+            ]:
+                self._end(name)
 
+    def kill(self) -> None:
+        """Kills the jobs that run."""
+        for _, running in self._running.values():
+            running.kill()
+        for name in list(self._running):
+            self._end(name)
 
-def _reader(stream: IO[str] | None, on_line: Callable[[str], object]) -> threading.Thread:
-    """Passes on the lines of a stream until it ends."""
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Returns the result of every job in their order."""
+        return [self._outcome(job) for job in self._jobs]
 
-    def read() -> None:
-        assert stream is not None
-        with stream:
-            for line in stream:
-                on_line(line.rstrip("\n"))
+    def _start(self, job: Job) -> None:
+        run = self._found[job.name]
+        words = [*(["resume", str(run.path), "--trust"] if run.path else ["train", *job.words]), "--json"]
+        if run.path is None:
+            words += [f"threads={self._threads}"] if self._threads else []
+            words += ["--config", str(self._config_file)] if self._config_file else []
+        command = None if self._gate is not None and self._gate.is_safe() else self._command
+        log = job.out.with_name(f"{job.out.name}.log")
+        _print(job, "started: " + shlex.join(["coterie", *words]))
+        running = Running(words, command, self._free_cores.pop(), log=log, on_line=lambda line: _print(job, line))
+        self._running[job.name] = (job, running)
 
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return thread
+    def _read(self, timeout: float) -> None:
+        """Waits for output of any job, and reads it."""
+        streams = {stream: running for _, running in self._running.values() for stream in running.open_streams}
+        if not streams:
+            time.sleep(timeout)
+            return
+        for stream in select.select(list(streams), [], [], timeout)[0]:
+            streams[stream].read(stream)
 
+    def _stop(self) -> None:
+        """Interrupts every process, which then saves its checkpoint and ends."""
+        count = len(self._running)
+        print_line(f"stopping {count} runs after their checkpoints (press Ctrl-C again to kill them)", sys.stderr)
+        for _, running in self._running.values():
+            running.interrupt()
 
-def _read_error_line(running: _Running, line: str) -> None:
-    if line.strip():
-        running.last_line = line.strip()
-        _print(running.job, line)
+    def _end(self, name: str) -> None:
+        job, running = self._running.pop(name)
+        self._free_cores.append(running.cores)
+        code = running.close()
+        report: dict[str, Any] = {}
+        with contextlib.suppress(ValueError, IndexError):
+            report = jsonlib.loads(running.output.decode(errors="replace").splitlines()[-1])
+        outcome = {"exit_code": code, "wall_s": time.monotonic() - running.started, **report}
+        if code:
+            outcome["error"] = running.last_line.removeprefix("coterie: ") or f"exit code {code}"
+            _print(job, f"failed with exit code {code}")
+        resumed = self._found[name].state == "broken"
+        state = "interrupted" if code in {130, 143} else "failed" if code else "resumed" if resumed else "finished"
+        self._done[name] = {"state": state, **outcome}
+
+    def _outcome(self, job: Job) -> dict[str, Any]:
+        """Returns exit code, wall time, report and, after a failure, the error of a job."""
+        found = self._found[job.name]
+        head = {"job": job.name, "configuration": job.configuration, "seed": job.config.seed}
+        if job.name in self._done:
+            return {**head, **self._done[job.name]}
+        if found.state == "finished":
+            return {**head, "state": "skipped", "exit_code": 0, **found.report}
+        return {**head, "state": "not started", "exit_code": None, "error": "not started"}
 
 
 def _print(job: Job, line: str) -> None:
     print_line(f"[{job.name}] {line}", sys.stderr)
-
-
-def _stop(running: Sequence[_Running]) -> None:
-    """Interrupts every process, which then saves its checkpoint and ends."""
-    print_line(f"stopping {len(running)} runs after their checkpoints (press Ctrl-C again to kill them)", sys.stderr)
-    for job in running:
-        job.process.send_signal(signal.SIGINT)
-
-
-def _kill(running: Sequence[_Running]) -> list[dict[str, Any]]:
-    for job in running:
-        job.process.kill()
-    for job in running:
-        job.waiter.join()
-    return [_outcome(job) for job in running]
-
-
-# -------------------------------------------------------------------------------------------------------------- results
-
-
-def _outcome(running: _Running) -> dict[str, Any]:
-    """Returns exit code, wall time, report and, after a failure, the error of a job that ended."""
-    code = running.process.returncode
-    code = 128 - code if code < 0 else code  # ended by a signal: the exit code of a shell
-    report: dict[str, Any] = {}
-    if running.output:
-        with contextlib.suppress(ValueError):
-            report = jsonlib.loads(running.output[-1])
-    outcome = {"job": running.job.name, "exit_code": code, "wall_s": time.monotonic() - running.started, **report}
-    if code:
-        outcome["error"] = running.last_line.removeprefix("coterie: ") or f"exit code {code}"
-        _print(running.job, f"failed with exit code {code}")
-    return outcome
-
-
-def _print_results(done: Sequence[dict[str, Any]], json: bool) -> None:
-    if json:
-        for outcome in done:
-            print_json(outcome)
-        return
-    from coterie.runs.tables import print_table
-
-    teams = list(dict.fromkeys(team for outcome in done for team in outcome.get("teams", {})))
-    columns_by_team = [(team, name) for team in teams for name in ("random", "now", "best")]
-    columns = ["job", "exit", "wall, s", *(f"{team}: {name}" for team, name in columns_by_team), "run"]
-    rows = [
-        [
-            outcome["job"],
-            outcome["exit_code"],
-            outcome.get("wall_s"),
-            *(outcome.get("teams", {}).get(team, {}).get(name) for team, name in columns_by_team),
-            outcome.get("run") or outcome.get("error"),
-        ]
-        for outcome in done
-    ]
-    print_table(columns, rows, title=f"{sum(o['exit_code'] == 0 for o in done)} of {len(done)} runs succeeded")

@@ -15,30 +15,35 @@ import torch
 from rich.console import Console
 
 from coterie.commands.arithmetic import configure_arithmetic
-from coterie.commands.build import build
+from coterie.commands.build import best_notes, build
 from coterie.commands.result import TrainingResult
+from coterie.commands.run_manifest import new_manifest, teams_with_roles
+from coterie.commands.training_findings import worst_findings
 from coterie.commands.warm_start import WarmStart, warm_start
-from coterie.config import callables
+from coterie.config import user_code
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings, signature_of
+from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings
 from coterie.config.schema import RunConfig
-from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError, WorkersFailedError
+from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible
 from coterie.core.seeds import seed_of
+from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
 from coterie.core.threads import measured_threads
 from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy, RandomPolicy
-from coterie.runs import loggers, plots, reference_scores
+from coterie.runs import loggers, plots, reference_scores, trackers
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
-from coterie.runs.folder import RunFolder, describe
+from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress, Progress, progress
+from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
 from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
 from coterie.training.curriculum.lessons import lesson_of_log
 from coterie.training.evaluation import ProgressCallback, evaluate
-from coterie.training.hooks import HookCaller, Hooks
-from coterie.training.trainer import Outputs, RunComponents, Schedule, Trainer
+from coterie.training.hooks import Callback, HookCaller
+from coterie.training.run_parts import Outputs, RunComponents, Schedule
+from coterie.training.trainer import Trainer
 
 _SIGNAL_EXIT_CODE = 128
 """Exit code of a process that a signal ended, minus the number of the signal."""
@@ -54,12 +59,12 @@ class _Session:
     kernels: switch.Choice
     checkpoint: LoadedCheckpoint | None = None
     warm_start: WarmStart | None = None
-    hooks: Sequence[Hooks] = ()
+    hooks: Sequence[Callback] = ()
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
 
 
-def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
+def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
     """Trains a new run, which calls `hooks`."""
     config = resolved.config
     threads = measured_threads(config.threads)
@@ -72,24 +77,8 @@ def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
         folder = RunFolder.create(config.out, config.env.name, config.algo.name, seed=config.seed, now=now)
         try:
             write_text(folder.config_path, to_yaml(resolved))
-            source = callables.source_of(config.env.name)
-            spec = components.collector.env.spec
             folder.write_manifest(
-                describe(
-                    config.seed,
-                    sys.argv,
-                    threads,
-                    now,
-                    env=config.env.name,
-                    algo=config.algo.name,
-                    device=str(components.collector.env.device),
-                    kernels=kernels.describe(),
-                    exact_resume=spec.exact_resume,
-                    environment=spec.env_info,
-                    signature=signature_of(folder.config_path),
-                    **({} if warm is None else {"init": warm.record}),
-                    **({} if source is None else {"env_source": source}),
-                )
+                new_manifest(config, folder, components, threads=threads, now=now, kernels=kernels, warm=warm)
             )
             return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
         finally:
@@ -97,7 +86,7 @@ def train(resolved: Resolved, hooks: Sequence[Hooks] = ()) -> TrainingResult:
             folder.remove_if_empty()
 
 
-def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Hooks] = ()) -> TrainingResult:
+def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> TrainingResult:
     """Continues a run from its last checkpoint, or from the start if it has none.
 
     Args:
@@ -193,16 +182,16 @@ def _run(session: _Session) -> TrainingResult:
         trainer = _make_trainer(session, metrics_file, display)
         _show_notes(session, display)
         if found is not None:
-            with decoding(found):
+            with decoding(found), user_code.reported():
                 trainer.load(found)
             _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
         logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
         trainer.log_to(logger)
-        with interruptible(trainer.request_stop) as signals, display, _disk_errors(folder):
+        with interruptible(trainer.request_stop) as signals, display, _disk_errors(folder), user_code.reported():
             trainer.run()
-    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError) as error:
+    except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
         saved = Checkpoints(folder.checkpoints_path).all()
         hint = f"The last good checkpoint is in {folder.checkpoints_path}" if saved else "There is no checkpoint yet"
         raise type(error)(f"{str(error).removesuffix('.')}. {hint}.") from error
@@ -214,12 +203,14 @@ def _run(session: _Session) -> TrainingResult:
 
 def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display: Progress) -> Trainer:
     config = session.config
+    checkpoints = session.folder.checkpoints_path
     outputs = Outputs(
         metrics_file=metrics_file,
         logger=loggers.NullLogger(),
-        checkpoints=Checkpoints(session.folder.checkpoints_path),
+        checkpoints=Checkpoints(checkpoints),
         progress=display,
         metadata={"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)},
+        snapshots=PolicySnapshots(checkpoints / SNAPSHOT, config.checkpoint.policy_seconds),
     )
     return Trainer(session.components, _schedule(config), outputs, HookCaller(session.hooks))
 
@@ -236,14 +227,20 @@ def _schedule(config: RunConfig) -> Schedule:
 
 
 def _show_notes(session: _Session, display: Progress) -> None:
+    path = shlex.quote(str(session.folder.path))
+    display.print_line(f"run: {path}")
+    display.print_line(f"watch in a browser: coterie watch {path}")
+    components = session.components
+    spec = components.collector.env.spec
+    for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config)):
+        display.print_line(line)
     if session.config.threads == "auto":
         display.print_line(f"threads: {torch.get_num_threads()}")
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
-    if session.warm_start is not None:
-        note = display.print_line if session.config.progress != "off" else print_message
-        for line in session.warm_start.lines:
-            note(line)
+    note = display.print_line if session.config.progress != "off" else print_message
+    for line in [*(session.warm_start.lines if session.warm_start is not None else ()), *best_notes(session.config)]:
+        note(line)
     algorithms = session.components.algorithms
     for name, algorithm in algorithms.items():
         for line in algorithm.notes:
@@ -280,14 +277,10 @@ def _make_logger(
 ) -> loggers.Logger:
     """Returns a logger for the metrics file and the configured services, which drop entries after `purge_step`."""
     wanted: list[loggers.Logger] = [metrics_file]
-    name = folder.path.name
     if config.log.tensorboard:
         purge = purge_step if folder.tensorboard_path.exists() else None
         wanted.append(loggers.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
-    if config.log.wandb:
-        wanted.append(loggers.WandbLogger(folder.path, project="coterie", name=name, config=config.tree()))
-    if config.log.mlflow:
-        wanted.append(loggers.MlflowLogger(folder.path, experiment=config.env.name, name=name, config=config.tree()))
+    wanted += trackers.trackers(config, folder.path)
     return loggers.Loggers(wanted)
 
 
@@ -390,4 +383,5 @@ def _summarize(config: RunConfig, folder: RunFolder, trainer: Trainer) -> Summar
     # The last updates may not have been logged yet.
     warnings = no_gradient_step_warnings(config, trainer.learners, [*entries, trainer.unlogged], trainer.steps)
     lesson = lesson_of_log(config.curriculum, entries)
-    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings)
+    findings = worst_findings(config, entries, trainer.algorithms, manifest.get("random"))
+    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings, findings=findings)

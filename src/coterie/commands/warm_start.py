@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm
-from coterie.commands.learners import find_checkpoint
+from coterie.commands.checkpoint_choice import find_checkpoint
 from coterie.config.messages import show
 from coterie.config.schema import InitConfig, RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.nets.config import NetworkConfig
-from coterie.runs.checkpoints import LoadedCheckpoint, decoding, digest
+from coterie.runs.checkpoint_file import digest
+from coterie.runs.checkpoints import LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
 
 _OWN_ENTRIES = frozenset({"hidden_state", "buffer", "rewards"})
@@ -112,7 +113,7 @@ def _find(init: InitConfig, recorded: Mapping[str, Any] | None) -> LoadedCheckpo
     except UserError as error:
         raise UserError(f"init.run={error}") from error
     try:
-        found = find_checkpoint(folder, which, "init.checkpoint")
+        found = find_checkpoint(folder, which, "init.checkpoint").found
     except UserError as error:
         raise UserError(f"init.checkpoint={which}: {error}") from error
     if recorded is not None and recorded.get("sha256") != digest(found.path):
@@ -247,7 +248,7 @@ def _differing_settings(
     key = f"teams.{team}.algo." if team in config.teams else "algo."
     own = config.algo_of(team).params.model_dump(mode="json")
     fields = [f.name for f in dataclasses.fields(NetworkConfig) if f.name != "init"]  # which random weights have
-    names = [name for name in fields if name in own and f"{prefix}{name}" in settings]
+    names = [name for name in (*fields, "network") if name in own and f"{prefix}{name}" in settings]
     return {
         f"{key}{name}": (settings[f"{prefix}{name}"], own[name])
         for name in names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from coterie.config import messages, registry
+from coterie.config import messages, registry, source_fields
 from coterie.config.composition import named
 from coterie.config.schema import RunConfig
 from coterie.config.sources import Setting
@@ -66,11 +66,17 @@ CleanRL, RLlib, on-policy MAPPO or Spinning Up.
 """
 
 _STEP_UNIT = "Coterie counts environment steps, summed over all environments"
+_FRAMES = "Frames count the repeats of actions elsewhere. Set steps, the environment steps of all environments."
 _ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
     "total_steps": "Libraries differ in what it counts. Set steps, the environment steps of all environments.",
     "num_steps_total": "Libraries differ in what it counts. Set steps, the environment steps of all environments.",
+    "frames": _FRAMES,
+    "num_frames": _FRAMES,
+    "total_frames": _FRAMES,
+    "max_frames": _FRAMES,
+    "n_frames": _FRAMES,
     "num_envs_per_env_runner": "RLlib counts per runner. Set num_envs, the number of all environments.",
     "n_training_threads": "It is a number of threads. Set threads.",
     "logdir": "out is the folder of the run itself, not the parent of all runs.",
@@ -228,6 +234,8 @@ def _algo_fields(section: str, layers: list[list[Setting]]) -> set[str]:
     """Settings of the algorithm of a section `algo` or `teams.NAME.algo`; none for an unknown algorithm."""
     top = named("algo.name", layers, registry.DEFAULT_ALGO)
     name = top if section == "algo" else named(f"{section}.name", layers, top)
+    if (fields := source_fields.algorithm_fields(name)) is not None:
+        return set(fields)
     try:
         return set(registry.algorithm(name).Config.model_fields)
     except UserError:  # reported when names are checked

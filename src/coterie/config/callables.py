@@ -1,27 +1,41 @@
-"""Environments that Python code passes as a function or class instead of a name.
+"""Environments, algorithms and networks that Python code passes as a function or class instead of a name.
 
 A function or class at the top level of a module gets the name `package.module:name`, by which every process imports it.
 Any other one, such as that of a script, a notebook or within a function, is kept by this process under `python:name`.
-Workers receive it in memory, serialized with cloudpickle. It is never written to disk.
+Workers receive the environment in memory, serialized with cloudpickle. It is never written to disk.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from coterie.config.overrides import canonical
 from coterie.core.errors import UserError, one_line
 
 PREFIX = "python:"
 """Prefix of names that only the process has to which the function was passed."""
 
+_CODE_KEYS = re.compile(r"(?:teams\.[^.]+\.)?(?:(env|algo)\.name|algo\.(?:critic_)?(network))")
+"""Settings that a function or class may replace."""
+
+_EXAMPLES = {"env": "make_env", "algo": "MyAlgorithm", "network": "make_network"}
+_MEANINGS = {"env": "environment", "algo": "algorithm", "network": "network"}
+
 _functions: dict[str, Callable[..., Any]] = {}
 
 
+def kind_of(key: str) -> str | None:
+    """Returns `env`, `algo` or `network` for a setting that may name a user's own code, None for others."""
+    match = _CODE_KEYS.fullmatch(key)
+    return None if match is None else match[1] or match[2]
+
+
 def name_of(function: Callable[..., Any]) -> str:
-    """Returns the name of an environment's function or class, and keeps it if it cannot be imported by name."""
+    """Returns the name of a function or class, and keeps it if it cannot be imported by name."""
     module, qualified = getattr(function, "__module__", None), _qualified_name(function)
     if module and module != "__main__" and getattr(sys.modules.get(module), qualified, None) is function:
         return f"{module}:{qualified}"
@@ -30,48 +44,73 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-def keep(name: str, function: Any) -> None:
-    """Keeps the function of a run's environment under the name that the run has recorded.
+def keep(kind: str, names: Iterable[str], given: Any) -> None:
+    """Keeps functions or classes under the names that a run has recorded.
+
+    Args:
+        kind: Argument that passed them: `env`, `algo` or `network`.
+        names: Names of this kind in the run's settings.
+        given: A function or class; for several, a list.
 
     Raises:
-        UserError: If the run imports its environment by name, or `function` cannot be called.
+        UserError: If the run imports all of them by name, or `given` is not what it needs.
     """
-    if not name.startswith(PREFIX):
-        raise UserError(f"env: the run's environment is {name}, which is made by its name. Leave env= out.")
-    if not callable(function):
-        raise UserError(f"env={function!r}: the run's environment is {name}. Pass the function or class that makes it.")
-    _functions[name] = function
+    meaning, names = _MEANINGS[kind], list(dict.fromkeys(names))
+    missing = [name for name in names if name.startswith(PREFIX)]
+    if not missing:
+        made = "made" if kind == "env" else "imported"
+        raise UserError(
+            f"{kind}: the run's {meaning} is {' and '.join(names) or 'none of your own'}, which is {made} by its name. "
+            f"Leave {kind}= out."
+        )
+    for function in given if isinstance(given, list | tuple) else [given]:
+        if not callable(function):
+            raise UserError(
+                f"{kind}={function!r}: the run's {meaning} is {' and '.join(missing)}. Pass the function or class that "
+                "makes it."
+            )
+        own = PREFIX + _qualified_name(function).replace("<locals>.", "").replace("<lambda>", "lambda")
+        if own not in missing and len(missing) > 1:
+            raise UserError(f"{kind}={own.removeprefix(PREFIX)}: the run has {' and '.join(missing)}. Pass these.")
+        _functions[own if own in missing else missing[0]] = function
 
 
-def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns Python settings in which the name of the environment replaces its function or class."""
-    found = dict(settings)
-    for key in ("env", "env.name"):
-        if callable(found.get(key)):
-            found[key] = name_of(found[key])
-    section = found.get("env")
-    if isinstance(section, Mapping) and callable(section.get("name")):
-        found["env"] = {**section, "name": name_of(section["name"])}
+def named(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns Python settings in which names replace functions and classes of environments, algorithms and networks."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found[key] = named(value, f"{dotted}.")
+        else:
+            is_code = callable(value) and kind_of(canonical(dotted)) is not None
+            found[key] = name_of(value) if is_code else value
     return found
 
 
-def find(name: str) -> Callable[..., Any]:
+def find(name: str, kind: str = "env") -> Callable[..., Any]:
     """Returns the function or class with a name that starts with `PREFIX`.
+
+    Args:
+        name: The name.
+        kind: Its use for error messages: `env`, `algo` or `network`.
 
     Raises:
         UserError: If it was not passed to this process.
     """
     if name not in _functions:
-        own = name.removeprefix(PREFIX)
+        own, example = name.removeprefix(PREFIX), _EXAMPLES[kind]
+        made = "made by" if kind == "env" else "an object of"
         raise UserError(
-            f"environment '{name}': made by Python code that this process does not have ({own}). Pass it again: "
-            "coterie.resume(run, env=make_env). For the command line, train with env=package.module:make_env."
+            f"{_MEANINGS[kind]} '{name}': {made} Python code that this process does not have ({own}). Pass it again: "
+            f"coterie.resume(run, {kind}={example}). For the command line, train with "
+            f"{'algo.network' if kind == 'network' else kind}=package.module:{example}."
         )
     return _functions[name]
 
 
 def source_of(name: str) -> dict[str, Any] | None:
-    """Returns module, qualified name, file and line of a function of this process; None for other environments."""
+    """Returns module, qualified name, file and line of a function of this process; None for other names."""
     if name not in _functions:
         return None
     function = _functions[name]
@@ -81,6 +120,22 @@ def source_of(name: str) -> dict[str, Any] | None:
     except (OSError, TypeError):  # typed at a prompt
         file, line = None, None
     return {"module": target.__module__, "name": target.__qualname__, "file": file, "line": line}
+
+
+def sources(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a manifest records of the functions and classes of this process that a run uses.
+
+    Args:
+        settings: All settings of the run by dotted key.
+
+    Returns:
+        `env_source`, as by `source_of`, and `code_sources`, the same by key for algorithms and networks; {} for none.
+    """
+    kinds = {key: kind_of(key) for key in settings}
+    found = {key: source_of(str(settings[key])) for key, kind in kinds.items() if kind is not None}
+    own = {key: source for key, source in found.items() if source is not None}
+    env = own.pop("env.name", None)
+    return ({"env_source": env} if env else {}) | ({"code_sources": own} if own else {})
 
 
 def serialize(name: str) -> bytes | None:

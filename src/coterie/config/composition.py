@@ -9,6 +9,7 @@ not carry over. A team without an algorithm of its own, or with the top-level on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from coterie.config import messages, registry, sources
 from coterie.config.schema import RunConfig, TeamConfig
@@ -38,10 +39,7 @@ def compose(*layers: list[Setting]) -> tuple[Leaves, list[Setting]]:
     Raises:
         UserError: For an unknown algorithm, variant or environment, and for malformed team keys.
     """
-    algo = named("algo.name", layers, registry.DEFAULT_ALGO)
-    env = named("env.name", layers, registry.DEFAULT_ENV)
-    _check_names(algo, env)
-    user = _stack([_without_replaced(layer, {"algo": algo, "env": env}) for layer in layers])
+    algo, env, user = user_settings(*layers)
     family = sources.preset("family", env.partition("/")[0])  # for environments without a preset of their own
     leaves = {setting.key: setting for setting in (*family, *sources.preset("env", env))}
     leaves |= _algo_presets(algo, env)
@@ -52,6 +50,34 @@ def compose(*layers: list[Setting]) -> tuple[Leaves, list[Setting]]:
         _resolve_team_algo(team, leaves, layers, env=env)
         leaves = _inherit_sections(team, leaves)
     return leaves, user
+
+
+def user_settings(*layers: list[Setting]) -> tuple[str, str, list[Setting]]:
+    """Returns the names of algorithm and environment, and the settings of the user that apply.
+
+    Raises:
+        UserError: For an unknown algorithm, variant or environment.
+    """
+    algo = named("algo.name", layers, registry.DEFAULT_ALGO)
+    env = named("env.name", layers, registry.DEFAULT_ENV)
+    _check_names(algo, env)
+    return algo, env, _stack([_without_replaced(layer, {"algo": algo, "env": env}) for layer in layers])
+
+
+def with_known_case(layers: Iterable[list[Setting]]) -> list[list[Setting]]:
+    """Replaces the names of algorithms and built-in environments in capital letters, such as `MAPPO`, by theirs."""
+    return [[_with_known_case(setting) for setting in layer] for layer in layers]
+
+
+def _with_known_case(setting: Setting) -> Setting:
+    name = setting.value
+    if not isinstance(name, str) or ":" in name or name == name.lower():
+        return setting
+    if setting.key == "env.name":
+        known = name.lower() in registry.environments() and name not in registry.environments()
+    else:
+        known = f".{setting.key}".endswith(".algo.name") and registry.base_name(name.lower()) in registry.ALGOS
+    return replace(setting, value=name.lower()) if known else setting
 
 
 def named(key: str, layers: Iterable[list[Setting]], default: str) -> str:
@@ -90,6 +116,8 @@ def _check_names(algo: str, env: str) -> None:
     """UserError for an unknown algorithm, variant or environment."""
     registry.check_algorithm(algo)
     registry.check_environment(env)
+    if registry.is_own_algorithm(algo):
+        return
     if algo != registry.base_name(algo) and algo not in sources.presets("algo"):
         variants = [name for name in sources.presets("algo") if registry.base_name(name) == registry.base_name(algo)]
         raise UserError(f"algo={algo}: no such preset. {nearest(algo, variants)}")

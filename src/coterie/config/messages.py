@@ -63,6 +63,8 @@ def nearest_keys(key: str, known: Iterable[str]) -> str:
     known = sorted(set(known))
     if key.startswith("env.wrappers.") and not any(candidate.startswith("env.wrappers") for candidate in known):
         return "Wrappers are not available for environments that step a batch."
+    if f"algo.{key}" in known:
+        return f"Did you mean 'algo.{key}'?"
     last = key.rpartition(".")[2]
     same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
@@ -92,6 +94,19 @@ def mistakes(error: ValidationError, fields: Mapping[str, FieldInfo], prefix: st
     for detail in error.errors():
         by_key.setdefault(_key_of(detail["loc"], fields, prefix), []).append(typing.cast(dict[str, Any], detail))
     return [(key, _message(key, details, fields.get(key))) for key, details in by_key.items()]
+
+
+def first_mistake(error: ValidationError) -> str:
+    """Returns the first mistake in data that are no settings, such as `seed=[1]: expected an integer`."""
+    detail = typing.cast(dict[str, Any], error.errors()[0])
+    place = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    if detail["type"] == "extra_forbidden":
+        return f"{place} is unknown"
+    if detail["type"] in {"value_error", "assertion_error"}:
+        return f"{place}: {_plain_message(detail)}".removeprefix(": ")
+    return f"{place}={show(detail['input'])}: expected {_expected(detail, None)}".removeprefix("=")
 
 
 def _key_of(location: tuple[int | str, ...], fields: Mapping[str, FieldInfo], prefix: str) -> str:

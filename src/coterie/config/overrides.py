@@ -89,32 +89,34 @@ def parse(text: str) -> Override:
 
 
 def parse_all(texts: list[str]) -> list[Override]:
-    """Parses all settings of a command line.
+    """Parses all settings of a command line. If a key is given twice, the last value wins.
 
     Raises:
-        UserError: If a setting is malformed or a key is given twice.
+        UserError: If a setting is malformed.
     """
-    overrides = [parse(text) for text in texts]
-    seen: dict[str, Override] = {}
-    for override in overrides:
+    last: dict[str, Override] = {}
+    for override in map(parse, texts):
         name = canonical(override.key)
-        if name in seen:
-            both = f"'{shorten(seen[name].text)}' and '{shorten(override.text)}'"
-            raise UserError(f"{shorten(override.key)}: given twice, as {both}. Remove one of them.")
-        seen[name] = override
-    return overrides
+        last.pop(name, None)
+        last[name] = override
+    return list(last.values())
 
 
 def canonical(key: str) -> str:
-    """Returns the full key of an abbreviation: `algo.name` for `algo`, `teams.X.algo.run` for `teams.X.run`."""
+    """Returns the full key of an abbreviation.
+
+    It is `algo.name` for `algo`, `algo.network` for `network`, `teams.X.algo.run` for `teams.X.run`, and so on.
+    """
     if key in {"algo", "env"}:
         return f"{key}.name"
+    if key in {"network", "critic_network"}:
+        return f"algo.{key}"
     parts = key.split(".")
     if len(parts) == 3 and parts[0] == "teams":
         if parts[2] == "algo":
             return f"{key}.name"
-        if parts[2] == "run":
-            return f"teams.{parts[1]}.algo.run"
+        if parts[2] in {"run", "network", "critic_network"}:
+            return f"teams.{parts[1]}.algo.{parts[2]}"
     return key
 
 

@@ -1,12 +1,16 @@
-"""Environments that installed packages provide with entry points of the group `coterie.environments`.
+"""Environments and algorithms that installed packages provide with entry points.
 
 A package declares them in its pyproject.toml:
 
     [project.entry-points."coterie.environments"]
     pond = "lab.pond:make"
 
+    [project.entry-points."coterie.algorithms"]
+    swarm = "lab.swarm:Swarm"
+
 The environment's name is `lab/pond`, from the names of the package and the entry point, or `pond` for short if no other
-package provides that name. A package is imported only when one of its environments is used.
+package provides that name; algorithms are named in the same way. A package is imported only when something of it is
+used.
 """
 
 from __future__ import annotations
@@ -20,15 +24,19 @@ from importlib import metadata
 from coterie.core.errors import UserError
 
 GROUP = "coterie.environments"
+ALGORITHMS = "coterie.algorithms"
+
+_KINDS = {GROUP: ("environment", "env"), ALGORITHMS: ("algorithm", "algo")}
+"""Name for messages and key of the setting, by group."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """An environment that an installed package provides.
+    """An environment or algorithm that an installed package provides.
 
     Attributes:
         name: Full name, `package/name`.
-        target: Factory, `package.module:factory`.
+        target: Factory or class, `package.module:name`.
         origin: Name and version of the package.
     """
 
@@ -37,26 +45,27 @@ class Plugin:
     origin: str
 
 
-def installed_plugins() -> dict[str, Plugin]:
-    """Returns the environments of all installed packages by full name."""
-    return _plugins_on(tuple(sys.path))
+def installed_plugins(group: str = GROUP) -> dict[str, Plugin]:
+    """Returns the entry points of a group of all installed packages by full name."""
+    return _plugins_on(tuple(sys.path), group)
 
 
-def find_plugin(name: str) -> Plugin | None:
-    """Returns the environment with a full or short name, or None.
+def find_plugin(name: str, group: str = GROUP) -> Plugin | None:
+    """Returns the environment or algorithm with a full or short name, or None.
 
     Raises:
         UserError: If several packages provide the short name.
     """
-    known = installed_plugins()
+    known = installed_plugins(group)
     package, slash, own = name.partition("/")
     name = f"{_module_name(package)}/{own}" if slash and name not in known else name
     if name in known:
         return known[name]
     same_name = [plugin for full, plugin in known.items() if full.rpartition("/")[2] == name]
     if len(same_name) > 1:
-        choices = " or ".join(f"env={plugin.name}" for plugin in same_name)
-        raise UserError(f"environment '{name}' is provided by several packages. Use {choices}.")
+        kind, key = _KINDS[group]
+        choices = " or ".join(f"{key}={plugin.name}" for plugin in same_name)
+        raise UserError(f"{kind} '{name}' is provided by several packages. Use {choices}.")
     return same_name[0] if same_name else None
 
 
@@ -65,11 +74,11 @@ def clear_cache() -> None:
     _plugins_on.cache_clear()
 
 
-@lru_cache(maxsize=4)
-def _plugins_on(_: tuple[str, ...]) -> dict[str, Plugin]:
-    """Returns the plugins that are installed on a search path."""
+@lru_cache(maxsize=8)
+def _plugins_on(_: tuple[str, ...], group: str) -> dict[str, Plugin]:
+    """Returns the plugins of a group that are installed on a search path."""
     found: dict[str, Plugin] = {}
-    for point in metadata.entry_points(group=GROUP):
+    for point in metadata.entry_points(group=group):
         package = point.dist.name if point.dist is not None else ""
         version = point.dist.version if point.dist is not None else ""
         name = point.name if "/" in point.name else f"{_module_name(package)}/{point.name}"

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.config import callables
-from coterie.config.plugins import Plugin, find_plugin, installed_plugins
+from coterie.config import callables, user_code
+from coterie.config.plugins import ALGORITHMS, Plugin, find_plugin, installed_plugins
 from coterie.config.trust import run_folder_of
+from coterie.config.user_algorithms import require_algorithm
 from coterie.core.errors import ReportedError, UserError, nearest, one_line
 
 ALGOS: dict[str, str] = {
@@ -118,30 +119,66 @@ def base_name(algo: str) -> str:
 
 def check_algorithm(name: str) -> None:
     """Raises UserError for an unknown name. Imports nothing; a user's own `package.module:Class` always passes."""
-    if ":" not in name and base_name(name) not in ALGOS:
-        raise UserError(
-            f"algo: there is no algorithm '{name}'. {nearest(base_name(name), ALGOS)} "
-            "Your own: algo=package.module:Class."
-        )
+    if ":" in name or base_name(name) in ALGOS or algorithm_plugin(name) is not None:
+        return
+    plugins = list(installed_plugins(ALGORITHMS))
+    if any(plugin.startswith(f"{base_name(name)}/") for plugin in plugins):
+        fix = nearest(name, plugins)
+    else:
+        fix = nearest(base_name(name), [*ALGOS, *plugins, *(plugin.rpartition("/")[2] for plugin in plugins)])
+    raise UserError(f"algo: there is no algorithm '{name}'. {fix} Your own: algo=package.module:Class.")
+
+
+def algorithm_plugin(name: str) -> Plugin | None:
+    """Returns the installed package's algorithm with this name, or None. Coterie's own algorithms take precedence."""
+    return None if ":" in name or base_name(name) in ALGOS else find_plugin(name, ALGORITHMS)
+
+
+def is_own_algorithm(name: str) -> bool:
+    """True for an algorithm from outside Coterie: `package.module:Class`, or that of an installed package."""
+    return ":" in name or base_name(name) not in ALGOS
 
 
 def algorithm(name: str) -> Any:
     """Returns the class of an algorithm.
 
     Args:
-        name: An algorithm, a variant such as `ippo/yardstick`, or a user's own `package.module:Class`.
+        name: An algorithm, a variant such as `ippo/yardstick`, a user's own `package.module:Class`, or the name of an
+            installed package's algorithm.
 
     Raises:
         UserError: If there is no such algorithm.
     """
     check_algorithm(name)
-    target = name if ":" in name else VARIANTS.get(name, ALGOS[base_name(name)])
-    found = load(target, f"algorithm '{name}'")
-    missing = [part for part in ("Config", "capabilities", "update") if not hasattr(found, part)]
-    if missing:
-        raise UserError(
-            f"algorithm '{name}': it has no {', '.join(missing)}. Derive it from coterie.algos.algorithm.Algorithm."
-        )
+    what = f"algorithm '{name}'"
+    plugin = algorithm_plugin(name)
+    if name.startswith(callables.PREFIX):
+        found: Any = callables.find(name, "algo")
+        user_code.remember(found, what)
+    elif plugin is not None:
+        found = load(plugin.target, f"{what} of {plugin.origin}")
+    else:
+        found = load(name if ":" in name else VARIANTS.get(name, ALGOS[base_name(name)]), what)
+    if is_own_algorithm(name):
+        require_algorithm(found, what)
+    return found
+
+
+def network_factory(name: str, setting: str) -> Callable[..., Any]:
+    """Returns a user's factory of torch modules, `package.module:factory`.
+
+    Args:
+        name: Its name.
+        setting: Key of the setting that names it.
+
+    Raises:
+        UserError: If it cannot be imported or is not callable.
+    """
+    if name.startswith(callables.PREFIX):
+        return callables.find(name, "network")
+    found = load(name, f"{setting}={name}")
+    if not callable(found):
+        raise UserError(f"{setting}={name}: expected a function or class of torch modules, not {type(found).__name__}.")
     return found
 
 
@@ -276,4 +313,6 @@ def load(target: str, what: str) -> Any:
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{what}: module '{path}' has no '{name}'. {nearest(name, public)}")
-    return getattr(module, name)
+    found = getattr(module, name)
+    user_code.remember(found, what)
+    return found

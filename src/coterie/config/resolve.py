@@ -9,17 +9,19 @@ build       commands/build.py           environments, algorithms and the trainin
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coterie.config import aliases, callables, messages, sources
-from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose
-from coterie.config.overrides import parse_all
+from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose, with_known_case
+from coterie.config.overrides import Override, parse_all
 from coterie.config.schema import RunConfig
 from coterie.config.sources import Setting
 from coterie.config.trust import require_trust, signature
+from coterie.config.unknown_keys import check_early
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
 
@@ -44,7 +46,9 @@ def resolve(overrides: Sequence[str] = (), config_file: Path | None = None) -> R
     Raises:
         UserError: For any mistake, in one line.
     """
-    return _resolve_layers(_file_layer(config_file), _command_layer(overrides))
+    file = _file_layer(config_file)
+    _refuse_sweeps(parse_all(list(overrides)), file)
+    return _resolve_layers(file, _command_layer(overrides))
 
 
 def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
@@ -154,7 +158,9 @@ def change(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
 
 
 def _resolve_layers(*layers: list[Setting]) -> Resolved:
-    leaves, user = compose(*aliases.translate(layers))
+    translated = aliases.translate(with_known_case(layers))
+    check_early(translated)
+    leaves, user = compose(*translated)
     return _finish(leaves, user)
 
 
@@ -170,14 +176,19 @@ def _file_layer(path: Path | None) -> list[Setting]:
 
 def _command_layer(overrides: Sequence[str]) -> list[Setting]:
     parsed = parse_all(list(overrides))
-    for override in parsed:
-        if override.is_sweep:
-            raise UserError(
-                f"{override.text}: several values. Add -m to run each, or write a list: {_as_list(override.text)}"
-            )
+    _refuse_sweeps(parsed)
     return sources.from_tree({override.key: override.values[0] for override in parsed}, COMMAND_LINE)
 
 
-def _as_list(text: str) -> str:
-    key, _, values = text.partition("=")
-    return f"{key}=[{values}]"
+def _refuse_sweeps(parsed: Sequence[Override], file: list[Setting] | None = None) -> None:
+    """Raises UserError for several values. Suggests a list only if one is valid with the other settings."""
+    found = next((override for override in parsed if override.is_sweep), None)
+    if found is None:
+        return
+    advice = f"{found.text}: several values. To run each, use `coterie train -m {found.text}`"
+    if file is not None:
+        values = {override.key: override.values[0] for override in parsed} | {found.key: list(found.values)}
+        with contextlib.suppress(UserError):
+            _resolve_layers(file, sources.from_tree(values, COMMAND_LINE))
+            advice += f". For a list, write {found.key}=[{','.join(found.texts)}]"
+    raise UserError(f"{advice}.")

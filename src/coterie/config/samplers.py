@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from coterie.config.messages import first_mistake
 from coterie.core.errors import nearest
 
 if TYPE_CHECKING:
@@ -349,7 +350,7 @@ def _one_line(kind: str, error: ValidationError) -> str:
     if first["type"] in {"too_short", "too_long"} or first["loc"] == (kind,):
         form = {"normal": "mean and standard deviation", "choices": "a list of values"}.get(kind, "low and high")
         return f"{kind} takes {form} in brackets"
-    return f"{kind}: {place}: {message[:1].lower()}{message[1:]}"
+    return f"{kind}: {first_mistake(error)}"
 
 
 def _check_ascending(bounds: tuple[float, ...]) -> None:

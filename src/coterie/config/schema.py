@@ -12,7 +12,7 @@ from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
 from coterie.core.precision import Setting as Precision
-from coterie.kernels.switch import Setting as KernelsSetting
+from coterie.kernels.setting import Setting as KernelsSetting
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
@@ -44,13 +44,13 @@ def _parse_checkpoint(value: Any) -> Any:
 
 
 def _check_checkpoint(value: str) -> str:
-    if not re.fullmatch(r"auto|best|last|\d+", value):
-        raise ValueError("expected auto, best, last or a number of steps")
+    if not re.fullmatch(r"auto|best|best:.+|last|\d+", value):
+        raise ValueError("expected auto, best, best:TEAM, last or a number of steps")
     return value
 
 
 CheckpointName = Annotated[str, BeforeValidator(_parse_checkpoint), AfterValidator(_check_checkpoint)]
-"""Checkpoint of a run: auto, best, last, or a number of steps such as 1e6 or 500k."""
+"""Checkpoint of a run: auto, best, best:TEAM, last, or a number of steps such as 1e6 or 500k."""
 
 
 def _check_address(value: str) -> str:
@@ -109,6 +109,16 @@ class EvalConfig(Model):
     """Action selection; `auto` follows the algorithm's publication."""
     num_envs: Count = Field(default=64, ge=1, le=10**6)
     """Environments for evaluation."""
+    best: str = Field(default="auto", pattern=r"^(auto|-?[^/\s]+(/[^/\s]+)*)$")
+    """Metric of evaluations whose highest value marks the best checkpoint: METRIC or TEAM/METRIC, such as
+    adversary/return_mean or metric/won; -METRIC marks the lowest. auto: the mean return of the first team that learns,
+    or with self-play the sum of the Elo ratings. If several teams learn, each also keeps its own best checkpoint, by
+    its mean return or rating.
+    """
+    min_episodes: Count = Field(default=20, ge=1, le=10**7)
+    """Episodes that an evaluation needs for its checkpoint to be marked as best. Only evaluations after the first
+    update count.
+    """
 
 
 class WorkersConfig(Model):
@@ -141,8 +151,8 @@ class InitConfig(Model):
     run: Annotated[Path, AfterValidator(Path.absolute)]
     """Folder of the run whose weights a new run starts with."""
     checkpoint: CheckpointName = "auto"
-    """Checkpoint of that run: auto (the best, or an intact one), best, last, or a number of steps, which takes the
-    nearest checkpoint at or below it.
+    """Checkpoint of that run: auto (the best, or an intact one), best, best:TEAM, last, or a number of steps, which
+    takes the nearest checkpoint at or below it.
     """
     teams: dict[str, str | None] = Field(default_factory=dict)
     """Team of that run by team of the new one, e.g. {adversary: agent}; null: random weights. Default: the team of the
@@ -220,7 +230,11 @@ class CheckpointConfig(Model):
     every: Count | None = Field(default=None, ge=0, le=10**15)
     """Environment steps between checkpoints; 0 saves only the last. Default: 1/20 of the run."""
     keep: bool = False
-    """Keep all checkpoints, not only `last`, the one before it, and `best`."""
+    """Keep all checkpoints, not only `last`, the one before it, and the best ones."""
+    policy_seconds: float = Field(default=10.0, ge=0, le=86_400)
+    """Seconds between snapshots of the policies for `coterie watch`, which take at most 1% of the time; 0: none, and
+    watching follows the checkpoints.
+    """
 
 
 class LogConfig(Model):
@@ -232,8 +246,24 @@ class LogConfig(Model):
     """Log metrics to Weights & Biases (requires the extra `coterie[wandb]`)."""
     mlflow: bool = False
     """Log metrics to MLflow (requires the extra `coterie[mlflow]`)."""
+    project: str | None = Field(default=None, min_length=1)
+    """W&B project, or MLflow experiment. Default: coterie for W&B, the name of the environment for MLflow."""
+    group: str | None = Field(default=None, min_length=1)
+    """Group of the run in W&B, for example the seeds of one setting; in MLflow, the value of the tag `group`."""
+    name: str | None = Field(default=None, min_length=1)
+    """Name of the run in W&B and MLflow. Default: the name of the run folder."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run in W&B, e.g. [baseline,paper]; in MLflow, tags with the value true."""
+    mlflow_uri: str | None = Field(default=None, min_length=1)
+    """Tracking server or store of MLflow, any URI it supports, e.g. `sqlite:///mlflow.db`. Default: the environment
+    variable MLFLOW_TRACKING_URI, or the folder `mlruns` in the current folder, which all runs share.
+    """
     every: int = Field(default=1, ge=1, le=10**9)
     """Updates between log entries."""
+    git_patch: bool = True
+    """Record changes in the git repository of the run's code in `manifest.json`: a patch of at most 100,000 bytes, and
+    the names of untracked files.
+    """
 
 
 class RunConfig(Model):

@@ -23,6 +23,9 @@ from coterie.core.errors import UserError
 _PROGRAMS = ("unity/",)
 """Environments whose settings name a program that is started."""
 
+_CODE_SETTINGS = tuple(f".algo.{name}" for name in ("name", "script", "network", "critic_network"))
+"""Ends of the keys that may name code, besides `env.name`; a dot precedes them."""
+
 _KEY_BYTES = 32
 
 
@@ -44,7 +47,7 @@ def code_names(settings: Mapping[str, Any]) -> list[str]:
     """Returns `key=value` of the settings that name code outside Coterie."""
     found = []
     for key, value in settings.items():
-        names_code = key in {"env.name", "algo.name", "algo.script"} or key.endswith((".algo.name", ".algo.script"))
+        names_code = key == "env.name" or f".{key}".endswith(_CODE_SETTINGS)
         if names_code and isinstance(value, str) and (":" in value or value.startswith(_PROGRAMS)):
             found.append(f"{key}={value}")
     return found

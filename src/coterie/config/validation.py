@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from coterie.config import aliases, messages, registry, sources
-from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, named, team_names
+from coterie.config import messages, registry, sources
+from coterie.config.composition import Leaves, named, team_names
 from coterie.config.schema import Choice, FactoryParams, RunConfig, TeamConfig
 from coterie.config.sources import Setting
+from coterie.config.unknown_keys import origin, unknown_key
 from coterie.core.errors import UserError, nearest
 
 
@@ -93,22 +94,18 @@ def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leav
     fields = messages.leaf_fields(model, prefix)
     for key, setting in leaves.items():
         if key in fields and isinstance(setting.value, float) and not math.isfinite(setting.value):
-            raise UserError(f"{key}={setting.value}{_origin(setting)}: expected a finite number")
+            raise UserError(f"{key}={setting.value}{origin(setting)}: expected a finite number")
     try:
         built = model.model_validate(tree)
     except ValidationError as error:
         (key, line), *others = messages.mistakes(error, fields, prefix)
         more = f" (also invalid: {', '.join(other for other, _ in others)})" if others else ""
-        raise UserError(f"{line}{_origin(leaves.get(key))}{more}") from error
+        raise UserError(f"{line}{origin(leaves.get(key))}{more}") from error
     for key, value in sources.flatten(built.model_dump(mode="python"), prefix):
         given = leaves.get(key)
         if given and isinstance(given.value, bool) and isinstance(value, int | float) and not isinstance(value, bool):
-            raise UserError(f"{key}={messages.show(given.value)}{_origin(given)}: expected a number")
+            raise UserError(f"{key}={messages.show(given.value)}{origin(given)}: expected a number")
     return built
-
-
-def _origin(setting: Setting | None) -> str:
-    return f" ({setting.origin})" if setting and setting.origin not in {COMMAND_LINE, DEFAULT} else ""
 
 
 # --------------------------------------------------------------------------------------------------------- unknown keys
@@ -144,23 +141,8 @@ def _check_key(setting: Setting, schema: _Schema, leaves: Mapping[str, Setting],
     if key.startswith("env.") and models["env."].model_config.get("extra") == "allow" and not closed:
         return
     section = max((prefix for prefix in models if key.startswith(prefix)), key=len, default="")
-    where = _origin(setting)
-    if (difference := aliases.difference(key, known)) is not None:
-        raise UserError(f"{key}{where}: no such setting. {difference}")
-    if section.endswith("algo."):
-        own = str(leaves[f"{section}name"].value)
-        if meant := [target for target in aliases.targets(key) if target.startswith("algo.")]:
-            raise UserError(
-                f"{key}{where}: no such setting. In Coterie it is {' or '.join(meant)}, "
-                f"which algorithm '{own}' does not have."
-            )
-        owners = _owners(key.removeprefix(section))
-        if owners:
-            raise UserError(
-                f"{key}{where}: not a setting of algorithm '{own}' but of {_first_names(owners)}. "
-                "Choose one of these algorithms, or remove the setting."
-            )
-    raise UserError(f"{key}{where}: no such setting. {messages.nearest_keys(key, known)}")
+    own = str(leaves[f"{section}name"].value) if section.endswith("algo.") else ""
+    raise unknown_key(setting, section, own, known)
 
 
 def _check_factory_key(setting: Setting, name: str) -> None:
@@ -168,15 +150,5 @@ def _check_factory_key(setting: Setting, name: str) -> None:
     key = setting.key.removeprefix("env.")
     if parameters is not None and key.partition(".")[0] not in parameters:
         raise UserError(
-            f"{setting.key}{_origin(setting)}: no such setting, '{name}' takes no '{key}'. {nearest(key, parameters)}"
+            f"{setting.key}{origin(setting)}: no such setting, '{name}' takes no '{key}'. {nearest(key, parameters)}"
         )
-
-
-def _owners(key: str) -> list[str]:
-    """Algorithms that have the setting. Imports all of them, which only an error may do."""
-    return sorted(name for name in registry.ALGOS if key in messages.leaf_fields(registry.algorithm(name).Config))
-
-
-def _first_names(names: list[str]) -> str:
-    """At most four names; of more the first three, and the number of others."""
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} others"

@@ -25,6 +25,7 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from coterie.config.messages import first_mistake
 from coterie.core.errors import UserError
 
 _MAX_TEXT = 1 << 30
@@ -283,8 +284,7 @@ class Recording:
 def _describe_error(error: Exception) -> str:
     """One-line description of an error."""
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return ".".join(str(part) for part in first["loc"]) + ": " + first["msg"]
+        return first_mistake(error)
     return " ".join(str(error).strip("'\"").split())
 
 

@@ -19,6 +19,7 @@ from coterie.nets.layers import encode_actions
 from coterie.playing.episode_recording import round_all
 from coterie.playing.seats import Choice, Seat
 from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode, Policy
+from coterie.training.other_teams import other_teams
 from coterie.training.rollout_builder import mask_rewards
 from coterie.training.trajectory import act, team_view
 
@@ -217,6 +218,7 @@ class Game:
             if isinstance(policy, InspectablePolicy) and not self.over:
                 distributions |= policy.action_distribution(part, self._hidden_state[name], self.players.modes[name])
             if name in self.players.critics:
+                part = replace(part, others=other_teams(policy.team, self._timestep, self.env.spec))
                 value, self._critic_states[name] = self.players.critics[name].estimate_value(
                     part, self._critic_states[name]
                 )

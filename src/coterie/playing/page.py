@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
 from coterie.core.terminal import print_line
 from coterie.playing.server import Files, Server
 
@@ -37,7 +38,7 @@ def require_server() -> None:
         import websockets.asyncio.server  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "playing in a browser needs websockets 15 or newer. Install it with: pip install 'coterie[play]'"
+            f"playing in a browser needs websockets 15 or newer. Install it with: {install_extra('play')}"
         ) from error
 
 

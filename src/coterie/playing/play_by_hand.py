@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import time
 from pathlib import Path
 
+from coterie.commands.episode_returns import print_returns
 from coterie.core.terminal import print_line
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game
@@ -61,12 +63,18 @@ def _run(session: Session, server: Server) -> None:
 
 
 def record_episodes(game: Game, title: str, episodes: int, path: Path) -> Path:
-    """Records a number of episodes to a file and returns its path."""
+    """Records a number of episodes to a file, prints the returns of the teams, and returns its path."""
+    returns: dict[str, list[float]] = {}
     moment = game.begin()
     with Recorder(path, game.header(title, moment.frame)) as recorder:
         while True:
             recorder.add(moment.timestep, encode(moment.frame))
             episodes -= game.over
+            if game.over:
+                for team, value in moment.timestep["returns"].items():
+                    returns.setdefault(team, []).append(math.nan if value is None else value)
             if not episodes:
-                return path
+                break
             moment, _ = game.step()
+    print_returns(returns)
+    return path

@@ -201,7 +201,17 @@ class Server:
         return Response(body, f"{kind}; charset=utf-8")
 
 
-PAGE_FILES = ("play.html", "view.html", "style.css", "play.js", "view.js", "cards.js", "icon.svg")
+PAGE_FILES = (
+    "play.html",
+    "view.html",
+    "watch.html",
+    "style.css",
+    "play.js",
+    "view.js",
+    "cards.js",
+    "run.js",
+    "icon.svg",
+)
 
 
 class Outbox:

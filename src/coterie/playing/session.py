@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
+from coterie.config.messages import first_mistake
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game, Moment
 from coterie.playing.seats import Seat
@@ -70,16 +71,25 @@ def encode_message(fields: dict[str, Any], image: bytes = b"") -> bytes:
 class Session:
     """A game session, initially paused. `handle` executes a request of a page, `tick` advances time.
 
-    Messages are `scene` (a timestep with its image), `state` (requested actions, pause state) and `note` (a line for
-    the player). `welcome` returns the messages for a newly connected page.
+    `returns` are those of the episode so far, by team. Messages are `scene` (a timestep with its image), `state`
+    (requested actions, pause state) and `note` (a line for the player). `welcome` returns the messages for a newly
+    connected page.
 
     Args:
         send: Sends (kind, message) to all pages; a later message of a kind supersedes earlier ones.
+        before_episode: Called before every episode but the first. With it, the game does not pause between episodes.
     """
 
-    def __init__(self, game: Game, title: str, fps: float, send: Callable[[str, bytes], None]):
+    def __init__(
+        self,
+        game: Game,
+        title: str,
+        fps: float,
+        send: Callable[[str, bytes], None],
+        before_episode: Callable[[], None] | None = None,
+    ):
         self.game, self.fps, self.paused = game, fps, True
-        self._send = send
+        self._send, self._before_episode = send, before_episode
         self._recorder: Recorder | None = None
         self._seats = {seat.agent: seat for seat in game.seats}
         self._episode = 0
@@ -115,7 +125,7 @@ class Session:
         try:
             command = _COMMANDS.validate_json(text)
         except ValidationError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(first_mistake(error)) from error
         if isinstance(command, _Choose):
             self._choose(command, self._seat(command.agent))
         elif isinstance(command, _SetValue | _ReleaseValue):
@@ -131,8 +141,8 @@ class Session:
         elif isinstance(command, _Speed):
             self.fps = command.fps
         elif command.do == "new":
-            self.paused = True
-            self._show(self.game.begin())
+            self.paused = self._before_episode is None or self.paused
+            self._begin_episode()
         else:
             self.paused = True
             self._advance()
@@ -177,12 +187,20 @@ class Session:
         if waiting:
             self._note(f"{' and '.join(waiting)} must choose first")
             return
+        if self.game.over and self._before_episode is not None:
+            self._begin_episode()
+            return
         moment, refused = self.game.step()
         self._show(moment)
         if refused:
             self._note(refused)
-        if self.game.over:
+        if self.game.over and self._before_episode is None:
             self.paused = True
+
+    def _begin_episode(self) -> None:
+        if self._before_episode is not None:
+            self._before_episode()
+        self._show(self.game.begin())
 
     def _show(self, moment: Moment) -> None:
         image = encode(moment.frame)
@@ -190,6 +208,7 @@ class Session:
             self._episode += 1
         fields = {"kind": "scene", "timestep": moment.timestep | {"episode": self._episode - 1}}
         self._scene = encode_message(fields, image)
+        self.returns: dict[str, float | None] = moment.timestep["returns"]
         if self._recorder is not None:
             self._recorder.add(moment.timestep, image)
         self._send("scene", self._scene)

@@ -36,15 +36,16 @@ function facts(names) {
 
 /** Card of one agent. `controls`, for agents played by hand: functions press, release, setValue, releaseValue. */
 export class Card {
-  constructor(agent, number, controls = null, keys = {}) {
+  constructor(agent, number, color, controls = null, keys = {}) {
     this.agent = agent;
     this.element = make("article", controls ? "card yours" : "card");
+    this.element.style.setProperty("--team", color);
     this.element.dataset.agent = agent.name;
     const badge = controls ? [make("span", "badge you", "you")] : [];
     this.state = make("span", "badge", "dead");
     this.state.hidden = true;
     this.element.append(
-      make("header", "", "", make("h3", "", agent.name), make("span", "badge", agent.team), ...badge, this.state),
+      make("header", "", "", make("h3", "", agent.name), make("span", "badge", "", swatch(color), agent.team), ...badge, this.state),
     );
     const entry = facts(["reward", "return", "value"]);
     [this.reward, this.total, this.value] = entry.values;
@@ -178,9 +179,31 @@ export function describe(timestep) {
   return [`episode ${timestep.episode + 1}`, `timestep ${timestep.timestep}`, ...end].join(" · ");
 }
 
-/** Returns by team as text. */
-export function returnsOf(timestep) {
-  return Object.entries(timestep.returns).map(([team, x]) => `${team} ${brief(x)}`).join(" · ");
+/** Number of colors in the style sheet; more teams than that share colors. */
+const TEAM_COLORS = 7;
+
+/**
+ * CSS color of each team by name, in the order of the agents. Several teams start with the second color, which is that of
+ * adversaries in the images of particle worlds.
+ */
+export function teamColors(header) {
+  const teams = [...new Set(header.agents.map((agent) => agent.team))];
+  const first = teams.length > 1 ? 1 : 0;
+  return new Map(teams.map((team, i) => [team, `var(--team-${(i + first) % TEAM_COLORS})`]));
+}
+
+/** A square in the color of a team. */
+export function swatch(color) {
+  const square = make("i", "swatch");
+  square.style.background = color;
+  return square;
+}
+
+/** Shows returns by team with the colors of teams, which makes the line a legend. */
+export function showReturns(element, timestep, colors) {
+  const parts = Object.entries(timestep.returns).map(([team, x]) =>
+    make("span", "team", "", swatch(colors.get(team)), `${team} ${brief(x)}`));
+  element.replaceChildren("return: ", ...parts.flatMap((part, i) => (i ? [" · ", part] : [part])));
 }
 
 /** Sets up a logarithmic speed slider; returns a function that displays a speed. */

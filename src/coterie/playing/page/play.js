@@ -1,5 +1,6 @@
-// Play page: receives images and timesteps through a web socket and sends key presses and button clicks.
-import { Card, isTaken, make, returnsOf, speedSlider, describe } from "./cards.js";
+// Play and watch pages: receives images and timesteps through a web socket and sends key presses and button clicks.
+import { Card, isTaken, make, showReturns, speedSlider, teamColors, describe } from "./cards.js";
+import { showRun } from "./run.js";
 
 const at = (id) => document.getElementById(id);
 const canvas = at("picture");
@@ -9,6 +10,7 @@ socket.binaryType = "arraybuffer";
 
 let cards = [];
 let seats = [];
+let colors = new Map();
 let paused = true;
 const held = new Map();
 
@@ -30,7 +32,8 @@ function hello({ header, seats: playerSeats }) {
   canvas.height = header.height;
   seats = playerSeats;
   const played = new Map(playerSeats.map((seat) => [seat.agent, seat]));
-  cards = header.agents.map((agent, i) => new Card(agent, i, played.has(i) ? controls : null, played.get(i)?.keys ?? {}));
+  colors = teamColors(header);
+  cards = header.agents.map((agent, i) => new Card(agent, i, colors.get(agent.team), played.has(i) ? controls : null, played.get(i)?.keys ?? {}));
   const order = [...cards.keys()].sort((a, b) => Number(played.has(b)) - Number(played.has(a)) || a - b);
   at("cards").replaceChildren(...order.map((i) => cards[i].element));
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = false;
@@ -49,7 +52,7 @@ async function scene({ timestep }, picture) {
   canvas.dataset.timestep = timestep.timestep;
   canvas.dataset.episode = timestep.episode;
   at("where").textContent = describe(timestep);
-  at("returns").textContent = `return: ${returnsOf(timestep)}`;
+  showReturns(at("returns"), timestep, colors);
   timestep.agents.forEach((agent, i) => cards[i].show(agent, agent.action));
 }
 
@@ -75,11 +78,12 @@ socket.addEventListener("message", async (event) => {
   if (words.kind === "hello") hello(words);
   else if (words.kind === "scene") scene(words, new Uint8Array(event.data, 4 + length));
   else if (words.kind === "state") state(words);
+  else if (words.kind === "run") showRun(words);
   else note(words.text);
 });
 socket.addEventListener("close", () => {
   at("link").textContent = "not connected";
-  note("The game has ended. Start coterie play again and reload this page.");
+  note(document.body.dataset.ended);
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = true;
 });
 

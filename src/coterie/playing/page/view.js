@@ -1,5 +1,5 @@
 // View page: recorded episodes side by side, all at the same timestep of the same episode.
-import { Card, brief, isTaken, make, returnsOf, speedSlider, describe } from "./cards.js";
+import { Card, brief, isTaken, make, showReturns, speedSlider, teamColors, describe } from "./cards.js";
 
 const at = (id) => document.getElementById(id);
 const MOST_PICTURES = 400;
@@ -21,7 +21,8 @@ class Panel {
     this.curve.setAttribute("class", "curve");
     this.curve.setAttribute("preserveAspectRatio", "none");
     this.curve.setAttribute("role", "img");
-    this.cards = header.agents.map((agent, i) => new Card(agent, i));
+    this.colors = teamColors(header);
+    this.cards = header.agents.map((agent, i) => new Card(agent, i, this.colors.get(agent.team)));
     const left = make("div", "", "",
       make("h2", "", header.title), make("p", "file muted", header.file),
       make("figure", "", "", this.canvas), make("p", "line", "", this.where, this.returns));
@@ -62,7 +63,7 @@ class Panel {
     this.canvas.dataset.index = index;
     this.canvas.setAttribute("aria-label", `${this.header.file}, ${describe(timestep)}`);
     this.where.textContent = describe(timestep);
-    this.returns.textContent = `return: ${returnsOf(timestep)}`;
+    showReturns(this.returns, timestep, this.colors);
     timestep.agents.forEach((agent, i) => this.cards[i].show(agent, next?.episode === timestep.episode ? next.agents[i].action : null));
     const [begin, count] = this.span(timestep.episode);
     if (this.drawn !== timestep.episode) this.#draw(timestep.episode);
@@ -77,16 +78,19 @@ class Panel {
     this.drawn = episode;
     const [begin, count] = this.span(episode);
     const timesteps = this.timesteps.slice(begin, begin + count);
-    const lines = Object.keys(timesteps[0].returns).map((team) => timesteps.map((timestep) => timestep.returns[team] ?? 0));
+    const teams = Object.keys(timesteps[0].returns);
+    const lines = teams.map((team) => timesteps.map((timestep) => timestep.returns[team] ?? 0));
     const all = lines.flat();
     const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
     const y = (value) => 46 - (42 * (value - low)) / (high - low || 1);
     this.curve.setAttribute("viewBox", "0 0 100 50");
     this.curve.setAttribute("aria-label", `return over the episode, from ${brief(low)} to ${brief(high)}`);
-    this.curve.replaceChildren(...lines.map((line) => {
+    this.curve.replaceChildren(...lines.map((line, k) => {
       const curve = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
       const points = line.map((value, i) => `${(100 * i) / Math.max(1, count - 1)},${y(value)}`);
       curve.setAttribute("points", points.join(" "));
+      curve.dataset.team = teams[k];
+      curve.style.stroke = this.colors.get(teams[k]);
       return curve;
     }));
     this.cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");

@@ -1,0 +1,41 @@
+"""The last output of the commands `train` and `resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from coterie.commands.result import TrainingResult
+from coterie.config.sources import from_file
+from coterie.core.json_output import print_json
+from coterie.core.terminal import print_line
+from coterie.runs.progress import number
+
+
+def finish(result: TrainingResult, json: bool) -> int:
+    """Prints the report of a run as JSON if requested, or its folder and returns if its progress was not displayed.
+
+    Returns:
+        The exit code.
+    """
+    if json:
+        print_json(result.report())
+    elif _was_silent(result.run):
+        for line in brief(result):
+            print_line(line)
+    return int(result.exit_code)
+
+
+def brief(result: TrainingResult) -> Iterator[str]:
+    """Returns lines with the folder of a run, its steps, and the final and best return of every team."""
+    yield f"{result.run}: {result.summary.steps:,} steps"
+    for team in result.summary.teams:
+        random = "" if team.random is None else f", random policy {number(team.random)}"
+        name = f"{team.team}: " if team.team else ""
+        yield f"{name}{team.area} return {number(team.now)}, best {number(team.best)}{random}"
+
+
+def _was_silent(run: Path) -> bool:
+    """True if the run's configuration says `progress=off`."""
+    settings = {setting.key: setting.value for setting in from_file(run / "config.yaml", saved=True)}
+    return settings.get("progress") in {"off", False}  # YAML 1.1 reads off as False

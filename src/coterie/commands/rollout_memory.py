@@ -1,0 +1,42 @@
+"""The memory that a rollout needs, compared with that of the machine before anything large is allocated."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import torch
+
+from coterie.commands.environment import make_environment
+from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
+from coterie.core.free_memory import format_bytes, free_bytes
+from coterie.core.tree import tree_leaves
+
+_FEWEST = 2000
+"""Number of environments from which the memory is estimated, which needs one more environment for a moment."""
+
+
+def require_memory(config: RunConfig, device: torch.device) -> None:
+    """Raises UserError if the timesteps of one rollout alone exceed the free memory of `device`."""
+    if config.num_envs < _FEWEST:
+        return
+    free = free_bytes("device", device)
+    with closing(make_environment(config, "load", num_envs=1, device=device)) as env:
+        nbytes = sum(leaf.nbytes for leaf in tree_leaves(env.reset(seed=0)))
+    length = _rollout_length(config)
+    needed = nbytes * (length + 1) * config.num_envs
+    if free is not None and needed > free:
+        most = max(1, free // (2 * nbytes * (length + 1)))
+        raise UserError(
+            f"num_envs={config.num_envs}: the observations of a rollout of {length:,} steps alone need "
+            f"{format_bytes(needed)} of memory, and {format_bytes(free)} are free. "
+            f"Use about num_envs={most}, or a smaller rollout_length."
+        )
+
+
+def _rollout_length(config: RunConfig) -> int:
+    """Returns the length of the longest rollout of any team; 1 if no team collects rollouts."""
+    if config.rollout_length is not None:
+        return config.rollout_length
+    choices = [config.algo, *(team.algo for team in config.teams.values())]
+    return max(int(getattr(choice.params, "rollout_length", None) or 1) for choice in choices)
