@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import COMMON, JOBS, TUNED_ELSEWHERE, UNTUNED, Job
-from provenance import is_present, measured, resolved_job
+from provenance import is_present, is_verified, measured, resolved_job
 from reporting import in_words, origin, table, whole_number
 
 from coterie.commands.evaluate import evaluate_baseline, evaluate_run
@@ -284,17 +284,18 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         "" if script is None else _short(script),
         _level(job),
         f"{entry['wall_s']['mean'] / 60:.1f}",
-        _measured(entry),
+        _measured(job, entry),
     ]
 
 
-def _measured(entry: dict[str, Any]) -> str:
+def _measured(job: Job, entry: dict[str, Any]) -> str:
     """Dates and revisions of a row's runs, with the marks that `_origins` explains."""
     runs = entry["seeds"].values()
     dates = sorted({run["date"] for run in runs})
     revisions = {(run["git"]["revision"] or "?")[:7] + "*" * run["git"]["modified"] for run in runs}
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"{days}, {', '.join(sorted(revisions))}{'' if is_present(entry) else ' †'}"
+    mark = "" if is_present(entry) else " ‡" if is_verified(entry, [*COMMON, *job.overrides]) else " †"
+    return f"{days}, {', '.join(sorted(revisions))}{mark}"
 
 
 def _origins(jobs: dict[str, dict[str, Any]]) -> list[str]:
@@ -304,7 +305,8 @@ def _origins(jobs: dict[str, dict[str, Any]]) -> list[str]:
         f"*Measured*: date and revision of Coterie ({'; '.join(sorted(machines))}). A star stands for changes that "
         "were not committed, a question mark for an unknown revision. A dagger (†) marks rows whose algorithm, "
         "environment or settings have changed since, by `python benchmarks/provenance.py`; they were not measured "
-        "again.",
+        "again. A double dagger (‡) marks those whose first updates the present code repeats bit for bit, by `python "
+        "benchmarks/verification.py`.",
     ]
 
 

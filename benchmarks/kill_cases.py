@@ -6,7 +6,14 @@ from pathlib import Path
 
 SMALL = (
     *("num_envs=4", "steps=240", "rollout_length=10", "threads=1", "device=cpu", "progress=off"),
-    *("eval.every=80", "eval.episodes=4", "eval.num_envs=4", "checkpoint.every=40", "log.tensorboard=false"),
+    *(
+        "eval.every=80",
+        "eval.episodes=4",
+        "eval.min_episodes=4",
+        "eval.num_envs=4",
+        "checkpoint.every=40",
+        "log.tensorboard=false",
+    ),
 )
 """Settings of every run. Later settings replace earlier ones."""
 

@@ -33,10 +33,12 @@ ENV = "coop/escape"
 poca_targets = POCA.targets
 
 
-def truncated_targets(self: POCA, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], torch.Tensor]:
+def truncated_targets(
+    self: POCA, rollout: Rollout, progress: float
+) -> tuple[Batch, list[HiddenState], dict[str, torch.Tensor]]:
     """MA-POCA's targets with advantages from returns that stop when the agent dies."""
     mean, std = self.value_scale()  # before the targets update it
-    batch, critic_states, explained = poca_targets(self, rollout, progress)
+    batch, critic_states, metrics = poca_targets(self, rollout, progress)
     value = batch.value * std + mean  # [T, B, 1 + N, K], the group's first
     obs = {name: x[-1:] for name, x in self.policy.normalize(rollout.obs).items()}
     last_value = self.critic(obs, None, rollout.alive[-1:], None, {})[0] * std + mean
@@ -52,7 +54,7 @@ def truncated_targets(self: POCA, rollout: Rollout, progress: float) -> tuple[Ba
         td_lambda=self.config.td_lambda,
     )
     advantage = (own - value[:, :, 1:]).squeeze(-1)
-    return replace(batch, advantage=standardize(advantage, valid_mask(rollout))), critic_states, explained
+    return replace(batch, advantage=standardize(advantage, valid_mask(rollout))), critic_states, metrics
 
 
 def trained(seed: int, steps: str, truncated: bool) -> dict[str, float]:

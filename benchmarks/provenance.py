@@ -38,6 +38,9 @@ IRRELEVANT = ("cli", "commands", "config", "playing", "runs")
 SIDE_SETTINGS = ("out", "seed", "threads", "device", "progress", "checkpoint", "log")
 """Settings that do not belong to a row's fingerprint."""
 
+KERNELS = "kernels/native.py"
+"""Module whose compiled source belongs to the code, too."""
+
 _DIGITS = 12
 
 
@@ -84,7 +87,18 @@ def code_path(package: Path, modules: Iterable[str]) -> dict[str, str]:
         source = path.read_text(encoding="utf-8")
         found[name] = fingerprint(source)
         waiting += imported(source)
+        if name == KERNELS:
+            found |= {file.relative_to(package).as_posix(): _hash(file) for file in _compiled(package)}
     return dict(sorted(found.items()))
+
+
+def _compiled(package: Path) -> list[Path]:
+    """Source of the compiled kernels."""
+    return [path for path in sorted((package / "kernels" / "source").iterdir()) if path.suffix in (".cpp", ".hpp")]
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
 
 
 def _file(package: Path, module: str) -> Path | None:
@@ -118,6 +132,11 @@ def present(overrides: Sequence[str]) -> dict[str, Any]:
     """Returns settings and code of a job by the present source."""
     resolved = resolved_job(overrides)
     return {"settings": settings_of(resolved), "code": code_path(PACKAGE, modules_of(resolved))}
+
+
+def present_digest(overrides: Sequence[str]) -> str:
+    """Returns a hash of what `present` returns."""
+    return hashlib.sha256(json.dumps(present(overrides), sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 def measured(overrides: Sequence[str], git: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -159,15 +178,28 @@ def is_present(entry: dict[str, Any]) -> bool:
     return known is not None and known == present([*entry["common"], *entry["overrides"]])
 
 
+def is_verified(entry: dict[str, Any], overrides: Sequence[str]) -> bool:
+    """True if `verification.py` found that the present code and settings of a row's job repeat the row.
+
+    Args:
+        entry: The row in learning.json.
+        overrides: Present settings of the job.
+    """
+    known = entry.get("verified")
+    return known is not None and known["present"] == present_digest(overrides)
+
+
 def main(argv: Sequence[str]) -> int:
     from gathering import write_page
+    from jobs import COMMON, JOBS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write learning.md again")
     given = parser.parse_args(argv)
     jobs = json.loads((HERE / "results" / "learning.json").read_text())["jobs"]
+    words = {job.name: [*COMMON, *job.overrides] for job in JOBS}
     for name, entry in jobs.items():
-        if not is_present(entry):
+        if not is_present(entry) and not is_verified(entry, words[name]):
             print(f"{name}: measured with other code or settings")
     if given.write:
         print(write_page(HERE / "results"))
