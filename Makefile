@@ -1,7 +1,12 @@
-# `make train` and `make test` work on a fresh machine: both install what they need.
+# `make train` and `make test` work on a fresh machine: both install what they need, `make train` nothing more.
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := .venv/.installed-core
 STAMP := .venv/.installed
+INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable
+
+# Settings of `make train`, such as ARGS="env=particle/simple_tag steps=1M".
+ARGS ?=
 
 # Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
@@ -9,13 +14,19 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 .PHONY: setup train test test-fast check format bench gpu docs wheel clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
+	@echo "Installing what training needs into .venv: PyTorch and a few libraries. It takes minutes, once."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	$(INSTALL) .
+	@touch $@
 
-train: setup  ## train MAPPO on particle/simple_spread and show the result
-	$(BIN)/coterie train
+$(STAMP): $(CORE)
+	@echo "Adding to .venv what tests and development need. It takes minutes, once."
+	$(INSTALL) '.[dev]'
+	@touch $@
+
+train: $(CORE)  ## train MAPPO on particle/simple_spread for about a minute and show the result
+	$(BIN)/coterie train $(ARGS)
 
 test: setup  ## run all tests
 	$(PYTEST)

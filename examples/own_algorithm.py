@@ -58,8 +58,8 @@ class ActorCritic(Algorithm):
         self.config, self.team = config, team
         self.rollout_length = context.rollout_length or config.rollout_length
         weights = generator(context.seed, "weights")
-        self.policy: StochasticPolicy = StochasticPolicy(team, config.network(team), weights, device)
-        self.critic = DecentralizedCritic(team, 1, config.network(team), weights).to(device)
+        self.policy: StochasticPolicy = StochasticPolicy(team, config.network_config(team), weights, device)
+        self.critic = DecentralizedCritic(team, 1, config.network_config(team), weights).to(device)
         modules = {"policy": self.policy.actor, "value": self.critic}
         self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
         self.membership = group_membership(team).to(device)
