@@ -118,8 +118,9 @@ def modules_of(resolved: Resolved) -> list[str]:
 
 
 def settings_of(resolved: Resolved) -> str:
-    """Returns the fingerprint of a run's settings."""
-    values = {k: v for k, v in flatten(resolved.config.tree()) if k.partition(".")[0] not in SIDE_SETTINGS}
+    """Returns the fingerprint of a run's settings, of which demonstrations count by the name of their file."""
+    entries = ((k, Path(v).name if k.endswith(".demos") and v else v) for k, v in flatten(resolved.config.tree()))
+    values = {k: v for k, v in entries if k.partition(".")[0] not in SIDE_SETTINGS}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -64,8 +65,9 @@ def test_no_text_advises_to_install_coterie_by_name() -> None:
 def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
     def commands(goal: str) -> str:
         return subprocess.run(
-            ["make", "--dry-run", "--always-make", goal, "ARGS=seed=3"],
+            ["make", "--no-print-directory", "--dry-run", "--always-make", goal, "ARGS=seed=3"],
             cwd=ROOT, capture_output=True, text=True, check=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
         ).stdout  # fmt: skip
 
     train, test = commands("train"), commands("test")
