@@ -153,7 +153,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
         similar = [run for run in firsts if (run.env, run.algo) == (first.env, first.algo)]
         differing = [key for key in keys if len({str(run.settings.get(key)) for run in similar}) > 1]
         present = [key for key in differing if first.settings.get(key) is not None]
-        words = dict.fromkeys(_setting_label(key, first, similar) for key in present)
+        words = dict.fromkeys(setting_label(key, first, similar) for key in present)
         label = " ".join([first.algo or "run", *list(words)[:3]])
         while any(run.env == first.env for run in groups.get(label, ())):
             label += "'"
@@ -206,7 +206,7 @@ def table(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str], smooth: i
     return text.getvalue()
 
 
-def _setting_label(key: str, run: Run, others: Sequence[Run]) -> str:
+def setting_label(key: str, run: Run, others: Sequence[Run]) -> str:
     """Returns the label of a setting: its value, or the name of a section that is off (null) in another group."""
     for at in (at for at, letter in enumerate(key) if letter == "."):
         if any(other.settings.get(key[:at], "") is None for other in others):

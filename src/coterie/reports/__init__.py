@@ -1,0 +1,1 @@
+"""Comparison of runs: statistics over seeds and tasks, tables and figures."""

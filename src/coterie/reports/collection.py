@@ -1,0 +1,213 @@
+"""Collection of runs: finds them below folders, by patterns and in files of marl-eval, and reads them."""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import UserError
+from coterie.core.metrics import by_team
+from coterie.reports.fresh_evaluations import read_fresh
+from coterie.reports.marl_eval import read_file
+from coterie.reports.records import CollectedRun, EvaluationSeries
+from coterie.runs.activity import activity
+from coterie.runs.curves import RETURNS, Run
+from coterie.runs.evaluations import measurement
+from coterie.runs.folder import RunFolder, runs_below
+
+RETURN = RETURNS[0]
+"""Metric that is compared by default."""
+
+_MOST_RUNS = 100_000
+_DEEPEST = 12
+_LISTED = 3
+"""Runs that a message names."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Runs to compare.
+
+    Attributes:
+        runs: The runs, in the order of the arguments.
+        unfinished: Runs that were left out because they have not done all their steps.
+        notes: Sentences on what was left out, for the user.
+    """
+
+    runs: tuple[CollectedRun, ...]
+    unfinished: tuple[CollectedRun, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def collect(
+    paths: Sequence[str | Path], *, unfinished: bool = False, on_progress: Callable[[int, int], None] | None = None
+) -> Collection:
+    """Reads all runs of the paths.
+
+    Args:
+        paths: Folders of runs, folders that contain runs, patterns such as `runs/**`, and JSON files of marl-eval.
+        unfinished: True to include runs that have not done all their steps.
+        on_progress: Called after each folder with the number of folders read and their total.
+
+    Raises:
+        UserError: If a path is not a run and contains none, if a run cannot be read, or if no run is left.
+    """
+    if not paths:
+        raise UserError("no runs given. Name folders of runs, or folders that contain runs, such as runs.")
+    files, folders = find(paths)
+    found: list[CollectedRun] = []
+    for number, folder in enumerate(folders, start=1):
+        found.append(read_run(folder))
+        if on_progress is not None:
+            on_progress(number, len(folders))
+    for file in files:
+        found += read_file(file)
+    missing = tuple(run for run in found if run.state != "finished")
+    if unfinished or not missing:
+        return Collection(tuple(found))
+    if len(missing) == len(found):
+        raise UserError(f"{_unfinished(missing)}. There is no other run. Add --unfinished to compare them as they are.")
+    note = f"{_unfinished(missing)}. Left out; add --unfinished to include them as they are."
+    return Collection(tuple(run for run in found if run.state == "finished"), missing, (note,))
+
+
+def _unfinished(runs: Sequence[CollectedRun]) -> str:
+    """Returns which runs are not finished, and how to continue them."""
+    words = "1 run has" if len(runs) == 1 else f"{len(runs)} runs have"
+    listed = [f"{run.name} at {run.steps:,} of {run.total:,} steps" for run in runs[:_LISTED]]
+    more = [f"{len(runs) - _LISTED} more"] if len(runs) > _LISTED else []
+    stopped = next((run for run in runs if run.state == "stopped"), None)
+    go_on = "" if stopped is None else f". Continue with: coterie resume {shlex.quote(stopped.name)}"
+    return f"{words} not finished ({', '.join([*listed, *more])}){go_on}"
+
+
+def find(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Returns the JSON files and the folders of runs of the paths, each once.
+
+    Raises:
+        UserError: If a path is neither and contains no run.
+    """
+    files: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
+    for given in paths:
+        matches = [Path(given)]
+        if not matches[0].exists() and glob.has_magic(str(given)):
+            matches = [Path(match) for match in sorted(glob.glob(str(given), recursive=True))]
+        before = len(files) + len(folders)
+        known = False
+        for path in matches:
+            if path.is_file() and path.suffix == ".json" and len(matches) == 1:
+                files.setdefault(path.resolve(), path)
+                continue
+            for folder in _runs_of(path):
+                known = True
+                folders.setdefault(folder.resolve(), folder)
+        if len(files) + len(folders) == before and not known and not (len(matches) == 1 and matches[0].is_file()):
+            raise _not_found(given, matches)
+        if len(matches) == 1 and matches[0].is_file() and matches[0].suffix != ".json":
+            raise UserError(f"{given}: is a file. Name folders of runs, or JSON files of marl-eval.")
+    return list(files.values()), list(folders.values())
+
+
+def _runs_of(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    if (path / "config.yaml").is_file() and (path / "manifest.json").is_file():
+        return [path]
+    return runs_below(path, depth=_DEEPEST, limit=_MOST_RUNS)
+
+
+def _not_found(given: str | Path, matches: Sequence[Path]) -> UserError:
+    if len(matches) == 1 and not matches[0].exists():
+        return UserError(f"{given}: no such folder or file. Name folders of runs, or folders that contain runs.")
+    return UserError(f"{given}: contains no runs. Name folders that `coterie train` has written.")
+
+
+def read_run(path: Path) -> CollectedRun:
+    """Reads one run of Coterie.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    folder = RunFolder.open(path)
+    log, manifest = Run.load(path), folder.read_manifest()
+    total = _integer(log.all_settings.get("steps"))
+    now = activity(folder, total)
+    teams = _learning_teams(log, manifest)
+    device = manifest.get("device")
+    hardware = manifest.get("hardware")
+    git = manifest.get("git")
+    return CollectedRun(
+        name=str(path),
+        origin="coterie",
+        log=log,
+        state=now.state,
+        steps=now.steps,
+        total=total,
+        teams=teams,
+        scale="team",
+        agents=_agents(manifest, teams),
+        hardware={**(hardware if isinstance(hardware, Mapping) else {}), **({"device": device} if device else {})},
+        versions=manifest.get("versions") or {},
+        revision=git.get("revision") if isinstance(git, Mapping) else None,
+        fresh=read_fresh(path),
+    )
+
+
+def _integer(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
+def _learning_teams(log: Run, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the teams with losses in the log; all of them if none has any."""
+    teams = log.teams()
+    if teams == [""] or not teams:
+        return ("",)
+    learning = [team for team in teams if any(key.startswith(f"loss/{team}/") for row in log.rows for key in row)]
+    return tuple(learning or teams)
+
+
+def _agents(manifest: Mapping[str, Any], teams: Sequence[str]) -> dict[str, int]:
+    """Returns the number of agents by team, as the manifest lists them."""
+    counts: dict[str, int] = {}
+    listed = manifest.get("teams")
+    for name, team in listed.items() if isinstance(listed, Mapping) else ():
+        roles = team.get("roles") if isinstance(team, Mapping) else None
+        if isinstance(roles, Mapping):
+            counts[name] = sum(len(role.get("agents", ())) for role in roles.values() if isinstance(role, Mapping))
+    if tuple(teams) == ("",) and len(counts) == 1:
+        return {"": next(iter(counts.values()))}
+    return counts
+
+
+# -------------------------------------------------------------------------------------------------------------- series
+
+
+def series_of(run: CollectedRun, metric: str = RETURN, team: str = "") -> EvaluationSeries | None:
+    """Returns the values of a metric of one team, with errors and episodes where they are logged; None without values.
+
+    Args:
+        run: The run.
+        metric: Metric without the team's name, such as `eval/return_mean` or `eval/metric/won`.
+        team: Team; "" for the only one and for metrics of the environment.
+    """
+    area, _, rest = metric.partition("/")
+    points: dict[int, tuple[float, ...]] = {}
+    for row in run.log.rows:
+        value = by_team(row, metric).get(team)
+        if value is None or not math.isfinite(value):
+            continue
+        measured = measurement(row, f"{area}/{team}/{rest}" if team else metric) if "eval/episodes" in row else None
+        error, episodes = (math.nan, math.nan) if measured is None else (measured.error, measured.episodes)
+        points[row["steps"]] = (row["steps"], row.get("time/wall_s", math.nan), value, error, episodes)
+    if not points:
+        return None
+    steps, seconds, mean, error, episodes = np.array([points[step] for step in sorted(points)], dtype=np.float64).T
+    return EvaluationSeries(steps, seconds, mean, error, episodes)
