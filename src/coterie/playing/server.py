@@ -204,7 +204,6 @@ class Server:
 PAGE_FILES = (
     "play.html",
     "view.html",
-    "watch.html",
     "style.css",
     "play.js",
     "view.js",

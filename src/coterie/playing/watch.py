@@ -60,7 +60,7 @@ def watch(run: Path, options: WatchOptions, address: Address) -> None:
         game = Game(env, watched.players, [], seed=seed, size=options.size)
         title = f"{config.algo.name} on {config.env.name} ({watched.folder.path.name})"
         watcher = Watcher(watched, game, title, options.fps)
-        with serving(address, "watch.html", lambda path: None, watcher.welcome) as server, until_interrupted():
+        with serving(address, "play.html", lambda path: None, watcher.welcome) as server, until_interrupted():
             watcher.send = server.send
             _run(watcher, server)
 

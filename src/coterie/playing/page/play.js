@@ -12,6 +12,7 @@ let cards = [];
 let seats = [];
 let colors = new Map();
 let paused = true;
+let watching = false;
 const held = new Map();
 
 const send = (command) => {
@@ -66,6 +67,12 @@ function state(words) {
   at("link").textContent = waiting || (paused ? "paused" : "playing");
 }
 
+/** A run that is watched, which the server sends in its first messages; it sends none if a game is played. */
+function run(words) {
+  watching = true;
+  showRun(words);
+}
+
 function note(text) {
   at("note").textContent = text;
   at("note").classList.toggle("shown", Boolean(text));
@@ -78,12 +85,12 @@ socket.addEventListener("message", async (event) => {
   if (words.kind === "hello") hello(words);
   else if (words.kind === "scene") scene(words, new Uint8Array(event.data, 4 + length));
   else if (words.kind === "state") state(words);
-  else if (words.kind === "run") showRun(words);
+  else if (words.kind === "run") run(words);
   else note(words.text);
 });
 socket.addEventListener("close", () => {
   at("link").textContent = "not connected";
-  note(document.body.dataset.ended);
+  note(watching ? "coterie watch has stopped. Start it again and reload this page." : "The game has ended. Start coterie play again and reload this page.");
   for (const id of ["pause", "step", "new", "speed"]) at(id).disabled = true;
 });
 

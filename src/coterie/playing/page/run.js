@@ -4,7 +4,7 @@ import { brief, make } from "./cards.js";
 const at = (id) => document.getElementById(id);
 const count = (x) => Math.round(x).toLocaleString("en-US");
 
-/** Shows the state of the run on the watch page. */
+/** Shows the state of the run that is watched. */
 export function showRun(run) {
   at("run").hidden = false;
   at("run").dataset.state = run.state;
