@@ -12,6 +12,7 @@ import pytest
 import coterie
 import sickworlds
 from coterie.__main__ import main
+from coterie.commands import diagnose as command
 from coterie.commands import training_findings
 from coterie.commands.diagnose import diagnose
 from coterie.commands.train import train
@@ -189,6 +190,33 @@ def test_json_and_python_return_the_same(run_of: Callable[[str], Path], capsys: 
     assert printed["findings"][0]["check"] == "gradient steps"
     assert printed["steps"] == 704
     assert {"check": "replay", "team": "", "reason": "ppo has no replay buffer", "applies": False} in printed["skipped"]
+
+
+def test_the_checkpoint_is_named_once_and_only_if_it_was_asked_for(
+    run_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of("few steps")
+    capsys.readouterr()
+    errors = []
+    for options in ((), ("--checkpoint", "last"), ("--checkpoint", "472")):
+        assert main(["diagnose", str(run), *options]) == 0
+        errors.append(capsys.readouterr().err)
+    assert errors == [
+        "",
+        "coterie: checkpoint: last, step 704, by --checkpoint last\n",
+        "coterie: checkpoint: step, step 472, by its number of steps\n",
+    ]
+
+
+def test_a_checkpoint_that_the_path_names_is_examined(
+    run_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    monkeypatch.setattr(command, "_rollout_samples", lambda trained: steps.append(trained.choice.found.steps) or {})
+    first = min((p for p in (run_of("few steps") / "checkpoints").iterdir() if p.name.isdigit()), key=lambda p: p.name)
+    diagnose(first)
+    diagnose(run_of("few steps"))
+    assert steps[0] == int(first.name) < steps[1]
 
 
 def test_a_run_of_someone_else_is_diagnosed_without_its_code(

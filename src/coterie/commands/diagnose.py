@@ -14,7 +14,8 @@ import torch
 
 from coterie.commands.arguments import run_folder
 from coterie.commands.environment import make_environment
-from coterie.commands.learners import TrainedRun, find_checkpoint, load_run
+from coterie.commands.checkpoint_choice import CheckpointChoice, find_checkpoint
+from coterie.commands.learners import TrainedRun, load_run
 from coterie.config.sources import from_file
 from coterie.core.errors import ReportedError
 from coterie.core.process import configure_process
@@ -28,7 +29,7 @@ from coterie.diagnosis.run_view import Sample, view_run
 from coterie.envs.contract.vector import reset_env
 from coterie.policies.base import Mode, Policy
 from coterie.runs import loggers
-from coterie.runs.checkpoints import LoadedCheckpoint, decoding
+from coterie.runs.checkpoints import decoding
 from coterie.runs.folder import RunFolder
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 from coterie.training.inference import inference_context
@@ -62,17 +63,16 @@ def diagnose(run: Any, checkpoint: str = "auto") -> Diagnosis:
     samples: dict[str, Sample] = {}
     continuous: dict[str, int | None] = {}
     try:
-        found = find_checkpoint(folder, which).found
+        choice = find_checkpoint(folder, which, announce=checkpoint != "auto")
     except ReportedError as error:
         if checkpoint != "auto":
             raise
-        found = None
         notes.append(str(error))
         teams = _teams_of_log(rows)
     else:
-        with decoding(found):
-            teams = list(found.state["algorithms"])
-        samples, continuous = _examine(folder, settings, found, which, teams, notes)
+        with decoding(choice.found):
+            teams = list(choice.found.state["algorithms"])
+        samples, continuous = _examine(folder, settings, choice, teams, notes)
     sources = dict.fromkeys(sample.source for sample in samples.values() if sample.source)
     notes += [f"networks and observations were examined on {source}" for source in sources]
     view = view_run(settings, rows, teams, random=manifest.get("random"), continuous=continuous, samples=samples)
@@ -88,14 +88,13 @@ def _teams_of_log(rows: list[dict[str, Any]]) -> list[str]:
 def _examine(
     folder: RunFolder,
     settings: Mapping[str, Any],
-    found: LoadedCheckpoint,
-    which: str,
+    choice: CheckpointChoice,
     teams: list[str],
     notes: list[str],
 ) -> tuple[dict[str, Sample], dict[str, int | None]]:
     """Returns observations, activity of networks and numbers of continuous actions by team; adds notes."""
     try:
-        trained = load_run(folder.path, which, torch.device("cpu"))
+        trained = load_run(folder.path, choice, torch.device("cpu"))
         samples = _rollout_samples(trained)
         specs = {name: algorithm.policy.team for name, algorithm in trained.algorithms.items()}
         return samples, {name: continuous_actions(spec) for name, spec in specs.items()}
@@ -106,9 +105,9 @@ def _examine(
         prefix = f"teams.{team}.algo." if f"teams.{team}.algo.name" in settings else "algo."
         own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
         try:
-            with decoding(found):
-                samples[team] = stored_sample(found.state, team, own)
-                continuous[team] = _stored_continuous(found.state["algorithms"][team]["policy"], own)
+            with decoding(choice.found):
+                samples[team] = stored_sample(choice.found.state, team, own)
+                continuous[team] = _stored_continuous(choice.found.state["algorithms"][team]["policy"], own)
         except ReportedError as error:
             samples[team], continuous[team] = Sample(missing=str(error)), None
     return samples, continuous

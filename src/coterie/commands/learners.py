@@ -211,13 +211,18 @@ class TrainedRun:
 
 
 def load_run(
-    run: Path, checkpoint: str, device: torch.device, *, team: str | None = None, announce: bool = True
+    run: Path,
+    checkpoint: str | CheckpointChoice,
+    device: torch.device,
+    *,
+    team: str | None = None,
+    announce: bool = True,
 ) -> TrainedRun:
     """Loads the algorithms of a run with the policies of a checkpoint.
 
     Args:
         run: Folder of the run.
-        checkpoint: auto, best, best:TEAM, last or a number of steps.
+        checkpoint: auto, best, best:TEAM, last or a number of steps; or a checkpoint that was chosen before.
         device: Device of the networks.
         team: The only team that is needed, whose own best checkpoint auto and best then take, if it has one.
         announce: False to print warnings only, not which checkpoint is loaded.
@@ -229,7 +234,10 @@ def load_run(
     config = load_resolved(folder.config_path).config
     with no_memory_check():
         algorithms = make_algorithms(config, load_teams(config, device), device, with_rewards=False)
-    choice = find_checkpoint(folder, checkpoint, team=team, announce=announce)
+    if isinstance(checkpoint, CheckpointChoice):
+        choice = checkpoint
+    else:
+        choice = find_checkpoint(folder, checkpoint, team=team, announce=announce)
     found = choice.found
     for name, algorithm in algorithms.items():
         with decoding(found):
