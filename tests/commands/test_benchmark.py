@@ -224,6 +224,21 @@ def test_the_code_of_a_row_is_its_algorithm_its_environment_and_what_they_import
     assert not {"algos/coma.py", "envs/worlds/particle/spread.py"} & set(code)
 
 
+def test_a_digest_does_not_depend_on_the_working_directory(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Demonstrations are named relative to the repository; a folder above them is no setting of the job."""
+    digest = script("provenance").present_digest
+    words = ["algo=ippo", "env=matrix/climbing", "imitation.demos=benchmarks/runs/x.safetensors"]
+    (tmp_path / "elsewhere").mkdir()
+    found = set()
+    for folder in (ROOT, tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.chdir(folder)
+        found.add(digest(words))
+    assert len(found) == 1
+    assert digest([*words[:2], "imitation.demos=benchmarks/runs/y.safetensors"]) not in found
+
+
 def repository(provenance: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Makes a folder the repository of the source, with one commit, and returns a function that calls git there."""
     shutil.copytree(provenance.PACKAGE, folder / "src" / "coterie")
