@@ -218,7 +218,6 @@ def test_play_takes_the_code_and_prints_returns(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.slow
 def test_ray_workers_receive_the_code(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     env = local_env()
     alone = coterie.train(**small(tmp_path / "alone", env))
     workers = {"count": 1, "kind": "ray", "timeout": 120}
