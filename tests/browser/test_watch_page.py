@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from browser.conftest import Page
+
 from tinyruns import train
 
 Open = Callable[..., Page]

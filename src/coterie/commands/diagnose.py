@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from coterie.commands.arguments import run_folder
-from coterie.commands.environment import make_environment
 from coterie.commands.checkpoint_choice import CheckpointChoice, find_checkpoint
+from coterie.commands.environment import make_environment
 from coterie.commands.learners import TrainedRun, load_run
 from coterie.config.sources import from_file
 from coterie.core.errors import ReportedError
