@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.nets.config import CentralInputs, ShareParams
@@ -163,12 +164,13 @@ class AlgorithmContext:
 
     Attributes:
         team: The team to train.
-        num_envs: Number of environments in each rollout.
+        num_envs: Number of environments in each rollout of this rank.
         seed: Seed of the team. Weights, minibatches and other random draws derive from it.
         device: Device of networks and rollouts.
         rollout_length: Steps per environment between updates; None for the configured length.
         reward_streams: Reward signals of the team, the environment's first; empty if that is the only one. Only for
             algorithms with `Capabilities.reward_streams`.
+        ranks: The ranks that train the team together.
     """
 
     team: TeamSpec
@@ -177,6 +179,12 @@ class AlgorithmContext:
     device: torch.device
     rollout_length: int | None = None
     reward_streams: tuple[RewardStream, ...] = ()
+    ranks: Ranks = ONE
+
+    @property
+    def total_envs(self) -> int:
+        """Number of environments of all ranks."""
+        return self.num_envs * self.ranks.size
 
 
 class Algorithm(ABC):

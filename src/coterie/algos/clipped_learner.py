@@ -77,7 +77,7 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         self.rollout_length = context.rollout_length or config.rollout_length
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
-        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.num_envs)
+        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.total_envs)
         require_equal_spaces(self.team, config.share_params)
         self.reward_streams = RewardStreams(streams, config.gamma, self.device) if streams else None
         self.value_moments = initial_ema_moments(max(1, len(streams)), self.device)

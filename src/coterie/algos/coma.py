@@ -36,6 +36,7 @@ from coterie.algos.on_policy import sequence_length
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.sequences import as_sequences
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
@@ -80,7 +81,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.rollout_length = context.rollout_length or config.rollout_length
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length)
-        config.check(self.rollout_length // self._length, context.num_envs)
+        config.check(self.rollout_length // self._length, context.total_envs)
         require_equal_spaces(team, config.share_params)
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
         weights = generator(context.seed, "weights")
@@ -114,7 +115,13 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         for _ in range(config.epochs):
             # Minibatches
             num_sequences = sequences.reward.shape[1]
-            for indices in minibatch_indices(num_sequences, config.num_minibatches, config.batch_size, self._shuffle):
+            for indices in minibatch_indices(
+                num_sequences,
+                config.num_minibatches,
+                config.batch_size,
+                self._shuffle,
+                num_envs=rollout.num_envs,
+            ):
                 minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets, from the present policy
                 batch, log_pi = self.targets(minibatch)
@@ -141,7 +148,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         metrics |= {"policy/lr": lr, "value/lr": critic_lr, "policy/entropy_coef": entropy_coef}
         metrics["policy/epsilon"] = self.policy.epsilon
         # Exploration of the next rollout
-        self._steps += int(rollout.acted[:-1].sum())
+        self._steps += int(current().total(int(rollout.acted[:-1].sum()))[0])
         passed = progress if config.epsilon_decay_steps is None else self._steps / config.epsilon_decay_steps
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, passed)
         return metrics
@@ -223,7 +230,13 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         for role, pi in zip(self.team.roles, last_pi.split([r.n for r in self.team.roles], -2), strict=True):
             drawn = []
             for component in pi[..., : role.action.mask_size].split(role.action.choices, -1):
-                noise = torch.empty_like(component).exponential_(generator=self.next_actions)
+                noise = current().draw(
+                    lambda count, component=component: component.new_empty(count, *component.shape[1:]).exponential_(
+                        generator=self.next_actions
+                    ),
+                    own=len(component),
+                    axis=0,
+                )
                 choice = (component / noise).argmax(-1)  # the first of exponential waiting times
                 drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
             by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])

@@ -39,10 +39,12 @@ from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, Tar
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.sequences import critic_first
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout
 from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
+from coterie.math.statistics import valid_count
 from coterie.nets.action_gradients import select_action_gradient
 from coterie.nets.joint_actions import JointAction, mask_by_role
 from coterie.nets.relaxed_actions import draw_block_noise, relaxed_actions
@@ -69,7 +71,8 @@ def critic_loss(q: Sequence[Tensor], target: Tensor, valid: Tensor, weight: Tens
         The loss [].
     """
     errors = [torch.where(valid, q_k - target, 0.0) for q_k in q]
-    return torch.stack([(error.square() * weight[:, None]).sum() / valid.sum().clamp(min=1) for error in errors]).sum()
+    count = valid_count(valid)
+    return torch.stack([(error.square() * weight[:, None]).sum() / count for error in errors]).sum()
 
 
 def actor_loss(
@@ -93,14 +96,13 @@ def actor_loss(
     Returns:
         The loss [].
     """
-    loss = -(gradient * action).sum() / valid.sum().clamp(min=1)
-    if not logit_penalty:
+    loss = -(gradient * action).sum() / valid_count(valid)
+    if not logit_penalty or not logits:
         return loss
-    total, count = loss.new_zeros(()), loss.new_zeros(())
+    total = loss.new_zeros(())
     for block_logits, block_available in zip(logits, available, strict=True):
         total = total + torch.where(block_available, block_logits, 0.0).square().sum()
-        count = count + block_available.sum()
-    return loss + logit_penalty * (total / count.clamp(min=1))
+    return loss + logit_penalty * (total / valid_count(*available))
 
 
 class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
@@ -236,7 +238,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             error = torch.where(valid, q[0] - target, 0.0).abs()
             if config.priority_alpha > 0:
                 self.buffer.update_priorities(index, sequence_error(error, valid))
-            count = valid.sum().clamp(min=1)
+            count = valid_count(valid)
             means = [torch.where(valid, x, 0.0).sum() / count for x in (error, q[0], target)]
             return torch.stack([loss.detach(), *means, grad_norm])
 
@@ -260,7 +262,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         logits, available = self._logits(outputs, batch)
         penalty = self.config.logit_penalty
         loss = actor_loss(gradient, action, batch.valid, logits=logits, available=available, logit_penalty=penalty)
-        return loss, -q / batch.valid.sum().clamp(min=1)
+        return loss, -q / valid_count(batch.valid)
 
     def sample_joint_action(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the actors' outputs by block and their joint action [R, S, J]; other teams act as they did."""
@@ -323,7 +325,12 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         In a centralized critic, dead agents act with zeros. An independent agent that was truncated alone still acts.
         """
         alive, masks = batch.timesteps.alive[time], _at(time, batch.timesteps.action_mask)
-        noise = draw_block_noise(self.policy.blocks, alive.shape[:-1], self.generator, self.device)
+        length, own = alive.shape[:2]
+        noise = current().draw(
+            lambda count: draw_block_noise(self.policy.blocks, (length, count), self.generator, self.device),
+            own=own,
+            axis=1,
+        )
         vectors = relaxed_actions(
             self.policy.blocks, outputs, masks, noise, temperature=self.config.gumbel_temperature, smoothing=smoothing
         )

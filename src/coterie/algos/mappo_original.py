@@ -65,7 +65,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
         self._length = sequence_length(config.sequence_length, self.rollout_length)
         setting = "num_minibatches" if config.batch_size is None else "batch_size"
         wanted = config.num_minibatches if config.batch_size is None else config.batch_size
-        require_samples(setting, wanted, self.rollout_length // self._length, context.num_envs)
+        require_samples(setting, wanted, self.rollout_length // self._length, context.total_envs)
         self.ppo = PPO(config, context)
         weight_decay = config.weight_decay
         self._actor_optimizer = self.ppo.optimizer.for_module("policy", weight_decay=weight_decay)
@@ -89,7 +89,11 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
         for epoch in range(config.epochs):
             # Minibatches
             for indices in minibatch_indices(
-                sequences.num_envs, config.num_minibatches, config.batch_size, self._shuffle
+                sequences.num_envs,
+                config.num_minibatches,
+                config.batch_size,
+                self._shuffle,
+                num_envs=rollout.num_envs,
             ):
                 minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets

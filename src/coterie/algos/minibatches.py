@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.tree import Tree, tree_map
+from coterie.core.ranks import current
+from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Rollout
 
 
 def minibatches(
-    batch: Any, hidden_states: Tree | None, candidates: Tensor, num_minibatches: int, *, shuffle: torch.Generator
+    batch: Any,
+    hidden_states: Tree | None,
+    candidates: Tensor,
+    num_minibatches: int,
+    *,
+    shuffle: torch.Generator,
+    num_envs: int = 1,
 ) -> Iterator[tuple[Any, Tree]]:
     """Yields minibatches in a new random order, each with the hidden states before it ({} without).
+
+    Several ranks draw the same minibatches of all samples, and each yields its own part of them, which may be empty.
 
     Args:
         batch: Tensors [M, ..] of timesteps, or [L, M, ..] of sequences if there are hidden states.
@@ -23,26 +32,66 @@ def minibatches(
         candidates: Indices along M to draw from.
         num_minibatches: Number of parts.
         shuffle: Source of the random order.
+        num_envs: Environments of this rank. Samples are ordered by time first.
     """
-    sample_axis = 1 if hidden_states else 0
+    sample_axis, ranks = 1 if hidden_states else 0, current()
+    if ranks.size > 1:
+        candidates = _of_all_ranks(candidates, tree_leaves(batch)[0].shape[sample_axis], num_envs)
     order = candidates[_permutation(len(candidates), shuffle)]
-    for chosen in _partition(order, num_minibatches):
+    for chosen in own_parts(_partition(order, num_minibatches), num_envs):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
         yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
 
 
+def _of_all_ranks(candidates: Tensor, num_samples: int, num_envs: int) -> Tensor:
+    """Returns the indices of all ranks' candidates in the order of a single process."""
+    is_candidate = torch.zeros(num_samples, dtype=torch.bool, device=candidates.device).index_fill_(0, candidates, True)
+    return current().all_envs(is_candidate.view(-1, num_envs), 1).flatten().nonzero().squeeze(-1)
+
+
+def own_parts(batches: Iterable[Tensor], num_envs: int) -> Iterator[Tensor]:
+    """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch."""
+    ranks = current()
+    if ranks.size == 1:
+        yield from batches
+        return
+    for chosen in batches:
+        own, places = ranks.own_samples(chosen, num_envs)
+        ranks.start_batch(places, len(chosen))
+        yield own
+    ranks.start_batch()
+
+
 def minibatch_indices(
-    num_samples: int, num_minibatches: int, batch_size: int | None, shuffle: torch.Generator
-) -> list[Tensor | None]:
+    num_samples: int,
+    num_minibatches: int,
+    batch_size: int | None,
+    shuffle: torch.Generator,
+    *,
+    num_envs: int = 1,
+) -> Iterable[Tensor | None]:
     """Returns the sample indices of each minibatch; None stands for all samples.
 
     Each minibatch draws `batch_size` samples without replacement. If it is None, minibatches partition the samples.
+    With several ranks, minibatches are drawn from the samples of all ranks, and each gets its own part of them.
+
+    Args:
+        num_samples: Samples of this rank, ordered by time first.
+        num_minibatches: Number of minibatches.
+        batch_size: Samples per minibatch; None: all, divided by their number.
+        shuffle: Source of the random order.
+        num_envs: Environments of this rank.
     """
+    total = num_samples * current().size
     if batch_size is not None:
-        return [_permutation(num_samples, shuffle)[:batch_size] for _ in range(num_minibatches)]
-    if num_minibatches == 1:
+        drawn = [_permutation(total, shuffle)[:batch_size] for _ in range(num_minibatches)]
+    elif num_minibatches > 1:
+        drawn = _partition(_permutation(total, shuffle), num_minibatches)
+    elif current().size == 1:
         return [None]
-    return [*_partition(_permutation(num_samples, shuffle), num_minibatches)]
+    else:
+        drawn = [torch.arange(total, device=shuffle.device)]
+    return [*drawn] if current().size == 1 else own_parts(drawn, num_envs)
 
 
 def _permutation(count: int, shuffle: torch.Generator) -> Tensor:

@@ -91,7 +91,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
     def __init__(self, config: OffPolicyConfig, context: AlgorithmContext) -> None:
         self.team, self.device = context.team, context.device
         self.rollout_length = context.rollout_length or config.rollout_length
-        self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.num_envs // 200)
+        self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.total_envs // 200)
         self._membership = group_membership(context.team).to(context.device)
         self._common_reward = learns_common_reward(config, context.team)
         self._steps, self._updates = 0, 0
@@ -174,18 +174,19 @@ def make_replay_buffer(
             team=context.team,
             num_envs=context.num_envs,
             rollout_length=rollout_length,
-            capacity=config.buffer_size,
+            capacity=-(-config.buffer_size // context.ranks.size),
             sequence_length=recurrent_length if config.recurrent else n_step,
             sequence_start=start,
             states=states,
             other_roles=other_roles,
             storage=config.buffer_storage,
             hidden_state=hidden_state if start == "rollout" else {},
-            min_sequences=config.batch_size,
+            min_sequences=-(-config.batch_size // context.ranks.size),
             priority_alpha=config.priority_alpha,
             priority_beta=config.priority_beta,
             seed=context.seed,
             device=context.device,
+            ranks=context.ranks,
         )
     )
 

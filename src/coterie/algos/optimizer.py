@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
 
 from coterie.core.errors import NonFiniteError
+from coterie.core.ranks import current
 from coterie.kernels import switch
 from coterie.kernels.adam import adam_step
 
@@ -63,6 +64,7 @@ class Optimizer:
         for gradient in self._gradients.values():
             gradient.zero_()
         loss.backward()
+        self._average_gradients()
         norms = []
         for name, flat in self.flat.items():
             gradient, state = self._gradients[name], self._state[name]
@@ -81,6 +83,16 @@ class Optimizer:
                 )  # fmt: skip
             norms.append(norm)
         return torch.stack(norms).detach()
+
+    def _average_gradients(self) -> None:
+        """Averages the gradients over ranks, in one operation."""
+        ranks = current()
+        if ranks.size == 1:
+            return
+        gradients = list(self._gradients.values())
+        flat = ranks.sum_(torch.cat(gradients)).div_(ranks.size)
+        for gradient, averaged in zip(gradients, flat.split([len(g) for g in gradients]), strict=True):
+            gradient.copy_(averaged)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: dict(state) for name, state in self._state.items()}
@@ -144,19 +156,36 @@ def mean_metrics(
 ) -> dict[str, float]:
     """Returns the mean of each metric over the minibatches [R, names] of an update, and `more` [] as they are.
 
-    Both are one read by the host. Only the means are checked.
+    Both are one read by the host. Only the means are checked. With several ranks, they are means over all ranks.
 
     Raises:
         NonFiniteError: If a metric is NaN or infinite. Names the metric and the first minibatch.
     """
     more = more or {}
-    values = torch.cat([reports.mean(0), *(x.unsqueeze(0) for x in more.values())]).tolist()
+    own, ranks = reports, current()
+    reports = ranks.mean(reports)
+    values = torch.cat([reports.mean(0), *(ranks.mean(x.unsqueeze(0)) for x in more.values())]).tolist()
     metrics = dict(zip(names, values[: reports.shape[1]], strict=True))
     non_finite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
     if non_finite:
         index = int((~reports.isfinite().all(1)).nonzero()[0])
         raise NonFiniteError(
-            f"team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch {index} of the update. "
-            "Lower algo.lr or algo.max_grad_norm."
+            f"{_ranks_with_nan(own[index])}team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch {index} of the "
+            "update. Lower algo.lr or algo.max_grad_norm."
         )
     return metrics | dict(zip(more, values[reports.shape[1] :], strict=True))
+
+
+def _ranks_with_nan(report: Tensor) -> str:
+    """Returns the ranks whose part of the metrics [names] is NaN or infinite, as the start of a message."""
+    ranks = current()
+    if ranks.size == 1:
+        return ""
+    # The norms of averaged gradients are those of all ranks; a rank that only took part has a finite loss.
+    bad = [r for r, own in enumerate(ranks.gather(report.detach())) if not bool(own[:1].isfinite().all())]
+    return f"rank {', '.join(map(str, bad))}: " if bad and len(bad) < ranks.size else ""
+
+
+def averaged(metric: Tensor) -> float:
+    """Returns a metric [] averaged over ranks, for a decision that all ranks take alike."""
+    return float(current().mean(metric))

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm, central_inputs
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
@@ -109,7 +110,14 @@ class OtherTeamsReader:
             acted=torch.ones_like(alive[:, 0]),
         )
         count = len(alive)
-        noise = policy.draw_noise(1, count, self._noise)[0]
+        noise = current().draw(
+            lambda n: tree_map(
+                lambda x: x.unflatten(0, (-1, n)), policy.draw_noise(1, count // lead[-1] * n, self._noise)[0]
+            ),
+            own=lead[-1],
+            axis=1,
+        )
+        noise = tree_map(lambda x: x.flatten(0, 1), noise)
         action, _, _ = policy.act(timestep, policy.initial_hidden_state(count), noise, "sample")
         return tree_map(lambda x: x.unflatten(0, lead), action)
 

@@ -140,7 +140,12 @@ class POCA(ClippedLearner):
         for _ in range(config.epochs):
             # Minibatches
             for minibatch, hidden_state in minibatches(
-                batch, hidden_states, candidates, config.num_minibatches, shuffle=self._shuffle
+                batch,
+                hidden_states,
+                candidates,
+                config.num_minibatches,
+                shuffle=self._shuffle,
+                num_envs=rollout.num_envs,
             ):
                 # Loss
                 terms = self._loss(minibatch, hidden_state, clip_eps)

@@ -26,7 +26,7 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
 from coterie.algos.minibatches import minibatches
-from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.optimizer import averaged, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
 from coterie.algos.sequences import (
@@ -150,7 +150,12 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         for epoch in range(config.epochs):
             # Minibatches
             for minibatch, hidden_state in minibatches(
-                batch, hidden_states, candidates, config.num_minibatches, shuffle=self._shuffle
+                batch,
+                hidden_states,
+                candidates,
+                config.num_minibatches,
+                shuffle=self._shuffle,
+                num_envs=rollout.num_envs,
             ):
                 # Loss
                 terms = self._loss(minibatch, hidden_state)
@@ -159,7 +164,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
                 grad_norms = self.optimizer.step(loss, lrs)
                 reports.append(torch.cat([torch.stack(terms).detach(), grad_norms]))
             epochs = epoch + 1
-            if config.target_kl is not None and float(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
+            if config.target_kl is not None and averaged(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
                 break
         # Metrics
         if self.policy.obs_normalizer is not None:

@@ -40,7 +40,7 @@ from coterie.math.returns import (
     valid_mask,
 )
 from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
-from coterie.math.statistics import masked_mean, masked_sum
+from coterie.math.statistics import masked_mean, masked_sum, valid_count
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
@@ -293,7 +293,7 @@ class QLearning(OffPolicyLearner):
         if self.config.priority_alpha:
             self.buffer.update_priorities(sample.index, sequence_error(error, batch.valid))
         sums = [masked_sum(x, batch.valid)[0] for x in (error, batch.q, batch.target)]
-        count = batch.valid.sum().clamp(min=1)
+        count = valid_count(batch.valid)
         return torch.stack([loss, *(x / count for x in sums), grad_norm[0]]).detach()
 
     def cloning_optimizer(self) -> CloningOptimizer:

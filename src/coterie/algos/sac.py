@@ -35,6 +35,7 @@ from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.sac_config import SACConfig
 from coterie.algos.sac_networks import SACNetworks
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
@@ -172,7 +173,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         """Adds a rollout to the replay buffer; updates exploration and reward statistics."""
         config = self.config
         self.buffer.add(rollout)
-        self._steps += rollout.acted[:-1].numel()
+        self._steps += rollout.acted[:-1].numel() * current().size
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
             reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
@@ -187,10 +188,14 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
 
         In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
         """
-        lead = tuple(rollout.acted.shape)
-        noise = draw_block_noise(self.policy.blocks, lead, self.generator, self.device)
+        length, own = rollout.acted.shape
+        noise = current().draw(
+            lambda count: draw_block_noise(self.policy.blocks, (length, count), self.generator, self.device),
+            own=own,
+            axis=1,
+        )
         if self._recurrent:
-            start = rollout.hidden_state or self.policy.initial_hidden_state(lead[1])
+            start = rollout.hidden_state or self.policy.initial_hidden_state(own)
             outputs = unroll_with_burn_in(self.policy.net, rollout.obs, rollout.first, start, burn_in=self._burn_in)
         else:
             outputs, _ = self.policy.net(rollout.obs, None, {})

@@ -15,6 +15,7 @@ from coterie.commands.learners import eval_modes, make_algorithms, teams_sharing
 from coterie.commands.rollout_memory import require_memory
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.envs.contract.vector import VectorEnv
 from coterie.training.best import BestRules, best_rules
@@ -25,30 +26,35 @@ from coterie.training.evaluation import Evaluator
 from coterie.training.run_parts import RunComponents
 
 
-def build(config: RunConfig) -> RunComponents:
+def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
     """Builds everything that a training loop needs.
+
+    Args:
+        config: Configuration of the run.
+        ranks: Ranks that train together. Each has an equal share of the environments.
 
     Raises:
         UserError: If parts of the configuration do not fit together.
     """
     device = select_device(config.device)
+    num_envs = config.num_envs // ranks.size
     with ExitStack() as stack:  # closes the environments if a later step fails
         require_memory(config, device)
-        train_env = make_environment(config, "train", num_envs=config.num_envs, device=device)
+        train_env = make_environment(config, "train", num_envs=num_envs, device=device, ranks=ranks)
         env = stack.enter_context(closing(train_env))
         teams = assign_teams(config, env.spec)
-        algorithms = make_algorithms(config, teams, device)
+        algorithms = make_algorithms(config, teams, device, ranks=ranks)
         eval_env = stack.enter_context(closing(_make_eval_environment(config, device)))
         lesson_envs = LessonEnvs(train=env, eval=eval_env)
         if teams_sharing_policy(config, teams) and config.selfplay.sides != "first":
-            env, eval_env = swap_sides(env), swap_sides(eval_env)
+            env, eval_env = swap_sides(env, ranks.rank * num_envs), swap_sides(eval_env)
         policies = {name: algorithm.policy for name, algorithm in algorithms.items()}
         modes = eval_modes(config.eval.mode, algorithms)
         components = RunComponents(
             teams=teams,
             algorithms=algorithms,
             collector=Collector(
-                env, policies, seed_of(config.seed, "collect"), connect_global_critics(config, algorithms)
+                env, policies, seed_of(config.seed, "collect"), connect_global_critics(config, algorithms), ranks
             ),
             evaluator=Evaluator(
                 eval_env,
@@ -58,6 +64,7 @@ def build(config: RunConfig) -> RunComponents:
                 seed=seed_of(config.seed, "evaluator"),
             ),
             active_teams=ActiveTeams.from_algorithms(algorithms),
+            ranks=ranks,
         )
         callbacks, ratings = make_callbacks(config, components, modes, lesson_envs)
         rules = _best_rules(config, components, ratings)

@@ -10,6 +10,7 @@ from coterie.config import registry
 from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.teams import assign
@@ -43,7 +44,13 @@ def select_device(name: str) -> torch.device:
 
 
 def make_environment(
-    config: RunConfig, purpose: str, *, num_envs: int, device: torch.device, lesson: int | None = None
+    config: RunConfig,
+    purpose: str,
+    *,
+    num_envs: int,
+    device: torch.device,
+    lesson: int | None = None,
+    ranks: Ranks = ONE,
 ) -> VectorEnv:
     """Creates environments of a run, with state if an algorithm reads it and unshaped rewards except in training.
 
@@ -53,6 +60,7 @@ def make_environment(
         num_envs: Number of environments.
         device: Device of observations and rewards.
         lesson: Lesson to start with, counted from 0. By default the first one within a run, otherwise the last one.
+        ranks: Ranks that have `num_envs` environments each.
     """
     choices = [config.algo, *(team.algo for team in config.teams.values())]
     params = config.env.params
@@ -66,6 +74,7 @@ def make_environment(
         device=device,
         with_state=any(getattr(choice.params, "needs_state", False) for choice in choices),
         workers=config.workers if purpose in _WORKER_PURPOSES else None,
+        ranks=ranks,
     )
     lessons = lessons_of(config)
     if lessons is None or purpose == "load":
@@ -112,8 +121,8 @@ def load_teams(config: RunConfig, device: torch.device) -> dict[str, TeamSpec]:
         return assign_teams(config, env.spec)
 
 
-def swap_sides(env: VectorEnv) -> VectorEnv:
-    """Returns the environment with its two sides swapped in every other instance.
+def swap_sides(env: VectorEnv, first_index: int = 0) -> VectorEnv:
+    """Returns the environment with its two sides swapped in every other instance, counted from `first_index`.
 
     Raises:
         UserError: If something cannot be swapped.
@@ -129,4 +138,4 @@ def swap_sides(env: VectorEnv) -> VectorEnv:
             f"algo.critic: the state of {env.spec.name} covers both sides and cannot be swapped. Use "
             f"algo.critic=joint {alternative}."
         )
-    return SideSwapEnv(env)
+    return SideSwapEnv(env, first_index)

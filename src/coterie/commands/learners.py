@@ -20,6 +20,7 @@ from coterie.config import registry, user_code
 from coterie.config.resolve import Resolved, load_resolved
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.script_registry import load_script
@@ -66,7 +67,12 @@ def teams_sharing_policy(config: RunConfig, teams: dict[str, TeamSpec]) -> tuple
 
 @user_code.reported()
 def make_algorithms(
-    config: RunConfig, teams: dict[str, TeamSpec], device: torch.device, *, with_rewards: bool = True
+    config: RunConfig,
+    teams: dict[str, TeamSpec],
+    device: torch.device,
+    *,
+    with_rewards: bool = True,
+    ranks: Ranks = ONE,
 ) -> dict[str, Algorithm]:
     """Creates one algorithm per team.
 
@@ -75,27 +81,30 @@ def make_algorithms(
         teams: Teams by name.
         device: Device of the networks.
         with_rewards: False to leave out reward signals, which acting does not need.
+        ranks: Ranks that share the environments.
 
     Raises:
         UserError: If an algorithm does not support a team's spaces.
     """
     algorithms: dict[str, Algorithm] = {}
+    num_envs = config.num_envs // ranks.size
     shared = teams_sharing_policy(config, teams)
     own = [name for name in teams if shared is None or name != shared[1]]
     rollout_lengths = _rollout_lengths(config, own)
     for name in own:
         context = AlgorithmContext(
             team=teams[name],
-            num_envs=config.num_envs,
+            num_envs=num_envs,
             seed=seed_of(config.seed, "team", name),
             device=device,
             rollout_length=rollout_lengths[name],
+            ranks=ranks,
         )
         setting = f"teams.{name}.algo" if len(teams) > 1 else "algo"
         algorithms[name] = make_algorithm(config, context, setting, with_rewards=with_rewards)
     if shared is not None:
         first, second = shared
-        algorithms[second] = _frozen_copy(algorithms[first], teams[second], config.num_envs, device)
+        algorithms[second] = _frozen_copy(algorithms[first], teams[second], num_envs, device)
     return {name: algorithms[name] for name in teams}
 
 

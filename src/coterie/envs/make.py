@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from coterie.config import messages, registry
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
+from coterie.core.ranks import ONE, Ranks
+from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.base_adapter import Adapter
@@ -31,6 +33,7 @@ def make(
     device: torch.device | str = "cpu",
     with_state: bool = False,
     workers: WorkersConfig | None = None,
+    ranks: Ranks = ONE,
 ) -> VectorEnv:
     """Makes a vectorized environment.
 
@@ -47,6 +50,8 @@ def make(
             decides this itself.
         workers: Worker processes that step the environments; by default this process does. Environments that step
             all instances as one batch cannot be divided among workers.
+        ranks: Ranks that have `num_envs` environments each. Environments are seeded by their index among all of them;
+            those that step all instances as one batch by the rank.
 
     Raises:
         UserError: For an unknown name, unknown or invalid settings, or a factory that returns another type.
@@ -55,6 +60,7 @@ def make(
         raise UserError(f"num_envs={num_envs}: expected at least 1")
     if registry.is_batch_factory(name):
         _refuse_workers(workers, name)
+        seed = _rank_seed(seed, ranks)
         return _call_factory(name, params, num_envs=num_envs, seed=seed, device=device)
     kind = registry.environment(name)
     config = _validated(name, kind.Config, params)
@@ -62,11 +68,19 @@ def make(
         if not with_state and getattr(config, "state", False) is None:  # do not compute what nothing reads
             config = config.model_copy(update={"state": False})
         workers = workers or WorkersConfig()
-        return _with_backend(name, config, num_envs=num_envs, seed=seed, device=device, workers=workers)
+        first = ranks.rank * num_envs
+        return _with_backend(
+            name, config, num_envs=num_envs, first_index=first, seed=seed, device=device, workers=workers
+        )
     _refuse_workers(workers, name)
     if isinstance(kind, BatchAdapter):
-        return kind.batch(config, num_envs, seed, torch.device(device))
-    return WorldEnv(_make_world(name, kind, config, with_state), num_envs, seed, device)
+        return kind.batch(config, num_envs, _rank_seed(seed, ranks), torch.device(device))
+    return WorldEnv(_make_world(name, kind, config, with_state), num_envs, seed, device, ranks)
+
+
+def _rank_seed(seed: int, ranks: Ranks) -> int:
+    """Returns the seed of the environments of a rank that are seeded together."""
+    return seed if ranks.is_first else seed_of(seed, "rank", ranks.rank)
 
 
 def _refuse_workers(workers: WorkersConfig | None, name: str) -> None:
@@ -78,15 +92,22 @@ def _refuse_workers(workers: WorkersConfig | None, name: str) -> None:
 
 
 def _with_backend(
-    name: str, config: BaseModel, *, num_envs: int, seed: int, device: torch.device | str, workers: WorkersConfig
+    name: str,
+    config: BaseModel,
+    *,
+    num_envs: int,
+    first_index: int,
+    seed: int,
+    device: torch.device | str,
+    workers: WorkersConfig,
 ) -> VectorEnv:
     """Another library's environment, double-buffered if `workers.overlap` asks for it."""
     if not workers.overlap or num_envs < 2:
-        return BackendVectorEnv(_backend(name, config, num_envs, 0, workers=workers), seed, device)
+        return BackendVectorEnv(_backend(name, config, num_envs, first_index, workers=workers), seed, device)
     half = -(-num_envs // 2)
-    first = BackendVectorEnv(_backend(name, config, half, 0, workers=workers), seed, device)
+    first = BackendVectorEnv(_backend(name, config, half, first_index, workers=workers), seed, device)
     try:
-        second = BackendVectorEnv(_backend(name, config, num_envs - half, half, workers=workers), seed, device)
+        second = BackendVectorEnv(_backend(name, config, num_envs - half, first_index + half, workers=workers), seed, device)
     except BaseException:
         first.close()
         raise

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.kernels import policy_gradient as kernels
 from coterie.kernels import switch
-from coterie.math.statistics import masked_mean, masked_moments
+from coterie.math.statistics import masked_mean, masked_moments, own_part
 
 EMAMoments = dict[str, Tensor]
 """`mean` and `square` [size], and the `weight` [] that debiases them, float64."""
@@ -83,7 +83,8 @@ def clipped_policy_loss(
     """
     inputs = (log_prob, old_log_prob, advantage, valid)
     if switch.on and (fused := kernels.clipped_policy_loss(*inputs, clip_eps)) is not None:
-        return fused
+        loss, kl, clip_fraction = (own_part(x, log_prob, valid) for x in fused)
+        return loss, kl, clip_fraction
     log_ratio = log_prob - old_log_prob
     if valid is not None:  # other entries may hold anything, and must not reach exp
         log_ratio = torch.where(valid, log_ratio, 0.0)
@@ -132,7 +133,7 @@ def clipped_value_loss(
     """Returns the mean of `clipped_value_error` of values [.., K] over valid entries [..] (None: all) and signals."""
     options = {"clip_eps": clip_eps, "huber_delta": huber_delta}
     if switch.on and (fused := kernels.clipped_value_loss(value, old_value, target, valid, **options)) is not None:
-        return fused
+        return own_part(fused, value, valid)
     return masked_mean(clipped_value_error(value, old_value, target, **options).mean(-1), valid)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.ranks import current
+
 Moments = dict[str, Tensor]
 """`count` [], `mean` and summed squared `deviation` [size], float64."""
 
@@ -19,15 +21,18 @@ def initial_moments(size: int, device: torch.device | str = "cpu") -> Moments:
 
 
 def update_moments(moments: Moments, x: Tensor, valid: Tensor | None) -> Moments:
-    """Returns the moments of the old data and of x [.., size] where `valid` [..] (None: everywhere).
+    """Returns the moments of the old data and of x [.., size] of all ranks where `valid` [..] (None: everywhere).
 
     Source: Chan, Golub and LeVeque 1983, parallel variance.
     """
     x = x.reshape(-1, x.shape[-1]).double()
     keep = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if valid is None else valid.reshape(-1)
-    count = keep.sum().double()
-    mean = torch.where(keep[:, None], x, 0.0).sum(0) / count.clamp(min=1)
-    deviation = torch.where(keep[:, None], x - mean, 0.0).square().sum(0)
+    count, total = keep.sum().double(), torch.where(keep[:, None], x, 0.0).sum(0)
+    if (ranks := current()).size > 1:
+        count, total = ranks.sum_(torch.cat([count[None], total])).split([1, len(total)])
+        count = count[0]
+    mean = total / count.clamp(min=1)
+    deviation = ranks.sum_(torch.where(keep[:, None], x - mean, 0.0).square().sum(0))
     total = (moments["count"] + count).clamp(min=1)
     shift = mean - moments["mean"]
     return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.ranks import current
+
 
 def masked_sum(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | int]:
     """Returns the sum of x over entries where `valid` (bool, the shape of x; None: everywhere), and their count.
@@ -16,17 +18,44 @@ def masked_sum(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | int]:
     return torch.where(valid, x, 0.0).sum(), valid.sum()
 
 
+def valid_count(*valid: Tensor) -> Tensor:
+    """Returns the number of True entries of masks [], at least 1; with several ranks, their mean over ranks."""
+    ranks = current()
+    if ranks.size > 1:
+        return ranks.mean_count(*valid)
+    return sum((x.sum() for x in valid[1:]), start=valid[0].sum()).clamp(min=1)
+
+
 def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Returns the mean of x over valid entries; 0 if there is none."""
+    """Returns the mean of x over valid entries; 0 if there is none.
+
+    With several ranks it is this rank's part of the mean over all of them, which is the average of the parts.
+    """
     total, count = masked_sum(x, valid)
+    ranks = current()
+    if ranks.size > 1:
+        return total * (ranks.scale / max(x.numel(), 1)) if valid is None else total / ranks.mean_count(valid)
     return total / (max(count, 1) if isinstance(count, int) else count.clamp(min=1))
 
 
+def own_part(mean: Tensor, x: Tensor, valid: Tensor | None) -> Tensor:
+    """Returns `masked_mean` of x over valid entries, from the mean over the entries of this rank."""
+    ranks = current()
+    if ranks.size == 1:
+        return mean
+    return mean * (ranks.scale if valid is None else valid.sum().clamp(min=1) / ranks.mean_count(valid))
+
+
 def masked_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns the mean and the (biased) variance of x over valid entries, in float64."""
-    x = x.double()
-    mean = masked_mean(x, valid)
-    return mean, masked_mean((x - mean).square(), valid)
+    """Returns the mean and the (biased) variance of x over valid entries of all ranks, in float64."""
+    x, ranks = x.double(), current()
+    if ranks.size == 1:
+        mean = masked_mean(x, valid)
+        return mean, masked_mean((x - mean).square(), valid)
+    total, count = masked_sum(x, valid)
+    both = ranks.sum_(torch.stack([total, torch.as_tensor(count, dtype=x.dtype, device=x.device)]))
+    mean, count = both[0] / both[1].clamp(min=1), both[1].clamp(min=1)
+    return mean, ranks.sum_(masked_sum((x - mean).square(), valid)[0]) / count
 
 
 def standardize(x: Tensor, valid: Tensor | None, eps: float = 1e-8) -> Tensor:

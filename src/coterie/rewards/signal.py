@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.minibatches import own_parts
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric
+from coterie.core.ranks import current
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Rollout
 from coterie.nets.config import ShareParams
@@ -76,6 +78,8 @@ def observed_outcome(rollout: Rollout) -> Tensor:
 def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yields shuffled minibatches of the timesteps in which any agent counts, none of them empty.
 
+    Several ranks draw the same minibatches of all timesteps, and each yields its own part, which may be empty.
+
     Args:
         valid: True where agents count, [T, B, N] bool.
         epochs: Passes over the timesteps.
@@ -85,10 +89,11 @@ def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: 
     Yields:
         Indices t * B + b, [M] int64.
     """
-    timesteps = valid.any(-1).flatten().nonzero().squeeze(-1)
+    num_envs = valid.shape[1]
+    timesteps = current().all_envs(valid.any(-1), 1).flatten().nonzero().squeeze(-1)
     for _ in range(epochs if len(timesteps) else 0):
         order = timesteps[torch.randperm(len(timesteps), generator=generator, device=generator.device)]
-        yield from order.chunk(num_minibatches)
+        yield from own_parts(order.chunk(num_minibatches), num_envs)
 
 
 def mask_signal(reward: Tensor, valid: Tensor, updates: int) -> Tensor:

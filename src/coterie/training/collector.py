@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.core.errors import NonFiniteError
 from coterie.core.metrics import Metric, declare
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator, seed_of
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_leaves, tree_map
@@ -20,6 +21,7 @@ from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 from coterie.training.inference import inference_context
 from coterie.training.other_teams import OtherTeamsRecorder
+from coterie.training.rank_episodes import episodes_of_all_ranks
 from coterie.training.rollout_builder import (
     contiguous,
     lost_steps,
@@ -54,14 +56,23 @@ class Collector:
         policies: Policies by team.
         seed: Seed of the policies' noise.
         readers: Teams whose rollouts include the other teams, for global critics.
+        ranks: Ranks that collect together. Counts and finished episodes are those of all ranks.
     """
 
-    def __init__(self, env: VectorEnv, policies: dict[str, Policy], seed: int, readers: Collection[str] = ()):
+    def __init__(
+        self,
+        env: VectorEnv,
+        policies: dict[str, Policy],
+        seed: int,
+        readers: Collection[str] = (),
+        ranks: Ranks = ONE,
+    ):
+        self._ranks = ranks
         self.env, self.policies = env, dict(policies)
         self._seed = seed
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
-        self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device)
+        self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device, ranks)
         self._timestep: Timestep | None = None
         self._hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
         self.episodes = EpisodeTracker(env.spec, env.num_envs, env.device)
@@ -83,9 +94,12 @@ class Collector:
         """
         if self._timestep is None:
             self._timestep = reset_env(self.env)
-        num_envs = self.env.num_envs
+        num_envs = self.env.num_envs * self._ranks.size  # of all ranks, which draw the same noise
         initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
-        noise = {name: p.draw_noise(steps, num_envs, self._noise[name]) for name, p in self.policies.items()}
+        noise = {
+            name: self._ranks.own_envs(p.draw_noise(steps, num_envs, self._noise[name]), num_envs)
+            for name, p in self.policies.items()
+        }
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
             trajectory = collect(self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes)
@@ -113,10 +127,16 @@ class Collector:
             lost=lost,
             labels=opponent_labels(trajectory.extras),
         )
+        dropped = 0 if lost is None else int(lost.sum())
+        if self._ranks.size > 1:
+            num_acted, dropped = map(int, self._ranks.total(num_acted, dropped))
+            self.last_finished = episodes_of_all_ranks(
+                self.last_finished, self.env.spec.metrics, self.env.num_envs, self._ranks
+            )
         if len(self.last_finished):
             self.finished.append(self.last_finished)
+        self.dropped += dropped
         if lost is not None:
-            self.dropped += int(lost.sum())
             outcome = truncate_before_lost(outcome, lost, observed.alive[:-1])
         actions, extras = stack_time(trajectory.actions), stack_time(trajectory.extras)
         rollouts = {
@@ -216,7 +236,8 @@ class Collector:
         is_finite, num_acted, num_ended = read[:3]
         if not is_finite:
             self._report_non_finite(observed, outcome, visible)
-        self.reward_abs_max = dict(zip(self.policies, read[3:], strict=True))
+        largest = torch.stack(self._ranks.gather(torch.tensor(read[3:]))).amax(0).tolist()
+        self.reward_abs_max = dict(zip(self.policies, largest, strict=True))
         return int(num_acted), int(num_ended)
 
     def _report_non_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
@@ -31,9 +32,11 @@ class OtherTeamsRecorder:
         readers: Teams whose rollouts include other teams.
         seed: Seed of the noise at the last timestep.
         device: Device of rollouts.
+        ranks: Ranks that collect together.
     """
 
-    def __init__(self, spec: EnvSpec, readers: Collection[str], seed: int, device: torch.device):
+    def __init__(self, spec: EnvSpec, readers: Collection[str], seed: int, device: torch.device, ranks: Ranks = ONE):
+        self._ranks = ranks
         self.spec, self.readers = spec, frozenset(readers)
         self._noise = generator(seed, "other teams", device=device)
 
@@ -43,7 +46,11 @@ class OtherTeamsRecorder:
         """Returns actions of all teams by role [B, n, ..] at a timestep without taking them; {} without readers."""
         if not self.readers:
             return {}
-        noise = {name: policy.draw_noise(1, env.num_envs, self._noise)[0] for name, policy in policies.items()}
+        total = env.num_envs * self._ranks.size
+        noise = {
+            name: self._ranks.own_envs(policy.draw_noise(1, total, self._noise)[0], total)
+            for name, policy in policies.items()
+        }
         modes: dict[str, Mode] = dict.fromkeys(policies, "explore")
         with inference_context(env, policies.values()):
             actions, _, _ = act(policies, timestep, hidden_state, noise=noise, modes=modes)

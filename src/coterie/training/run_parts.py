@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import TeamSpec
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.loggers import JsonlLogger, Logger
@@ -48,6 +49,7 @@ class RunComponents:
         active_teams: The teams that learn.
         callbacks: Called between rollouts, in this order.
         best_rules: How the best checkpoints are chosen; None without evaluations.
+        ranks: Ranks that train together.
     """
 
     teams: dict[str, TeamSpec]
@@ -57,6 +59,7 @@ class RunComponents:
     active_teams: ActiveTeams
     callbacks: tuple[TrainerCallback, ...] = ()
     best_rules: BestRules | None = None
+    ranks: Ranks = ONE
 
     def close(self) -> None:
         """Closes the environments."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import NonFiniteError, UserError, one_line
 from coterie.core.metrics import Metric, declare
+from coterie.core.ranks import sharing
 from coterie.core.serialize import compare
 from coterie.core.types import Rollout
 from coterie.runs.checkpoints import LoadedCheckpoint
@@ -15,6 +18,7 @@ from coterie.runs.loggers import Logger
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.best import Best, BestChoice
 from coterie.training.hooks import HookCaller
+from coterie.training.rank_states import join_states, own_state
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
 from coterie.training.update_metrics import require_metrics
@@ -44,6 +48,7 @@ class Trainer:
     def __init__(
         self, components: RunComponents, schedule: Schedule, outputs: Outputs, hooks: HookCaller | None = None
     ):
+        self._ranks = components.ranks
         self.algorithms, self.collector = components.algorithms, components.collector
         self.evaluator, self.teams, self.schedule = components.evaluator, components.teams, schedule
         self._active_teams, self._callbacks = components.active_teams, components.callbacks
@@ -96,6 +101,7 @@ class Trainer:
         while self.steps < schedule.steps and not self.stop_requested:
             steps_before = self.steps
             self.train_once()
+            self.stop_requested = self._ranks.any(self.stop_requested)
             is_last = self.steps >= schedule.steps
             evaluates = schedule.eval_every > 0 and (
                 is_last or _passes_multiple(schedule.eval_every, steps_before, self.steps)
@@ -131,7 +137,9 @@ class Trainer:
         assert self.collector.last_finished is not None
         learning = self._active_teams.learning
         for callback in self._callbacks:
-            self._show(callback.on_rollout_end(self.steps, self.collector.last_finished))
+            with sharing(self._ranks):
+                lines = callback.on_rollout_end(self.steps, self.collector.last_finished)
+            self._show(lines)
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
         if self.hooks.callbacks:
@@ -156,7 +164,8 @@ class Trainer:
             rollout = concatenate_rollouts(pending)
             self._pending[name] = []
             progress = min(1.0, self.steps / self.schedule.steps)
-            metrics = require_metrics(algorithm, algorithm.update(rollout, progress))
+            with sharing(self._ranks):
+                metrics = require_metrics(algorithm, algorithm.update(rollout, progress))
             for key, value in metrics.items():
                 self._unlogged.setdefault(self._metric_name(key, name), []).append(value)
             if metrics.get("replay/updates", 1.0) > 0:  # off-policy learners wait for `learning_starts`
@@ -199,14 +208,24 @@ class Trainer:
 
     def _evaluate(self) -> Best:
         """Evaluates and logs. Returns the roles of the checkpoint of this step."""
-        evaluation = self.evaluator(self.steps, PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0))
+        metrics = self._evaluation_metrics()
         self._evaluated_at = self.steps
-        metrics = evaluation.metrics()
         self._log(metrics)
         self._call("on_evaluation", metrics=metrics)
         if self._best is None:
             return Best()
         return self._best.add(metrics, task=self.evaluator.task, trained=self._trained)
+
+    def _evaluation_metrics(self) -> dict[str, float]:
+        """Returns the metrics of an evaluation, which rank 0 does and the others wait for."""
+        content = None
+        if self._ranks.is_first:
+            waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
+            metrics = self.evaluator(self.steps, waiting).metrics()
+            if self._ranks.size == 1:
+                return metrics
+            content = json.dumps(metrics).encode()
+        return json.loads(self._ranks.broadcast(content))
 
     def _log(self, metrics: dict[str, float]) -> None:
         now = time.perf_counter()
@@ -237,9 +256,12 @@ class Trainer:
         metadata = self._outputs.metadata | {"steps": self.steps, "metrics_bytes": position}
         metadata["best_by"] = {} if self._best is None else self._best.rules.describe()
         self._saved_at, best = self.steps, best or Best()
+        state = join_states(self.state_dict(), self._ranks)
+        if state is None:  # rank 0 writes it
+            return
         path = self._outputs.checkpoints.save(
             self.steps,
-            self.state_dict(),
+            state,
             metadata,
             best=best.of_run,
             best_of=best.of_teams,
@@ -277,6 +299,7 @@ class Trainer:
         Raises:
             UserError: If it does not fit the configuration, with the differences.
         """
+        found = replace(found, state=own_state(found.state, self._ranks))
         state = found.state
         self._load_callbacks(found)  # first, because they decide which policies the collector uses
         own = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}

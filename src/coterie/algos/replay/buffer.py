@@ -65,6 +65,7 @@ class ReplayBuffer:
         self._discrete_dtype = spec.discrete_dtype
         self.generator = generator(spec.seed, "replay", device=self._device)
         self.storage: SequenceStorage | None = None
+        self._drawn: tuple[Tensor, Tensor] | None = None  # positions of the last batch of all ranks, places of own ones
         self.head = 0
         """Number of timesteps added; the stream's timestep `head` is the one to bootstrap from."""
         self.rollouts: deque[tuple[int, int]] = deque()
@@ -84,7 +85,7 @@ class ReplayBuffer:
     def mean_age(self) -> float:
         """Mean age of the steps held, in environment steps."""
         oldest = 0 if self.storage is None else self.storage.oldest
-        return (self.head - oldest) * self.spec.num_envs / 2
+        return (self.head - oldest) * self.spec.num_envs * self.spec.ranks.size / 2
 
     def add(self, rollout: Rollout) -> int:
         """Stores a rollout and the timestep after it. Returns the number of timesteps that were acted on.
@@ -103,8 +104,10 @@ class ReplayBuffer:
         timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
         storage = self.storage or self.allocate(timesteps, steps, hidden_state)
         starts = (rollout.first[0] | ~rollout.alive[0]).all()
-        all_start, num_acted = torch.stack([starts, rollout.acted[:-1].sum()]).tolist()
-        if (self.resumed or (all_start and self.head > 0)) and not storage.is_continued_by(self.head, timesteps):
+        ranks = spec.ranks
+        num_start, num_acted = ranks.sum_(torch.stack([starts, rollout.acted[:-1].sum()])).tolist()
+        may_differ = self.resumed or (num_start == ranks.size and self.head > 0)
+        if may_differ and ranks.any(not storage.is_continued_by(self.head, timesteps)):
             storage.truncate(self.head)
             self.head += 1
         self.resumed = False
@@ -120,7 +123,7 @@ class ReplayBuffer:
         return num_acted
 
     def sample(self, batch_size: int) -> ReplaySample:
-        """Samples `batch_size` sequences with replacement.
+        """Samples `batch_size` sequences with replacement. Of several ranks, each returns those that it holds.
 
         Raises:
             ValueError: If there are none; see `num_sequences`.
@@ -129,9 +132,15 @@ class ReplayBuffer:
         if storage is None or count == 0:
             raise ValueError("the replay buffer has no complete sequence yet; check `num_sequences` first")
         index, weight = storage.positions.sample(batch_size, count, self.priority_beta, self.generator)
+        positions = index
+        if spec.ranks.size > 1:
+            index, places = spec.ranks.own_samples(index, spec.num_envs)
+            spec.ranks.start_batch(places, batch_size)
+            self._drawn = (positions, places)
+            positions, weight = positions[places], weight[places]
         timesteps, steps, hidden_state = storage.gather(index, spec.sequence_length)
         rollout = join_rollout(timesteps, steps, hidden_state, spec.device)
-        return ReplaySample(rollout, index.to(spec.device), weight.to(spec.device))
+        return ReplaySample(rollout, positions.to(spec.device), weight.to(spec.device))
 
     def update_priorities(self, index: Tensor, error: Tensor) -> None:
         """Sets the priorities of sampled sequences [S] by their errors [S] >= 0; does nothing if sampling is uniform.
@@ -139,7 +148,11 @@ class ReplayBuffer:
         Sequences that were overwritten since are ignored.
         """
         if self.storage is not None and isinstance(self.storage.positions, PrioritizedPositions):
-            self.storage.positions.update_priorities(index.to(self._device), error.detach().to(self._device))
+            index, error = index.to(self._device), error.detach().to(self._device)
+            if self._drawn is not None:  # every rank holds the priorities of all sequences
+                index, places = self._drawn
+                error = self.spec.ranks.sum_(error.new_zeros(len(index)).index_copy_(0, places, error))
+            self.storage.positions.update_priorities(index, error)
 
     def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> SequenceStorage:
         """Allocates memory for leaves like these: [any, B, ..], those of the hidden state [B, ..]."""
@@ -176,7 +189,8 @@ class SequenceStorage:
         self.hidden_states = tree_map(lambda x: allocate((spec.max_rollouts, *x.shape), x.dtype), hidden_state)
         self._slot = torch.zeros(self.size, dtype=torch.int64, device=self.device)  # of the hidden state at a timestep
         self._kind, self._length = spec.sequence_start, spec.sequence_length
-        self.positions = PrioritizedPositions(spec) if spec.priority_alpha > 0 else UniformPositions(spec)
+        self._ranks, everything = spec.ranks, spec.of_all_ranks
+        self.positions = PrioritizedPositions(everything) if spec.priority_alpha > 0 else UniformPositions(everything)
         self.is_start = torch.zeros(self.size, spec.num_envs, dtype=torch.bool, device=self.device)
         self.acted = torch.zeros(spec.num_envs, dtype=torch.bool, device=self.device)
         self.oldest, self.complete, self.num_sequences = 0, 0, 0
@@ -253,7 +267,7 @@ class SequenceStorage:
         """Adds the positions of the timesteps [start, stop), whose sequences are complete."""
         if stop <= start:
             return
-        is_start = self.is_start[self._indices(start, stop)]
+        is_start = self._ranks.all_envs(self.is_start[self._indices(start, stop)], 1)
         counts = is_start.sum(1).tolist()
         self.positions.insert(start, is_start, self.num_sequences)
         self._counts.extend(counts)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
 
@@ -21,9 +22,9 @@ class ReplaySpec:
 
     Attributes:
         team: The team whose rollouts are stored.
-        num_envs: Number of environments `B` of the rollouts.
+        num_envs: Number of environments `B` of the rollouts of this rank.
         rollout_length: Number of timesteps `T` of the rollouts.
-        capacity: Environment steps, rounded up to whole rollouts.
+        capacity: Environment steps of this rank, rounded up to whole rollouts.
         sequence_length: Steps of a sampled sequence; 1 samples transitions.
         sequence_start: Where a sequence may start: at every timestep that was acted on (`timestep`), at the first
             timestep of a rollout, together with the hidden state that the policy had there (`rollout`), or at the first
@@ -38,6 +39,7 @@ class ReplaySpec:
         priority_beta: Initial exponent of the importance weights.
         seed: Seed of the learner.
         device: Device of the learner.
+        ranks: The ranks of the run. Each stores the rollouts of its own environments, and the positions of all.
     """
 
     team: TeamSpec
@@ -55,6 +57,13 @@ class ReplaySpec:
     min_sequences: int = 1
     priority_alpha: float = 0.0
     priority_beta: float = 0.0
+    ranks: Ranks = ONE
+
+    @property
+    def of_all_ranks(self) -> ReplaySpec:
+        """Settings of a buffer with the rollouts of all ranks; those of one rank if there is only one."""
+        size = self.ranks.size
+        return self if size == 1 else replace(self, num_envs=self.num_envs * size, capacity=self.capacity * size)
 
     @property
     def timesteps(self) -> int:

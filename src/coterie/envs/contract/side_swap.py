@@ -24,12 +24,13 @@ class SideSwapEnv(VectorEnv):
 
     Args:
         env: An environment with two symmetric groups (`spec.symmetric`).
+        first_index: Index of its first environment among those of all ranks.
     """
 
-    def __init__(self, env: VectorEnv):
+    def __init__(self, env: VectorEnv, first_index: int = 0):
         self._env, self.spec = env, env.spec
         self.num_envs, self.device = env.num_envs, env.device
-        self._swapped = torch.arange(env.num_envs, device=env.device) % 2 == 1
+        self._swapped = torch.arange(first_index, first_index + env.num_envs, device=env.device) % 2 == 1
         self._roles, self._groups, agents = _counterparts(env.spec)
         self._agents = torch.tensor(agents, device=env.device)
         self._metrics = _metric_counterparts(env.spec)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.config.samplers import Sampler
+from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
@@ -137,9 +138,13 @@ class WorldEnv(RandomizableEnv):
         num_envs: number of environments.
         seed: seed of the noise and of varying parameters.
         device: device of the state.
+        ranks: ranks whose environments are one batch, of which these are a part.
     """
 
-    def __init__(self, world: World, num_envs: int, seed: int, device: torch.device | str = "cpu"):
+    def __init__(
+        self, world: World, num_envs: int, seed: int, device: torch.device | str = "cpu", ranks: Ranks = ONE
+    ):
+        self._ranks, self._total_envs = ranks, num_envs * ranks.size
         self.spec, self.num_envs, self.device = world.spec, num_envs, torch.device(device)
         self.world = world
         self._generator, self._parameter_generator = self._make_generators(seed)
@@ -172,7 +177,8 @@ class WorldEnv(RandomizableEnv):
         return generator(seed, "env", name, device=device), generator(seed, "parameters", name, device=device)
 
     def _draw_noise(self, size: int) -> Tensor:
-        return torch.rand(self.num_envs, size, generator=self._generator, device=self.device)
+        noise = torch.rand(self._total_envs, size, generator=self._generator, device=self.device)
+        return self._ranks.own_envs(noise, self._total_envs)
 
     def reset(self, seed: int | None = None) -> Timestep:
         if seed is not None:
@@ -196,7 +202,7 @@ class WorldEnv(RandomizableEnv):
         if resetting is not None:
             self._episode_start = self._episode_start.masked_fill(resetting, self._clock)
             if self._on_host:
-                self._earliest_start = int(self._episode_start.min())
+                self._earliest_start = int(self._ranks.all_envs(self._episode_start.amin(0, keepdim=True), 0).min())
         step = self._make_step(outcome, resetting)
         return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
 
@@ -232,7 +238,9 @@ class WorldEnv(RandomizableEnv):
         state = self.world.reset(self._draw_noise(self.world.reset_noise_size))
         if not self._samplers:
             return state
-        noise = torch.rand(len(self._samplers), self.num_envs, generator=self._parameter_generator, device=self.device)
+        shape = (len(self._samplers), self._total_envs)
+        noise = torch.rand(shape, generator=self._parameter_generator, device=self.device)
+        noise = noise[:, self._ranks.env_share(self._total_envs)]
         for uniform, (name, sampler) in zip(noise, self._samplers.items(), strict=True):
             value = sampler.draw(uniform)
             value = value.round() if self.world.parameters[name].integer else value
@@ -292,9 +300,9 @@ class WorldEnv(RandomizableEnv):
             return
         self._final, self._may_reset = terminated | truncated, True
         if self._on_host:
-            count = int(self._final.sum())
+            count = int(self._ranks.total(int(self._final.sum()))[0])  # noise is drawn if any environment resets
             self._may_reset = count > 0
-            if count in (0, self.num_envs):
+            if count in (0, self._total_envs):
                 self._final = self._all_envs if count else self._no_envs
 
     def _metrics(self, outcome: Outcome, resetting: Tensor | None) -> dict[str, Tensor]:

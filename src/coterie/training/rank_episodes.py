@@ -1,0 +1,44 @@
+"""Finished episodes of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coterie.core.ranks import Ranks
+from coterie.training.episodes import FinishedEpisodes
+
+
+def episodes_of_all_ranks(
+    own: FinishedEpisodes, metrics: Sequence[str], num_envs: int, ranks: Ranks
+) -> FinishedEpisodes:
+    """Returns the episodes that ended on any rank, in the order of a single process.
+
+    Args:
+        own: Episodes of this rank.
+        metrics: Names of the environment's metrics.
+        num_envs: Environments per rank.
+        ranks: The ranks.
+    """
+    count, labels = len(own), tuple(own.labels)
+    empty = torch.zeros(count, device=own.length.device)
+    columns = [own.length, own.env_index + ranks.rank * num_envs, *(own.metrics.get(name, empty) for name in metrics)]
+    columns += [own.labels[team] for team in labels]
+    table = torch.cat([own.returns, own.group_returns, *(x.unsqueeze(1).double() for x in columns)], 1)
+    counts = [int(x) for x in torch.cat(ranks.gather(torch.tensor([count])))]
+    padded = table.new_zeros(max(counts), table.shape[1])
+    padded[:count] = table
+    if max(counts):
+        parts = zip(ranks.gather(padded), counts, strict=True)
+        table = torch.cat([part[:length] for part, length in parts])
+    agents, groups = own.returns.shape[1], own.group_returns.shape[1]
+    returns, group_returns, rest = table.split([agents, groups, len(columns)], 1)
+    return FinishedEpisodes(
+        returns=returns,
+        group_returns=group_returns,
+        length=rest[:, 0].long(),
+        env_index=rest[:, 1].long(),
+        metrics={name: rest[:, 2 + i].float() for i, name in enumerate(metrics)} if len(table) else {},
+        labels={team: rest[:, 2 + len(metrics) + i].long() for i, team in enumerate(labels)},
+    )

@@ -1,0 +1,124 @@
+"""State of a run of several ranks: that of rank 0, and for each other rank what is different there.
+
+Networks, optimizers and statistics are equal on all ranks. Environments, hidden states and replay buffers are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from coterie.core.ranks import Ranks
+from coterie.core.segments import Segment, Written
+from coterie.core.serialize import Parts, decode, encode
+
+_RANKS = "ranks"
+"""Entry of a checkpoint's state with the differences of ranks 1, 2, ..."""
+
+_SAME = "same as rank 0"
+"""Stands for a part of a state that is equal on rank 0."""
+
+State = dict[str, Any]
+
+
+def pack(state: Any) -> bytes:
+    """Returns a state as bytes. Segments that were packed before are named by their hash only."""
+    parts = Parts()
+    tree = encode(state, "", parts)
+    tensors, digests = dict(parts.tensors), {}
+    for name, segment in parts.segments.items():
+        pieces = {} if segment.written.digest else dict(segment.read())
+        if pieces:
+            content = safetensors.torch.save({key: x.detach().cpu().contiguous() for key, x in pieces.items()})
+            segment.written.digest = hashlib.sha256(content).hexdigest()
+        tensors |= {f"segment {name}/{key}": x for key, x in pieces.items()}
+        digests[name] = [segment.written.digest, sorted(pieces)]
+    header = json.dumps({"tree": tree, "segments": digests})
+    clones = {name: x.detach().cpu().clone().contiguous() for name, x in tensors.items()}
+    return safetensors.torch.save(clones, metadata={"state": header})
+
+
+def unpack(content: bytes) -> Any:
+    """Inverse of `pack`."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["state"])
+    tensors, segments = safetensors.torch.load(content), {}
+    for name, (digest, keys) in header["segments"].items():
+        pieces = {key: tensors.pop(f"segment {name}/{key}") for key in keys}
+        # One without pieces is in the folder of segments already.
+        segments[name] = Segment(lambda pieces=pieces: pieces, Written(None if pieces else digest))
+    return decode(header["tree"], Parts(tensors, segments))
+
+
+def join_states(own: State, ranks: Ranks) -> State | None:
+    """Returns the state of rank 0 with the differences of the others, on rank 0; None on the others."""
+    if ranks.size == 1:
+        return own
+    content = json.dumps(_digests(own)).encode() if ranks.is_first else None
+    digests = json.loads(ranks.broadcast(content))
+    different = b"" if ranks.is_first else pack(_difference(own, digests))
+    found = ranks.collect(different)
+    if not ranks.is_first:
+        return None
+    return own | {_RANKS: [unpack(content) for content in found[1:]]}
+
+
+def num_ranks(state: State) -> int:
+    """Returns the number of ranks of a saved state."""
+    return 1 + len(state.get(_RANKS, ()))
+
+
+def own_state(state: State, ranks: Ranks) -> State:
+    """Returns the state of this rank."""
+    shared = {name: value for name, value in state.items() if name != _RANKS}
+    return shared if ranks.is_first else _merged(shared, state[_RANKS][ranks.rank - 1])
+
+
+def _digests(value: Any) -> Any:
+    """Returns the state with leaves replaced by their hashes; lists and dictionaries keep their form."""
+    if isinstance(value, dict):
+        return {"keys": [[str(type(key).__name__), str(key), _digests(x)] for key, x in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_digests(x) for x in value]
+    return _digest(value)
+
+
+def _digest(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        text = f"{leaf.dtype} {list(leaf.shape)}"
+        return hashlib.sha256(text.encode() + content).hexdigest()
+    if isinstance(leaf, Segment):
+        return "segment"
+    return f"{type(leaf).__name__} {leaf!r}"
+
+
+def _difference(value: Any, digests: Any) -> Any:
+    """Returns the state with parts that are equal on rank 0 replaced by a mark."""
+    if _digests(value) == digests and not _has_segment(value):
+        return _SAME
+    if isinstance(value, dict) and isinstance(digests, dict):
+        known = {(kind, key): digest for kind, key, digest in digests["keys"]}
+        found = {key: (type(key).__name__, str(key)) for key in value}
+        if set(found.values()) == set(known):
+            return {"parts": {key: _difference(value[key], known[found[key]]) for key in value}}
+    return {"whole": value}
+
+
+def _has_segment(value: Any) -> bool:
+    if isinstance(value, dict | list | tuple):
+        return any(_has_segment(x) for x in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Segment)
+
+
+def _merged(value: Any, difference: Any) -> Any:
+    """Inverse of `_difference`, given the state of rank 0."""
+    if difference == _SAME:
+        return value
+    if "whole" in difference:
+        return difference["whole"]
+    return {key: _merged(value[key], part) for key, part in difference["parts"].items()}
