@@ -43,7 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _report("interrupted", INTERRUPTED, traceback=False)
     except ReportedError as error:
-        return _report(str(error), USER_ERROR if isinstance(error, UserError) else FAILED, traceback=traceback)
+        from coterie.core.rank_failure import LOST, write_failure
+
+        code = USER_ERROR if isinstance(error, UserError) else FAILED
+        if type(error).__name__ == "RankLostError":
+            code = LOST
+        if error.is_reported or write_failure(error):
+            return code
+        return _report(str(error), code, traceback=traceback)
 
 
 def _report(message: str, code: int, *, traceback: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,8 +39,11 @@ def minibatches(
     if ranks.size > 1:
         candidates = _of_all_ranks(candidates, tree_leaves(batch)[0].shape[sample_axis], num_envs)
     order = candidates[_permutation(len(candidates), shuffle)]
-    for chosen in own_parts(_partition(order, num_minibatches), num_envs):
+    for chosen in own_parts(_partition(order, num_minibatches), num_envs, never_empty=bool(hidden_states)):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
+        if ranks.stands_in:
+            masks = {name: getattr(minibatch, name, None) for name in ("valid", "critic_valid")}
+            minibatch = replace(minibatch, **{k: torch.zeros_like(x) for k, x in masks.items() if x is not None})
         yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
 
 
@@ -49,16 +53,20 @@ def _of_all_ranks(candidates: Tensor, num_samples: int, num_envs: int) -> Tensor
     return current().all_envs(is_candidate.view(-1, num_envs), 1).flatten().nonzero().squeeze(-1)
 
 
-def own_parts(batches: Iterable[Tensor], num_envs: int) -> Iterator[Tensor]:
-    """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch."""
+def own_parts(batches: Iterable[Tensor], num_envs: int, *, never_empty: bool = False) -> Iterator[Tensor]:
+    """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch.
+
+    With `never_empty`, the first sample stands in where there is none, since networks may not read empty batches. Its
+    masks must be set to False, see `Ranks.stands_in`.
+    """
     ranks = current()
     if ranks.size == 1:
         yield from batches
         return
     for chosen in batches:
         own, places = ranks.own_samples(chosen, num_envs)
-        ranks.start_batch(places, len(chosen))
-        yield own
+        ranks.start_batch(places, len(chosen), never_empty=never_empty)
+        yield own.new_zeros(1) if ranks.stands_in else own
     ranks.start_batch()
 
 
@@ -91,7 +99,7 @@ def minibatch_indices(
         return [None]
     else:
         drawn = [torch.arange(total, device=shuffle.device)]
-    return [*drawn] if current().size == 1 else own_parts(drawn, num_envs)
+    return [*drawn] if current().size == 1 else own_parts(drawn, num_envs, never_empty=True)
 
 
 def _permutation(count: int, shuffle: torch.Generator) -> Tensor:
@@ -112,7 +120,8 @@ def select_envs(rollout: Rollout, indices: Tensor) -> Rollout:
         env_axis = 0 if name == "hidden_state" else 1
         return tree_map(lambda x: x.index_select(env_axis, indices), value)
 
-    return Rollout(**{name: select(name, value) for name, value in vars(rollout).items()})
+    selected = Rollout(**{name: select(name, value) for name, value in vars(rollout).items()})
+    return replace(selected, acted=torch.zeros_like(selected.acted)) if current().stands_in else selected
 
 
 def backward_in_time(

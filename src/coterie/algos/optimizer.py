@@ -170,8 +170,8 @@ def mean_metrics(
     if non_finite:
         index = int((~reports.isfinite().all(1)).nonzero()[0])
         raise NonFiniteError(
-            f"{_ranks_with_nan(own[index])}team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch {index} of the "
-            "update. Lower algo.lr or algo.max_grad_norm."
+            f"{_ranks_with_nan(own[index])}team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch "
+            f"{index} of the update. Lower algo.lr or algo.max_grad_norm."
         )
     return metrics | dict(zip(more, values[reports.shape[1] :], strict=True))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from coterie.commands.rank_processes import reports_results
 from coterie.commands.result import TrainingResult
 from coterie.config.sources import from_file
 from coterie.core.json_output import print_json
@@ -18,6 +19,8 @@ def finish(result: TrainingResult, json: bool) -> int:
     Returns:
         The exit code.
     """
+    if not reports_results():
+        return int(result.exit_code)
     if json:
         print_json(result.report())
     elif _was_silent(result.run):

@@ -12,6 +12,7 @@ from coterie.commands.callbacks import make_callbacks
 from coterie.commands.environment import assign_teams, make_environment, select_device, swap_sides
 from coterie.commands.global_critics import connect_global_critics
 from coterie.commands.learners import eval_modes, make_algorithms, teams_sharing_policy
+from coterie.commands.rank_processes import device_of
 from coterie.commands.rollout_memory import require_memory
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
@@ -36,7 +37,7 @@ def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
     Raises:
         UserError: If parts of the configuration do not fit together.
     """
-    device = select_device(config.device)
+    device = select_device(device_of(config, ranks))
     num_envs = config.num_envs // ranks.size
     with ExitStack() as stack:  # closes the environments if a later step fails
         require_memory(config, device)

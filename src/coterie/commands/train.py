@@ -14,33 +14,35 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from coterie.commands import rank_processes
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import best_notes, build
+from coterie.commands.local_ranks import local_result
+from coterie.commands.reference_returns import write_reference_returns
 from coterie.commands.result import TrainingResult
+from coterie.commands.resume_notes import env_changes, rank_notes, resume_kernels, resume_notes, resume_threads
 from coterie.commands.run_manifest import new_manifest, teams_with_roles
 from coterie.commands.training_findings import worst_findings
 from coterie.commands.warm_start import WarmStart, warm_start
 from coterie.config import user_code
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved, require_saved_settings, saved_settings
+from coterie.config.resolve import Resolved, change, load_resolved, saved_settings
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible
-from coterie.core.seeds import seed_of
+from coterie.core.ranks import Ranks
 from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
 from coterie.core.threads import measured_threads
 from coterie.kernels import switch
-from coterie.policies.base import Mode, Policy, RandomPolicy
-from coterie.runs import loggers, plots, reference_scores, trackers
+from coterie.runs import loggers, plots, trackers
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
-from coterie.runs.progress import PeriodicProgress, Progress, progress
+from coterie.runs.progress import Progress, progress
 from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
 from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
 from coterie.training.curriculum.lessons import lesson_of_log
-from coterie.training.evaluation import ProgressCallback, evaluate
 from coterie.training.hooks import Callback, HookCaller
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
 from coterie.training.trainer import Trainer
@@ -66,24 +68,32 @@ class _Session:
 
 def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
     """Trains a new run, which calls `hooks`."""
+    if rank_processes.starts_local_ranks(resolved.config):
+        return local_result(resolved.config, ["train"], hooks, resolved_yaml=to_yaml(resolved))
+    resolved = rank_processes.with_launched_ranks(resolved)
     config = resolved.config
-    threads = measured_threads(config.threads)
-    configure_process(threads)
-    kernels = configure_arithmetic(config)
-    components = build(config)
-    now = datetime.now().astimezone()
-    with contextlib.closing(components):
-        warm = warm_start(config, components.algorithms)
-        folder = RunFolder.create(config.out, config.env.name, config.algo.name, seed=config.seed, now=now)
-        try:
-            write_text(folder.config_path, to_yaml(resolved))
-            folder.write_manifest(
-                new_manifest(config, folder, components, threads=threads, now=now, kernels=kernels, warm=warm)
-            )
-            return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
-        finally:
-            folder.close()
-            folder.remove_if_empty()
+    with rank_processes.joined(config) as ranks:
+        interrupted = rank_processes.run_to_continue(config, ranks)
+        if interrupted is not None:
+            return _resume(interrupted, resolved, (), hooks, ranks)
+        threads = measured_threads(config.threads)
+        configure_process(threads)
+        kernels = configure_arithmetic(config)
+        components = build(config, ranks)
+        now = datetime.now().astimezone()
+        with contextlib.closing(components), rank_processes.own_out(config, ranks) as out:
+            warm = warm_start(config, components.algorithms)
+            folder = RunFolder.create(out, config.env.name, config.algo.name, seed=config.seed, now=now)
+            try:
+                write_text(folder.config_path, to_yaml(resolved))
+                folder.write_manifest(
+                    new_manifest(config, folder, components, threads=threads, now=now, kernels=kernels, warm=warm)
+                )
+                rank_processes.announce_run(folder.path, ranks)
+                return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
+            finally:
+                folder.close()
+                folder.remove_if_empty()
 
 
 def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> TrainingResult:
@@ -94,73 +104,41 @@ def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) 
         overrides: Settings to change.
         hooks: Functions that the run calls.
     """
-    folder = RunFolder.open(run)
-    resolved = saved = load_resolved(folder.config_path)
+    resolved = load_resolved(RunFolder.open(run).config_path)
     if overrides:
         resolved = change(resolved, overrides)
-    threads, notes = _resume_threads(folder, resolved.config)
-    configure_process(threads)
-    folder.lock()
-    try:
-        found = Checkpoints(folder.checkpoints_path).latest()
-        notes += [] if found is None else _resume_notes(folder, saved.config, resolved.config, found)
-        kernels, lines = _resume_kernels(folder, resolved.config)
-        notes += lines
-        with contextlib.closing(build(resolved.config)) as components:
-            warm = None
-            if found is None:  # it starts again
-                warm = warm_start(resolved.config, components.algorithms, folder.read_manifest().get("init"))
-            if overrides:
-                write_text(folder.config_path, to_yaml(resolved))
-            session = _Session(resolved.config, folder, components, kernels, found, warm, hooks, tuple(notes))
-            return _run(session)
-    finally:
-        folder.close()
+    if rank_processes.starts_local_ranks(resolved.config):
+        return local_result(resolved.config, ["resume", str(run), *overrides], hooks)
+    resolved = rank_processes.with_launched_ranks(resolved, is_new=False)
+    with rank_processes.joined(resolved.config) as ranks:
+        return _resume(run, resolved, overrides, hooks, ranks)
 
 
-def _resume_threads(folder: RunFolder, config: RunConfig) -> tuple[int, list[str]]:
-    """Returns the number of threads, `auto` for that with which the run started, and a note if it differs from that."""
-    before = folder.read_manifest().get("threads")
-    if not isinstance(before, int):
-        return measured_threads(config.threads), []
-    if config.threads in ("auto", before):
-        return before, []
-    return config.threads, [f"threads: {before} before, {config.threads} now. Results may differ in the last bits"]
-
-
-def _resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice, list[str]]:
-    """Turns the kernels on or off as when the run started, if possible; returns the choice and a note if it differs."""
-    before = folder.read_manifest().get("kernels", "off") == "on"
-    choice = configure_arithmetic(config, before)
-    if choice.on == before:
-        return choice, []
-    words = ("on", "off") if before else ("off", "on")
-    reason = f": {choice.reason}" if choice.reason else ""
-    return choice, [f"kernels were {words[0]} and are {words[1]}{reason}. Results differ in the last bits"]
-
-
-def _resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
-    """Returns what the user should know about the run that is resumed.
-
-    Raises:
-        UserError: If `config.yaml` or `metrics.jsonl` is not that of the checkpoint.
-    """
-    notes = [found.warning] if found.warning else []
-    with decoding(found):
-        settings, metrics_bytes = dict(found.metadata["config"]), int(found.metadata["metrics_bytes"])
-    notes += require_saved_settings(folder.config_path, saved, settings)
-    logged = loggers.complete_bytes(folder.metrics_path, metrics_bytes)
-    if logged < metrics_bytes:
-        notes.append(
-            f"{folder.metrics_path}: entries are missing, {logged:,} of the {metrics_bytes:,} bytes "
-            "that the checkpoint knows are left"
-        )
-    if found.steps >= config.steps:
-        notes.append(
-            f"the run {folder.path} has finished its {config.steps:,} steps. "
-            f"To train longer: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
-        )
-    return notes
+def _resume(
+    run: Path, resolved: Resolved, overrides: Sequence[str], hooks: Sequence[Callback], ranks: Ranks
+) -> TrainingResult:
+    """Continues a run on one or several ranks. Rank 0 reads and writes its folder, the others have a temporary one."""
+    config = resolved.config
+    with rank_processes.own_folder(run, resolved, ranks) as folder:
+        threads, notes = resume_threads(folder, config)
+        configure_process(threads)
+        folder.lock()
+        try:
+            found = rank_processes.latest_checkpoint(folder, ranks)
+            if found is not None and ranks.is_first:
+                saved = load_resolved(folder.config_path)
+                notes += resume_notes(folder, saved.config, config, found) + rank_notes(found, ranks)
+            kernels, lines = resume_kernels(folder, config)
+            notes += lines
+            with contextlib.closing(build(config, ranks)) as components:
+                warm = None
+                if found is None:  # it starts again
+                    warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))
+                if overrides or ranks.size > 1:
+                    write_text(folder.config_path, to_yaml(resolved))
+                return _run(_Session(config, folder, components, kernels, found, warm, hooks, tuple(notes)))
+        finally:
+            folder.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ session
@@ -170,7 +148,7 @@ def _run(session: _Session) -> TrainingResult:
     """Runs the training loop with logs, progress display and signal handlers, then draws curves and the summary."""
     config, folder, found = session.config, session.folder, session.checkpoint
     display = progress(
-        config.progress,
+        config.progress if session.components.ranks.is_first else "off",
         title=f"{config.algo.name} on {config.env.name}, seed {config.seed}",
         start=0 if found is None else found.steps,
     )
@@ -178,20 +156,25 @@ def _run(session: _Session) -> TrainingResult:
     logger: loggers.Logger | None = None
     signals: list[int] = []
     try:
-        _write_reference_returns(session, display)
+        write_reference_returns(config, folder, session.components, display)
         trainer = _make_trainer(session, metrics_file, display)
-        _show_notes(session, display)
+        if session.components.ranks.is_first:
+            _show_notes(session, display)
         if found is not None:
             with decoding(found), user_code.reported():
                 trainer.load(found)
-            _show_resume_notes(session, display)
+            _showresume_notes(session, display)
         else:
             metrics_file.truncate(0)
-        logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
+        logger = metrics_file
+        if session.components.ranks.is_first:
+            logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
         trainer.log_to(logger)
         with interruptible(trainer.request_stop) as signals, display, _disk_errors(folder), user_code.reported():
             trainer.run()
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
+        if not session.components.ranks.is_first:
+            raise
         saved = Checkpoints(folder.checkpoints_path).all()
         hint = f"The last good checkpoint is in {folder.checkpoints_path}" if saved else "There is no checkpoint yet"
         raise type(error)(f"{str(error).removesuffix('.')}. {hint}.") from error
@@ -247,7 +230,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
             display.print_line(line if len(algorithms) == 1 else f"team {name}: {line}")
 
 
-def _show_resume_notes(session: _Session, display: Progress) -> None:
+def _showresume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
     note = display.print_line if config.progress != "off" else print_message
@@ -256,20 +239,8 @@ def _show_resume_notes(session: _Session, display: Progress) -> None:
     if not spec.exact_resume:
         note(f"{config.env.name} cannot restore its state: new episodes start, seeded by the run")
     before = session.folder.read_manifest().get("environment")
-    for line in _env_changes(before, spec.env_info):
+    for line in env_changes(before, spec.env_info):
         note(f"{config.env.name}: {line}")
-
-
-def _env_changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:
-    """Returns a line for each property of the environment that has changed; none if they were not recorded."""
-    if before is None:
-        return []
-    names = dict.fromkeys((*before, *now))
-    return [
-        f"{name} was {before.get(name)} and is now {now.get(name)}. Results before and after are not comparable."
-        for name in names
-        if before.get(name) != now.get(name)
-    ]
 
 
 def _make_logger(
@@ -305,45 +276,14 @@ def _disk_errors(folder: RunFolder) -> Iterator[None]:
         threading.excepthook = hook
 
 
-# ------------------------------------------------------------------------------------------------- reference returns
-
-
-def _write_reference_returns(session: _Session, display: Progress) -> None:
-    """Writes returns to compare with into the manifest: random policies', and published ones. Once per run."""
-    config, folder = session.config, session.folder
-    manifest = folder.read_manifest()
-    if "random" not in manifest and config.eval.every != 0:
-        waiting = PeriodicProgress(display.print_line, "random policy, for comparison")
-        random = random_returns(config, session.components, waiting)
-        published = reference_scores.published_scores(config, session.components.teams)
-        levels = {"random": random} | ({"published": published} if published else {})
-        folder.write_manifest(manifest | {"random": random, "published": published, "levels": levels})
-
-
-def random_returns(
-    config: RunConfig, components: RunComponents, on_progress: ProgressCallback | None = None
-) -> dict[str, float]:
-    """Returns the mean return of every team if all act at random, over as many episodes as an evaluation."""
-    env = components.evaluator.env
-    policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in components.teams.items()}
-    modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
-    found = evaluate(
-        env,
-        policies,
-        episodes=config.eval.episodes,
-        modes=modes,
-        seed=seed_of(config.seed, "random"),
-        on_progress=on_progress,
-    )
-    return {name: found.return_mean(name) for name in policies}
-
-
 # ------------------------------------------------------------------------------------------------------------ summary
 
 
 def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> TrainingResult:
     """Draws the curves, prints the summary, and prints the resume command after an interruption."""
     config, folder, steps = session.config, session.folder, trainer.steps
+    if not session.components.ranks.is_first:
+        return TrainingResult(folder.path, _summarize(config, folder, trainer), 0)
     is_done = steps >= config.steps or trainer.hooks.was_stopped
     summary = _summarize(config, folder, trainer)
     if summary.lesson:
@@ -368,8 +308,13 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
             f"Resume with: coterie resume {shlex.quote(str(folder.path))}",
             sys.stderr,
         )
-        return TrainingResult(folder.path, summary, _SIGNAL_EXIT_CODE + signals[0])
-    return TrainingResult(folder.path, summary, 0)
+        return _result(folder, summary, _SIGNAL_EXIT_CODE + signals[0])
+    return _result(folder, summary, 0)
+
+
+def _result(folder: RunFolder, summary: Summary, exit_code: int) -> TrainingResult:
+    rank_processes.write_result(folder.path, exit_code)
+    return TrainingResult(folder.path, summary, exit_code)
 
 
 def draw_curves(folder: RunFolder) -> None:

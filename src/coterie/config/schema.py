@@ -295,6 +295,10 @@ class RunConfig(Model):
     """Total environment steps, summed over all environments. The run ends after the first rollout that reaches them."""
     num_envs: Count = Field(default=128, ge=1, le=10**7)
     """Environments that are stepped together."""
+    ranks: int = Field(default=1, ge=1, le=4096)
+    """Processes that train together on this machine, each with num_envs / ranks environments. torchrun sets it."""
+    rank_timeout: float = Field(default=120.0, ge=1, le=86_400)
+    """Seconds to wait for a rank that does not respond before all ranks end."""
     workers: WorkersConfig = WorkersConfig()
     """Worker processes."""
     rollout_length: Count | None = Field(default=None, ge=1, le=10**6)

@@ -12,7 +12,13 @@ from coterie.core.text import printable
 
 
 class ReportedError(Exception):
-    """An error whose message is one line for the user, without control characters from the values that it quotes."""
+    """An error whose message is one line for the user, without control characters from the values that it quotes.
+
+    Attributes:
+        is_reported: True if the message has been shown already.
+    """
+
+    is_reported: bool = False
 
     def __init__(self, message: str):
         super().__init__(printable(" ".join(message.split())))

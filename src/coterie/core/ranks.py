@@ -45,12 +45,14 @@ class Ranks(ABC):
         rank: Number of this rank, from 0.
         size: Number of ranks.
         traffic: Communication so far.
+        stands_in: True if this rank has no sample of the present batch, and a masked one stands in.
     """
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size, self.traffic = rank, size, Traffic()
         self._own: tuple[int, int] | None = None  # samples of this rank and of all in the present batch
         self._places: Tensor | None = None
+        self.stands_in = False
         self._counts: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Tensor]] = {}
 
     @abstractmethod
@@ -92,13 +94,15 @@ class Ranks(ABC):
 
     # ------------------------------------------------------------------------------------------------ batches
 
-    def start_batch(self, places: Tensor | None = None, total: int = 0) -> None:
+    def start_batch(self, places: Tensor | None = None, total: int = 0, *, never_empty: bool = False) -> None:
         """Starts a batch, such as a minibatch.
 
         Args:
             places: Places of this rank's samples in the batch of all ranks [M_r]; None: all ranks have equally many.
             total: Samples of all ranks, with `places`.
+            never_empty: True if a sample that does not count stands in for none.
         """
+        self.stands_in = never_empty and places is not None and len(places) == 0
         self._places, self._own = places, None if places is None else (len(places), total)
         self._counts.clear()
 
@@ -117,9 +121,9 @@ class Ranks(ABC):
         """
         if self.size == 1:
             return function(own)
-        if self._places is None or self._own is None or self._own[0] != own:
+        places = self._places if not self.stands_in or self._places is None else self._places.new_zeros(own)
+        if places is None or self._own is None or len(places) != own:
             raise RuntimeError(f"noise for {own} samples, which are not those of the present batch")
-        places = self._places
         return tree_map(lambda x: x.index_select(axis, places), function(self._own[1]))
 
     def mean_count(self, *valid: Tensor) -> Tensor:

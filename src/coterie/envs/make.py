@@ -107,7 +107,9 @@ def _with_backend(
     half = -(-num_envs // 2)
     first = BackendVectorEnv(_backend(name, config, half, first_index, workers=workers), seed, device)
     try:
-        second = BackendVectorEnv(_backend(name, config, num_envs - half, first_index + half, workers=workers), seed, device)
+        second = BackendVectorEnv(
+            _backend(name, config, num_envs - half, first_index + half, workers=workers), seed, device
+        )
     except BaseException:
         first.close()
         raise

@@ -139,7 +139,8 @@ class AgentNetwork(nn.Module):
             assert first is not None
             features, hidden_state = unroll(self.rnn, self.body(by_set), first, hidden_state)
             out = self.head(features)
-        return (out if self.sets is None else out.transpose(0, 1)).reshape(*x.shape[:-1], -1), hidden_state
+        out = out if self.sets is None else out.transpose(0, 1)
+        return out.reshape(*x.shape[:-1], out.shape[-1]), hidden_state
 
 
 class BlockNetwork(nn.Module):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
@@ -25,13 +26,13 @@ _SAME = "same as rank 0"
 State = dict[str, Any]
 
 
-def pack(state: Any) -> bytes:
-    """Returns a state as bytes. Segments that were packed before are named by their hash only."""
+def pack(state: Any, *, whole: bool = False) -> bytes:
+    """Returns a state as bytes. Segments that were packed before are named by their hash only, unless `whole`."""
     parts = Parts()
     tree = encode(state, "", parts)
     tensors, digests = dict(parts.tensors), {}
     for name, segment in parts.segments.items():
-        pieces = {} if segment.written.digest else dict(segment.read())
+        pieces = dict(segment.read()) if whole or not segment.written.digest else {}
         if pieces:
             content = safetensors.torch.save({key: x.detach().cpu().contiguous() for key, x in pieces.items()})
             segment.written.digest = hashlib.sha256(content).hexdigest()
@@ -72,10 +73,41 @@ def num_ranks(state: State) -> int:
     return 1 + len(state.get(_RANKS, ()))
 
 
-def own_state(state: State, ranks: Ranks) -> State:
-    """Returns the state of this rank."""
+def own_state(state: State, ranks: Ranks, fresh: Callable[[], State]) -> State:
+    """Returns the state of this rank.
+
+    Args:
+        state: State of a checkpoint.
+        ranks: The ranks of the run.
+        fresh: Returns the state of a run that starts. It replaces what belongs to environments if the checkpoint is of
+            another number of ranks.
+    """
     shared = {name: value for name, value in state.items() if name != _RANKS}
+    if num_ranks(state) != ranks.size:
+        return _with_fresh_environments(shared, fresh())
     return shared if ranks.is_first else _merged(shared, state[_RANKS][ranks.rank - 1])
+
+
+def _with_fresh_environments(saved: State, fresh: State) -> State:
+    """Returns a saved state with the environments, hidden states and replay buffers of a run that starts."""
+    algorithms = {
+        name: _fitting(state, fresh["algorithms"][name]) | {"buffer": fresh["algorithms"][name]["buffer"]}
+        if "buffer" in state
+        else _fitting(state, fresh["algorithms"][name])
+        for name, state in saved["algorithms"].items()
+    }
+    collector = fresh["collector"] | {name: saved["collector"][name] for name in ("noise", "collected", "finished")}
+    pending: dict[str, list[Any]] = {name: [] for name in saved["pending"]}
+    return saved | {"algorithms": algorithms, "collector": collector, "pending": pending}
+
+
+def _fitting(saved: Any, fresh: Any) -> Any:
+    """Returns the saved state with tensors of other shapes than now replaced by those of a run that starts."""
+    if isinstance(saved, dict) and isinstance(fresh, dict):
+        return {key: _fitting(value, fresh[key]) if key in fresh else value for key, value in saved.items()}
+    if isinstance(saved, torch.Tensor) and isinstance(fresh, torch.Tensor) and saved.shape != fresh.shape:
+        return fresh
+    return saved
 
 
 def _digests(value: Any) -> Any:

@@ -299,7 +299,7 @@ class Trainer:
         Raises:
             UserError: If it does not fit the configuration, with the differences.
         """
-        found = replace(found, state=own_state(found.state, self._ranks))
+        found = replace(found, state=own_state(found.state, self._ranks, self.state_dict))
         state = found.state
         self._load_callbacks(found)  # first, because they decide which policies the collector uses
         own = {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}

@@ -9,7 +9,7 @@ timesteps of the sequence are stored, and until the first of them is overwritten
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -135,11 +135,15 @@ class ReplayBuffer:
         positions = index
         if spec.ranks.size > 1:
             index, places = spec.ranks.own_samples(index, spec.num_envs)
-            spec.ranks.start_batch(places, batch_size)
+            spec.ranks.start_batch(places, batch_size, never_empty=True)
             self._drawn = (positions, places)
+            if spec.ranks.stands_in:
+                index, places = positions[:1] // spec.ranks.size, places.new_zeros(1)
             positions, weight = positions[places], weight[places]
         timesteps, steps, hidden_state = storage.gather(index, spec.sequence_length)
         rollout = join_rollout(timesteps, steps, hidden_state, spec.device)
+        if spec.ranks.stands_in:
+            rollout = replace(rollout, acted=torch.zeros_like(rollout.acted))
         return ReplaySample(rollout, positions.to(spec.device), weight.to(spec.device))
 
     def update_priorities(self, index: Tensor, error: Tensor) -> None:
@@ -151,7 +155,7 @@ class ReplayBuffer:
             index, error = index.to(self._device), error.detach().to(self._device)
             if self._drawn is not None:  # every rank holds the priorities of all sequences
                 index, places = self._drawn
-                error = self.spec.ranks.sum_(error.new_zeros(len(index)).index_copy_(0, places, error))
+                error = self.spec.ranks.sum_(error.new_zeros(len(index)).index_copy_(0, places, error[: len(places)]))
             self.storage.positions.update_priorities(index, error)
 
     def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> SequenceStorage:

@@ -141,9 +141,7 @@ class WorldEnv(RandomizableEnv):
         ranks: ranks whose environments are one batch, of which these are a part.
     """
 
-    def __init__(
-        self, world: World, num_envs: int, seed: int, device: torch.device | str = "cpu", ranks: Ranks = ONE
-    ):
+    def __init__(self, world: World, num_envs: int, seed: int, device: torch.device | str = "cpu", ranks: Ranks = ONE):
         self._ranks, self._total_envs = ranks, num_envs * ranks.size
         self.spec, self.num_envs, self.device = world.spec, num_envs, torch.device(device)
         self.world = world

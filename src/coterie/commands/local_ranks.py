@@ -1,0 +1,164 @@
+"""Ranks on this machine that a command starts: processes that run the same command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.commands.rank_processes import SIZE, require_supported
+from coterie.commands.result import TrainingResult
+from coterie.config.schema import RunConfig
+from coterie.core.errors import NonFiniteError, ReportedError, UserError
+from coterie.core.files import write_text
+from coterie.core.process_ranks import RankFailedError
+from coterie.core.rank_failure import FOLDER, LOST, RANK, failure_path
+from coterie.core.threads import available_cores
+from coterie.runs import loggers
+from coterie.runs.folder import RunFolder
+from coterie.runs.summary import summarize
+from coterie.training.hooks import Callback
+
+_GRACE_SECONDS = 1.0
+"""Seconds for other ranks to report the same error before they are killed."""
+_POLL_SECONDS = 0.05
+
+
+def local_result(
+    config: RunConfig, words: Sequence[str], hooks: Sequence[Callback], resolved_yaml: str | None = None
+) -> TrainingResult:
+    """Runs a command of Coterie on `config.ranks` ranks of this machine.
+
+    Args:
+        config: Settings of the run.
+        words: Arguments of the command. `--config` and a file are appended if `resolved_yaml` is given.
+        hooks: Functions that the run calls; must be empty.
+        resolved_yaml: All settings of a new run.
+
+    Raises:
+        ReportedError: If a rank fails. The message names it.
+    """
+    require_supported(config)
+    if hooks:
+        raise UserError(
+            f"callbacks: cannot be passed to the {config.ranks} processes of ranks={config.ranks}. Use ranks=1, or "
+            f"start the script with torchrun --nproc-per-node={config.ranks}."
+        )
+    with tempfile.TemporaryDirectory(prefix="coterie-ranks-") as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "coterie", *words]
+        if resolved_yaml is not None:
+            write_text(folder / "config.yaml", resolved_yaml)
+            command += ["--config", str(folder / "config.yaml")]
+        _run(command, config, folder)
+        found = json.loads((folder / "result.json").read_text())
+    run = RunFolder(Path(found["run"]))
+    manifest = run.read_manifest()
+    summary = summarize(
+        run.path,
+        loggers.read(run.metrics_path),
+        config.steps,
+        manifest.get("random"),
+        published=manifest.get("published"),
+    )
+    return TrainingResult(run.path, summary, found["exit_code"])
+
+
+def _run(command: list[str], config: RunConfig, folder: Path) -> None:
+    """Runs a command on all ranks. Raises ReportedError if one of them fails, after all have ended."""
+    processes = [_start(command, config, folder, rank) for rank in range(config.ranks)]
+    try:
+        with _forwarded_signals(processes[0]):
+            failed = _wait(processes)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        for process in processes:
+            process.wait()
+    if failed is not None:
+        raise _failure(failed, int(processes[failed].returncode), folder)
+
+
+def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
+    """Starts a rank. Only rank 0 shows progress."""
+    env = os.environ | {FOLDER: str(folder), RANK: str(rank), SIZE: str(config.ranks), "LOCAL_RANK": str(rank)}
+    if config.threads == "auto":
+        env.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // config.ranks)))
+    if rank == 0:
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+    with open(_log(folder, rank), "wb") as log:
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.log"
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """Waits until all ranks have ended, or shortly after one has failed; returns the rank to blame, None if none."""
+    failed_at: float | None = None
+    while True:
+        codes = [process.poll() for process in processes]
+        failed = [rank for rank, code in enumerate(codes) if _is_failure(code)]
+        blamed = [rank for rank in failed if codes[rank] != LOST]
+        if all(code is not None for code in codes):
+            return min(blamed or failed, default=None)
+        if failed and failed_at is None:
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() - failed_at > (_GRACE_SECONDS if blamed else 2 * _GRACE_SECONDS):
+            return min(blamed or failed)
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_failure(code: int | None) -> bool:
+    """True for exit codes other than those of success and of an interrupted run."""
+    return code not in (None, 0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def _failure(rank: int, code: int, folder: Path) -> ReportedError:
+    """Returns the error of a rank that failed."""
+    path = failure_path(folder, rank)
+    if path.exists():
+        found = json.loads(path.read_text())
+        kinds: dict[str, type[ReportedError]] = {"UserError": UserError, "NonFiniteError": NonFiniteError}
+        is_named = found["message"].startswith("rank ") or found["type"] == "UserError"
+        message = found["message"] if is_named else f"rank {rank}: {found['message']}"
+        return kinds.get(found["type"], RankFailedError)(message)
+    if code < 0:
+        reason = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    else:
+        log = _log(folder, rank)
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        reason = f"ended with exit code {code}" + (f": {lines[-1]}" if lines else "")
+    return RankFailedError(
+        f"rank {rank} {reason}. All ranks were stopped. Continue from the last checkpoint with coterie resume."
+    )
+
+
+@contextlib.contextmanager
+def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Context manager: SIGINT and SIGTERM stop the run through rank 0, with a checkpoint."""
+
+    def forward(number: int, frame: Any) -> None:
+        if process.poll() is None:
+            process.send_signal(number)
+
+    try:
+        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # only the main thread may set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

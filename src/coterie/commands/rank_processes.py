@@ -1,0 +1,237 @@
+"""The ranks of a run as processes: settings, joining, and what each of them reads and writes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from coterie.algos.off_policy import OffPolicyConfig
+from coterie.config import registry
+from coterie.config.provenance import to_yaml
+from coterie.config.resolve import Resolved
+from coterie.config.schema import RunConfig
+from coterie.core import process_ranks
+from coterie.core.errors import ReportedError, UserError
+from coterie.core.files import write_text
+from coterie.core.process_ranks import ProcessRanks, RankLostError
+from coterie.core.rank_failure import FOLDER, RANK
+from coterie.core.ranks import ONE, Ranks
+from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
+from coterie.runs.folder import RunFolder
+from coterie.training.rank_states import pack, unpack
+
+SIZE = "COTERIE_RANKS"
+"""Environment variable of a rank that a command of Coterie started: the number of ranks."""
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def size_of_launcher() -> int | None:
+    """Returns the number of ranks that `torchrun` or a command of Coterie started, with this process; None if none."""
+    if FOLDER in os.environ:
+        return int(os.environ[SIZE])
+    return int(os.environ["WORLD_SIZE"]) if _TORCHRUN in os.environ else None
+
+
+def starts_local_ranks(config: RunConfig) -> bool:
+    """True if this process is to start local ranks instead of training itself."""
+    return config.ranks > 1 and size_of_launcher() is None
+
+
+def with_launched_ranks(resolved: Resolved, *, is_new: bool = True) -> Resolved:
+    """Returns the settings with the number of ranks that the launcher started.
+
+    Args:
+        resolved: Settings of a run.
+        is_new: False for a run that is resumed, which may continue with another number of ranks.
+
+    Raises:
+        UserError: If `ranks` of a new run is another number, or if the ranks cannot train as configured.
+    """
+    size, config = size_of_launcher() or resolved.config.ranks, resolved.config
+    if is_new and config.ranks not in (1, size):
+        raise UserError(f"ranks={config.ranks}: torchrun started {size}. Leave ranks out, it is taken from torchrun.")
+    if size != config.ranks:
+        config = config.model_copy(update={"ranks": size})
+    require_supported(config)
+    return replace(resolved, config=config)
+
+
+def require_supported(config: RunConfig) -> None:
+    """Raises UserError if several ranks cannot train as configured."""
+    size = config.ranks
+    if size == 1:
+        return
+    if config.num_envs % size:
+        near = max(size, config.num_envs // size * size)
+        raise UserError(f"num_envs={config.num_envs}: cannot be divided among {size} ranks. Set num_envs={near}.")
+    choices = (config.algo, *(team.algo for team in config.teams.values()))
+    on_disk = any(isinstance(c.params, OffPolicyConfig) and c.params.buffer_storage == "disk" for c in choices)
+    refused = {
+        "rewards.gail": any(r.gail is not None for r in (config.rewards, *(t.rewards for t in config.teams.values()))),
+        "algo.buffer_storage=disk": on_disk,
+        "workers.kind=ray": config.workers.count > 0 and config.workers.kind == "ray",
+    }
+    for setting, is_used in refused.items():
+        if is_used:
+            raise UserError(f"{setting}: not available with several ranks (ranks={size}). Use ranks=1.")
+    for choice in choices:
+        if registry.is_own_algorithm(choice.name):
+            raise UserError(
+                f"algo={choice.name}: your own algorithms train on one rank only (ranks={size}). Use ranks=1."
+            )
+
+
+def device_of(config: RunConfig, ranks: Ranks) -> str:
+    """Returns the device of this rank.
+
+    Raises:
+        UserError: If there are fewer GPUs than ranks on this machine.
+    """
+    device = process_ranks.rank_device(config.device, process_ranks.local_rank())
+    if ranks.size == 1 or device.type == "cpu":
+        return config.device
+    if device.index >= torch.cuda.device_count():
+        raise UserError(
+            f"ranks={ranks.size}: rank {ranks.rank} has no GPU, there are {torch.cuda.device_count()} on this machine. "
+            "Start as many ranks as there are GPUs, or set device=cpu."
+        )
+    return str(device)
+
+
+# ------------------------------------------------------------------------------------------------------------- joining
+
+
+@contextlib.contextmanager
+def joined(config: RunConfig) -> Iterator[Ranks]:
+    """Context manager: joins the other ranks, and leaves them at the end. `ONE` in a run of one process."""
+    if config.ranks == 1:
+        yield ONE
+        return
+    device = process_ranks.rank_device(config.device, process_ranks.local_rank())
+    if FOLDER in os.environ:
+        _end_with_parent()
+        rank = int(os.environ[RANK])
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        store = process_ranks.file_store(Path(os.environ[FOLDER]) / "store", config.ranks)
+    else:
+        rank, store = int(os.environ["RANK"]), process_ranks.launcher_store(config.rank_timeout)
+    ranks = ProcessRanks(store, rank, config.ranks, timeout=config.rank_timeout, device=device)
+    try:
+        yield ranks
+    except ReportedError as error:
+        if FOLDER not in os.environ:  # only the rank that failed first shows its message
+            error.is_reported = isinstance(error, RankLostError) or store.add("failed", 1) > 1
+        raise
+    ranks.close()
+
+
+def _end_with_parent() -> None:
+    """Makes this process end when the process that started it does."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# --------------------------------------------------------------------------------------------------------- run folder
+
+
+def write_result(run: Path, exit_code: int) -> None:
+    """Tells the process that started this rank where the run is. Does nothing if there is none."""
+    if FOLDER in os.environ:
+        path = Path(os.environ[FOLDER]) / "result.json"
+        write_text(path, json.dumps({"run": str(run), "exit_code": exit_code}))
+
+
+def reports_results() -> bool:
+    """True if this process prints the result of a run: not if another one started it as a rank, and only rank 0."""
+    return FOLDER not in os.environ and (_TORCHRUN not in os.environ or os.environ.get("RANK", "0") == "0")
+
+
+@contextlib.contextmanager
+def own_out(config: RunConfig, ranks: Ranks) -> Iterator[Path | None]:
+    """Context manager: the setting `out` on rank 0; a temporary folder on the others, which write nothing to keep."""
+    if ranks.is_first:
+        yield config.out
+        return
+    with tempfile.TemporaryDirectory(prefix="coterie-rank-") as folder:
+        yield Path(folder) / "run"
+
+
+@contextlib.contextmanager
+def own_folder(run: Path, resolved: Resolved, ranks: Ranks) -> Iterator[RunFolder]:
+    """Context manager: the folder of a run on rank 0; a temporary one with its manifest on the others."""
+    folder = RunFolder.open(run) if ranks.is_first else None
+    if folder is not None and ranks.size == 1:
+        yield folder
+        return
+    manifest = ranks.broadcast(None if folder is None else json.dumps(folder.read_manifest()).encode())
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="coterie-rank-") as name:
+        folder = RunFolder(Path(name) / "run")
+        folder.make(exist_ok=True)
+        write_text(folder.config_path, to_yaml(resolved))
+        folder.write_manifest(json.loads(manifest))
+        yield folder
+
+
+def latest_checkpoint(folder: RunFolder, ranks: Ranks) -> LoadedCheckpoint | None:
+    """Returns the last checkpoint of a run, which rank 0 reads and sends to the others."""
+    found = Checkpoints(folder.checkpoints_path).latest() if ranks.is_first else None
+    if ranks.size == 1:
+        return found
+    sent = None
+    if ranks.is_first:
+        state = None if found is None else [found.state, found.metadata, found.steps]
+        sent = pack(state, whole=True)
+    content = ranks.broadcast(sent)
+    if ranks.is_first:
+        return found
+    received = unpack(content)
+    if received is None:
+        return None
+    state, metadata, steps = received
+    return LoadedCheckpoint(folder.checkpoints_path / "last", steps, state, metadata | {"metrics_bytes": 0}, None)
+
+
+def announce_run(run: Path, ranks: Ranks) -> None:
+    """Remembers the folder of a run for the case that `torchrun` restarts its ranks."""
+    store = _agent_store()
+    if ranks.is_first and store is not None:
+        store.set("coterie/run", str(run.resolve()))
+
+
+def run_to_continue(config: RunConfig, ranks: Ranks) -> Path | None:
+    """Returns the folder of the run that failed before `torchrun` restarted the ranks; None if there is none."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or FOLDER in os.environ:
+        return None
+    content = None
+    if ranks.is_first:
+        store = _agent_store()
+        known = store is not None and store.check(["coterie/run"])
+        run = Path(store.get("coterie/run").decode()) if known and store is not None else config.out
+        content = str(run).encode() if run is not None and (run / "config.yaml").is_file() else b""
+    found = ranks.broadcast(content).decode()
+    return Path(found) if found else None
+
+
+def _agent_store() -> torch.distributed.Store | None:
+    """Returns the store of the agent of `torchrun`, which outlives the ranks; None if there is none."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    return torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)

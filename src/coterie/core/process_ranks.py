@@ -1,0 +1,197 @@
+"""Ranks that are processes: tensors are exchanged by `torch.distributed`, with gloo on the CPU and NCCL on GPUs.
+
+Every rank counts its exchanges in a store that all of them can read. If one does not take part for `timeout` seconds,
+the others find out from these counts which one it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from coterie.core.errors import ReportedError
+from coterie.core.ranks import Ranks
+
+_BEAT_SECONDS = 1.0
+_LOST_SECONDS = 3.0
+"""A rank whose connection broke waits this long, because whoever started the ranks stops it with a better message."""
+_RANK_0_SECONDS = 30.0
+"""Seconds without a sign of life after which rank 0 is given up while the others wait for its evaluation."""
+
+
+class RankFailedError(ReportedError):
+    """A rank hangs. The message names it. Exit code 3."""
+
+
+class RankLostError(ReportedError):
+    """The connection to another rank broke: it has ended, and reports the reason itself. Exit code 4."""
+
+
+@final
+class ProcessRanks(Ranks):
+    """A rank that is a process.
+
+    Args:
+        store: Shared by all ranks.
+        rank: Number of this rank.
+        size: Number of ranks.
+        timeout: Seconds to wait for other ranks in an exchange.
+        device: Device of the tensors: the CPU, or this rank's GPU.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, *, timeout: float, device: torch.device):
+        super().__init__(rank, size)
+        self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
+        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("group", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+            device_id=device if device.type == "cuda" else None,
+        )
+        self._ended = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+
+    def _beat(self) -> None:
+        """Publishes the number of exchanges, and that this process is alive, until the rank is closed."""
+        number = 0
+        while not self._ended.wait(_BEAT_SECONDS):
+            number += 1
+            try:
+                self._store.set(f"beat/{self.rank}", f"{self._calls} {number}")
+            except Exception:  # the store has ended, and so will this process
+                return
+
+    def _exchange(self, function: Callable[[], Any]) -> Any:
+        """Calls a function of `torch.distributed`.
+
+        Raises:
+            RankFailedError: If another rank does not take part in time.
+            RankLostError: If another rank has ended.
+        """
+        self._calls += 1
+        started = time.perf_counter()
+        try:
+            return function()
+        except (RuntimeError, dist.DistError) as error:
+            waited = time.perf_counter() - started
+            if waited < 0.9 * self._timeout:
+                time.sleep(_LOST_SECONDS)
+                raise RankLostError(
+                    f"rank {self.rank} lost the connection to another rank, which has ended. Its own message has the "
+                    "reason."
+                ) from error
+            late = self._late_ranks()
+            named = f"rank {', '.join(map(str, late))}" if late else "another rank"
+            raise RankFailedError(
+                f"{named} did not respond for {waited:.0f} s, so all ranks end. Set rank_timeout to a larger number "
+                "of seconds if a rollout can take that long."
+            ) from error
+        finally:
+            self.traffic.seconds += time.perf_counter() - started
+
+    def _late_ranks(self) -> list[int]:
+        """Returns the ranks that began fewer exchanges than this one."""
+        late = []
+        for rank in (rank for rank in range(self.size) if rank != self.rank):
+            try:
+                calls = int(self._store.get(f"beat/{rank}").split()[0])
+            except Exception:
+                calls = -1
+            if calls < self._calls:
+                late.append(rank)
+        return late
+
+    def sum_(self, x: Tensor) -> Tensor:
+        self.traffic.calls += 1
+        self.traffic.nbytes += x.nbytes
+        self._exchange(lambda: dist.all_reduce(x))
+        return x
+
+    def gather(self, x: Tensor) -> list[Tensor]:
+        raw = x.contiguous().view(torch.uint8) if x.dtype == torch.bool else x.contiguous()
+        found = [torch.empty_like(raw) for _ in range(self.size)]
+        self._exchange(lambda: dist.all_gather(found, raw))
+        return [part.view(x.dtype) for part in found]
+
+    def broadcast(self, content: bytes | None) -> bytes:
+        self._broadcasts += 1
+        key = f"broadcast/{self._broadcasts}"
+        if content is not None:
+            self._store.set(key, str(len(content)))
+        else:
+            self._await(key)
+        size = int(self._store.get(key))
+        sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        buffer = sent if content is not None else torch.empty(size, dtype=torch.uint8)
+        if size:
+            self._exchange(lambda: dist.broadcast(buffer, src=0))
+        return buffer.numpy().tobytes()
+
+    def _await(self, key: str) -> None:
+        """Waits until rank 0 has set a key, as long as it shows signs of life."""
+        last, since = b"", time.monotonic()
+        while not self._store.check([key]):
+            try:
+                self._store.wait([key], timedelta(seconds=_BEAT_SECONDS))
+                return
+            except dist.DistError:
+                beat = self._store.get("beat/0") if self._store.check(["beat/0"]) else b""
+            if beat != last:
+                last, since = beat, time.monotonic()
+            if time.monotonic() - since > max(_RANK_0_SECONDS, self._timeout):
+                raise RankFailedError("rank 0 does not respond, so all ranks end.")
+
+    def collect(self, content: bytes) -> list[bytes]:
+        sizes = [int(x) for x in self.gather(torch.tensor([len(content)]))]
+        if not self.is_first:
+            if content:
+                self._exchange(lambda: dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), dst=0))
+            return []
+        found = [content]
+        for rank, size in enumerate(sizes[1:], 1):
+            buffer = torch.empty(size, dtype=torch.uint8)
+            if size:
+                self._exchange(lambda buffer=buffer, rank=rank: dist.recv(buffer, src=rank))
+            found.append(buffer.numpy().tobytes())
+        return found
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._ended.set()
+        self._beats.join(2 * _BEAT_SECONDS)
+        dist.destroy_process_group()
+
+
+def file_store(path: Path, size: int) -> dist.Store:
+    """Returns a store for ranks on one machine, which needs no port."""
+    return dist.FileStore(str(path), size)
+
+
+def launcher_store(timeout: float) -> dist.Store:
+    """Returns the store of `torchrun`, from its environment variables."""
+    found = dist.rendezvous("env://", timeout=timedelta(seconds=max(timeout, 60.0)))
+    return next(iter(found))[0]
+
+
+def rank_device(name: str, local_rank: int) -> torch.device:
+    """Returns the device of a rank: its own GPU for `cuda`, else the CPU."""
+    cuda = name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())
+    return torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+
+
+def local_rank() -> int:
+    """Returns the number of this rank among those of its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
