@@ -34,6 +34,7 @@ from coterie.cli.options import (
 )
 from coterie.cli.play import play, view, watch
 from coterie.cli.plot import plot
+from coterie.cli.reproduce import reproduce
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
@@ -223,6 +224,7 @@ def evaluate(
 
 
 app.command()(plot)
+app.command()(reproduce)
 app.command()(diagnose)
 app.command()(league)
 app.command()(exploit)

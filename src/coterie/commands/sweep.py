@@ -97,6 +97,7 @@ def run_all(
     num_parallel: int = 1,
     json: bool = False,
     *,
+    tables: bool = True,
     command: Sequence[str] | None = (sys.executable, "-m", "coterie"),
     gate: ForkGate | None = None,
 ) -> int:
@@ -109,6 +110,7 @@ def run_all(
         config_file: Configuration file of all jobs.
         num_parallel: Number of jobs that run at the same time.
         json: True to print one JSON object per job to stdout instead of the tables.
+        tables: False to print no results at the end.
         command: Command that runs Coterie.
         gate: Check for jobs that are forked instead, after `ForkGate.preload`. They start without importing anything.
 
@@ -127,7 +129,8 @@ def run_all(
         except KeyboardInterrupt:
             scheduler.kill()
     outcomes = scheduler.outcomes()
-    print_results(outcomes, json)
+    if tables or json:
+        print_results(outcomes, json)
     if received:
         return 130
     return max((outcome["exit_code"] or 0 for outcome in outcomes), default=0)

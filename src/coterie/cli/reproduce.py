@@ -1,0 +1,96 @@
+"""`coterie reproduce`: published tables of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.options import Json
+from coterie.core.terminal import print_line
+
+
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", show_default=False, help="Table. Default: list all tables.")
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ROW]...", show_default=False, help="Rows to train. Default: only show the results."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Train all rows.")] = False,
+    algo: Annotated[
+        str, typer.Option(metavar="NAMES", show_default=False, help="Columns, separated by commas. Default: all.")
+    ] = "",
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", show_default=False, help="Number of seeds. Default: all of the table.")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="N", show_default=False, help="Environment steps of each run, fewer than published."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="Parallel runs.")] = 1,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = Path("runs/reproduce"),
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="Write the table as Markdown, too.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="Only print the commands of the runs.")] = False,
+    json: Json = False,
+) -> int:
+    """Train the rows of a published table with five seeds, and compare the results with the published ones.
+
+    Running it again continues interrupted runs and skips finished ones. Without rows it shows the results so far.
+
+    Examples:
+
+    coterie reproduce papoudakis2021 spread --algo mappo,ippo --jobs 2
+
+    coterie reproduce papoudakis2021 climbing penalty-100 --seeds 2 --steps 100k
+
+    coterie reproduce papoudakis2021
+    """
+    from coterie.commands import reproduce as command
+    from coterie.commands.sweep_processes import ForkGate
+    from coterie.config.schema import parse_count
+    from coterie.core.errors import UserError
+    from coterie.core.files import write_text
+    from coterie.core.json_output import print_json
+    from coterie.reports import published
+    from coterie.runs.tables import print_table
+
+    if table is None:
+        for name in published.names():
+            print_line(f"{name}: {published.load(name).title}")
+        return 0
+    limit = parse_count(steps)
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise UserError(f"--steps {steps}: not a number of environment steps. Give one such as 100k.")
+    choice = command.choose(
+        published.load(table),
+        rows or (),
+        algorithms=[name.strip() for name in algo.split(",") if name.strip()],
+        num_seeds=seeds,
+        steps=limit,
+        out=out,
+    )
+    if print_:
+        for line in command.shell_commands(choice):
+            print_line(line)
+        return 0
+    code = 0
+    if rows or all_:
+        gate = ForkGate()
+        gate.preload()
+        code = command.train(choice, jobs, gate)
+    found = command.values(choice)
+    if markdown is not None:
+        write_text(markdown, command.as_markdown(choice, found))
+    if json:
+        print_json({"table": table, "values": [value.report() for value in found]})
+        return code
+    columns, cells = command.as_rows(found)
+    print_table(columns, cells)
+    for line in command.notes(choice):
+        print_line(line)
+    return code

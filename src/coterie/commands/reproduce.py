@@ -1,0 +1,330 @@
+"""`coterie reproduce`: trains the runs of a published table, continues what was interrupted, and compares the values."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.commands import sweep
+from coterie.commands.sweep import Job
+from coterie.commands.sweep_processes import ForkGate
+from coterie.commands.sweep_runs import find
+from coterie.config import registry
+from coterie.config.resolve import resolve
+from coterie.core.errors import UserError, nearest
+from coterie.core.terminal import print_line
+from coterie.reports.collection import RETURN, read_run, series_of
+from coterie.reports.fresh_evaluations import Protocol, find_fresh, store_fresh
+from coterie.reports.published import Level, PublishedTable, Row
+from coterie.reports.records import CollectedRun, EvaluationSeries
+from coterie.reports.scipy_stats import scipy_stats
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+DEFAULT_OUT = Path("runs/reproduce")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to reproduce of a table.
+
+    Attributes:
+        table: The table.
+        rows: Its rows.
+        algorithms: Columns.
+        seeds: Seeds of each value.
+        steps: Environment steps of each run; None for the published number.
+        out: Folder of all runs.
+    """
+
+    table: PublishedTable
+    rows: tuple[Row, ...]
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int | None
+    out: Path
+
+    def steps_of(self, row: Row, algo: str) -> int:
+        """Environment steps of a run."""
+        published = self.table.steps(row, algo)
+        return published if self.steps is None else min(self.steps, published)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Results of an algorithm on a task.
+
+    Attributes:
+        row: Task.
+        algo: Algorithm.
+        steps: Environment steps of the runs.
+        seeds: Seeds whose runs are finished.
+        peak: Highest mean over seeds of an evaluation during training, the published convention; None without runs.
+        peak_steps: Environment steps at that evaluation.
+        absolute: Mean over seeds of fresh episodes of each run's best checkpoint, which are not chosen by their value;
+            None without.
+        published: The published level; None if there is none.
+    """
+
+    row: Row
+    algo: str
+    steps: int
+    seeds: tuple[int, ...]
+    peak: Level | None = None
+    peak_steps: int | None = None
+    absolute: Level | None = None
+    published: Level | None = None
+
+    @property
+    def below(self) -> bool:
+        """True if the interval of the value lies below that of the published one."""
+        if self.peak is None or self.published is None:
+            return False
+        highest = self.peak.mean + (self.peak.half_width or 0.0)
+        return highest < self.published.mean - (self.published.half_width or 0.0)
+
+    def report(self) -> dict[str, Any]:
+        """Returns plain numbers and strings."""
+        levels = {"peak": self.peak, "absolute": self.absolute, "published": self.published}
+        return {
+            "row": self.row.name,
+            "algo": self.algo,
+            "steps": self.steps,
+            "seeds": list(self.seeds),
+            "peak_steps": self.peak_steps,
+            **{key: None if level is None else vars(level) for key, level in levels.items()},
+            "below": self.below,
+        }
+
+
+def choose(
+    table: PublishedTable,
+    rows: Sequence[str] = (),
+    *,
+    algorithms: Sequence[str] = (),
+    num_seeds: int | None = None,
+    steps: int | None = None,
+    out: Path = DEFAULT_OUT,
+) -> Choice:
+    """Checks what to reproduce.
+
+    Args:
+        table: The table.
+        rows: Names of rows; none for all of them.
+        algorithms: Columns; none for all that Coterie has.
+        num_seeds: Number of seeds, from the first on; None for all.
+        steps: Environment steps of each run if fewer than published; None for the published number.
+        out: Folder of all runs.
+
+    Raises:
+        UserError: If a row or column does not exist, or if there are too many seeds.
+    """
+    for algo in algorithms:
+        if algo not in table.columns:
+            raise UserError(f"--algo {algo}: not a column of {table.name}. {nearest(algo, table.algorithms)}")
+        if algo not in table.algorithms:
+            raise UserError(f"--algo {algo}: Coterie does not have it. Columns: {', '.join(table.algorithms)}.")
+    if num_seeds is not None and not 1 <= num_seeds <= len(table.seeds):
+        raise UserError(f"--seeds {num_seeds}: {table.name} has {len(table.seeds)} seeds. Choose 1 to {len(table.seeds)}.")
+    return Choice(
+        table=table,
+        rows=tuple(table.row(name) for name in dict.fromkeys(rows)) or tuple(table.rows.values()),
+        algorithms=tuple(name for name in table.algorithms if not algorithms or name in algorithms),
+        seeds=table.seeds[:num_seeds],
+        steps=steps,
+        out=out / table.name,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def train(choice: Choice, num_parallel: int = 1, gate: ForkGate | None = None) -> int:
+    """Trains what is missing, rows in their order, and evaluates the best checkpoints.
+
+    Args:
+        choice: What to reproduce.
+        num_parallel: Runs at the same time.
+        gate: As in `sweep.run_all`.
+
+    Returns:
+        0, the highest exit code of failed runs, or 130 after an interruption. Failed runs do not stop the others.
+    """
+    code = 0
+    # The runs of values can be planned only when those of their opponents exist.
+    for plan in (opponent_jobs, lambda choice: (job for _, _, job in value_jobs(choice))):
+        jobs = list(plan(choice))
+        if jobs and not code:
+            code = sweep.run_all(jobs, num_parallel=num_parallel, gate=gate, tables=False)
+    if code != INTERRUPTED:
+        _evaluate_best(choice)
+    return code
+
+
+def shell_commands(choice: Choice) -> list[str]:
+    """Returns all runs as lines for a shell. Those of opponents come first."""
+    return sweep.shell_commands([*opponent_jobs(choice), *(job for _, _, job in value_jobs(choice))])
+
+
+def opponent_jobs(choice: Choice) -> Iterator[Job]:
+    """The runs that train the fixed opponents of rows."""
+    for row in choice.rows:
+        if row.opponents is not None:
+            words = choice.table.settings(row, row.opponents.algo, row.opponents.steps)
+            folder = _opponent_folder(choice, row)
+            (job,) = sweep.plan([*words, f"seed={row.opponents.seed}", f"out={folder}"])
+            yield replace(job, name=f"{row.name}/opponents", configuration=f"{row.name}, opponents")
+
+
+def value_jobs(choice: Choice, *, started: bool = False) -> Iterator[tuple[Row, str, Job]]:
+    """Row, algorithm and job of every run, or only of those that were `started`."""
+    for row in choice.rows:
+        for algo in choice.algorithms:
+            words = choice.table.settings(row, algo, choice.steps_of(row, algo))
+            if row.opponents is not None:
+                words.append(f"teams.{row.opponents.team}.run={_opponent_folder(choice, row)}")
+            for seed in choice.seeds:
+                folder = choice.out / row.name / algo / f"seed{seed}"
+                if started and not folder.exists():
+                    continue
+                (job,) = sweep.plan([*words, f"seed={seed}", f"out={folder}"])
+                yield row, algo, replace(job, name=f"{row.name}/{algo}/seed{seed}", configuration=f"{row.name}, {algo}")
+
+
+def _opponent_folder(choice: Choice, row: Row) -> Path:
+    return choice.out / row.name / "opponents"
+
+
+def _evaluate_best(choice: Choice) -> None:
+    """Evaluates the best checkpoint of every finished run once, in episodes that did not choose it."""
+    return
+    from coterie.reports.fresh import evaluate_fresh
+
+    for path in _finished(choice).values():
+        for folder in path:
+            evaluate_fresh(folder, policies="best", episodes=choice.table.absolute_episodes)
+
+
+def _finished(choice: Choice) -> dict[tuple[str, str], list[Path]]:
+    """Returns the folders of the finished runs by row and algorithm."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for row, algo, job in value_jobs(choice, started=True):
+        run = find(job.config, job.out, named=True)
+        if run.state == "finished" and run.path is not None:
+            found.setdefault((row.name, algo), []).append(run.path)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+
+
+def values(choice: Choice) -> list[Value]:
+    """Returns the results of the finished runs, row by row in the order of the columns."""
+    finished = _finished(choice)
+    return [
+        _value(choice, row, algo, finished.get((row.name, algo), []))
+        for row in choice.rows
+        for algo in choice.algorithms
+    ]
+
+
+def _value(choice: Choice, row: Row, algo: str, folders: Sequence[Path]) -> Value:
+    value = Value(row, algo, choice.steps_of(row, algo), (), published=row.published.get(algo))
+    if not folders:
+        return value
+    runs = [read_run(folder) for folder in folders]
+    found = [series_of(run, team=row.team if len(run.teams) > 1 or row.team in run.teams else "") for run in runs]
+    series = [one for one in found if one is not None]
+    divisor = runs[0].agents.get(row.team, runs[0].agents.get("", 1)) if row.scale == "agent" else 1
+    peak, peak_steps = peak_of_mean(series, divisor)
+    means = [_absolute(run, row.team) for run in runs]
+    absolute = None if None in means else _level([mean / divisor for mean in means if mean is not None])
+    seeds = tuple(run.seed for run in runs if run.seed is not None)
+    return replace(value, seeds=seeds, peak=peak, peak_steps=peak_steps, absolute=absolute)
+
+
+def peak_of_mean(series: Sequence[EvaluationSeries], divisor: float = 1.0) -> tuple[Level | None, int | None]:
+    """Returns the highest mean over seeds of an evaluation, with its 95% interval and environment steps.
+
+    Args:
+        series: Evaluations of each seed. Only steps at which all seeds were evaluated count.
+        divisor: Number by which returns are divided, such as the number of agents.
+
+    Returns:
+        (None, None) if there is no such evaluation.
+    """
+    shared = sorted(set.intersection(*(set(one.steps.tolist()) for one in series))) if series else []
+    if not shared:
+        return None, None
+    scores = np.array([[one.mean[np.searchsorted(one.steps, step)] for one in series] for step in shared]) / divisor
+    best = int(scores.mean(axis=1).argmax())
+    return _level(scores[best].tolist()), int(shared[best])
+
+
+def _level(means: Sequence[float]) -> Level:
+    """Returns the mean over seeds with its 95% interval by Student's t distribution; one seed has no interval."""
+    mean, n = float(np.mean(means)), len(means)
+    if n < 2:
+        return Level(mean)
+    return Level(mean, float(scipy_stats().t.ppf(0.975, n - 1) * np.std(means, ddof=1) / math.sqrt(n)))
+
+
+def _absolute(run: CollectedRun, team: str) -> float | None:
+    found = run.fresh_values("best", team if team in run.teams else "", RETURN)
+    return None if found is None else float(found.mean())
+
+
+def as_rows(found: Sequence[Value]) -> tuple[list[str], list[list[Any]]]:
+    """Returns the columns and rows of a table of values."""
+    columns = ["row", "algo", "seeds", "steps", "peak", "at step", "best, fresh", "published", ""]
+    rows = [
+        [
+            value.row.name,
+            value.algo,
+            len(value.seeds) or "not run",
+            value.steps,
+            _shown(value.peak),
+            value.peak_steps,
+            _shown(value.absolute),
+            f"{value.published}{'' if value.row.confirmed else ' *'}" if value.published else None,
+            "below the published interval" if value.below else "",
+        ]
+        for value in found
+    ]
+    return columns, rows
+
+
+def notes(choice: Choice) -> list[str]:
+    """Returns the conditions under which the values are comparable, in sentences."""
+    lines = [
+        f"{choice.table.title}, {choice.table.source}.",
+        "peak: highest mean over seeds of an evaluation, with its 95% interval, as published. It is biased upward.",
+        f"best, fresh: {choice.table.absolute_episodes:,} new episodes of each seed's best checkpoint.",
+    ]
+    if not all(row.confirmed for row in choice.rows):
+        lines.append("* Not checked against a second source.")
+    lines += [f"{row.name}: {row.note}." for row in choice.rows if row.note]
+    if choice.steps is not None:
+        lines.append(f"At most {choice.steps:,} steps instead of the published number, as --steps asks.")
+    return lines
+
+
+def as_markdown(choice: Choice, found: Sequence[Value]) -> str:
+    """Returns the values and their conditions as a Markdown document."""
+    columns, rows = as_rows(found)
+    lines = [columns, ["---"] * len(columns), *rows]
+    text = ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines]
+    return "\n".join([f"# {choice.table.title}", "", *text, "", *(f"{line}\n" for line in notes(choice))])
+
+
+def _shown(level: Level | None) -> str | None:
+    if level is None:
+        return None
+    return f"{level.mean:.4g}" + ("" if level.half_width is None else f" ± {level.half_width:.2g}")

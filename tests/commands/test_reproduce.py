@@ -1,0 +1,127 @@
+"""`coterie reproduce`: runs that are trained, continued and compared with published values."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinyruns
+from coterie.__main__ import main
+from coterie.commands import reproduce
+from coterie.commands.reproduce import Value, choose, peak_of_mean
+from coterie.core.errors import UserError
+from coterie.reports.published import Level, load
+from coterie.reports.records import EvaluationSeries
+
+TABLE = load("papoudakis2021")
+TINY = dict(word.split("=", 1) for word in tinyruns.TINY)
+
+
+def _series(steps: list[float], mean: list[float]) -> EvaluationSeries:
+    unknown = np.full(len(steps), math.nan)
+    return EvaluationSeries(np.array(steps), unknown, np.array(mean), unknown, unknown)
+
+
+def test_the_peak_is_the_highest_mean_over_seeds_not_the_mean_of_peaks() -> None:
+    series = [_series([0, 10, 20], [0.0, 9.0, 3.0]), _series([0, 10, 20, 30], [0.0, 1.0, 8.0, 100.0])]
+    level, steps = peak_of_mean(series)
+    # At step 20 the mean is 5.5; 30 is not an evaluation of both. t(0.975, 1) = 12.7062, s = 5 / sqrt(2).
+    assert steps == 20
+    assert level is not None
+    assert level.half_width is not None
+    assert (level.mean, round(level.half_width, 3)) == (5.5, 31.766)
+    halved, _ = peak_of_mean(series, divisor=2)
+    assert halved == Level(2.75, pytest.approx(level.half_width / 2))
+    assert peak_of_mean(series[:1]) == (Level(9.0), 10)
+    assert peak_of_mean([_series([0], [1.0]), _series([1], [1.0])]) == (None, None)
+    assert peak_of_mean([]) == (None, None)
+
+
+@pytest.mark.parametrize(("peak", "below"), [(Level(4.0, 0.5), True), (Level(4.0, 1.5), False), (Level(7.0), False), (None, False)])
+def test_a_value_is_below_if_the_intervals_do_not_meet(peak: Level | None, below: bool) -> None:
+    value = Value(TABLE.row("spread"), "mappo", 10, (1, 2), peak=peak, published=Level(6.0, 1.0))
+    assert value.below is below
+    assert not replace(value, published=None).below
+
+
+def test_wrong_choices_are_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"--algo maa2c: Coterie does not have it\. Columns: iql, ippo"):
+        choose(TABLE, algorithms=["maa2c"])
+    with pytest.raises(UserError, match=r"--algo mapo: not a column of papoudakis2021\. Did you mean 'mappo'"):
+        choose(TABLE, algorithms=["mapo"])
+    with pytest.raises(UserError, match=r"--seeds 6: papoudakis2021 has 5 seeds\. Choose 1 to 5\."):
+        choose(TABLE, num_seeds=6)
+
+
+@pytest.fixture
+def tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values take tiny runs, which have the table's environments and algorithms."""
+    settings = type(TABLE).settings
+
+    def tiny(table, row, algo, steps):
+        words = dict(word.split("=", 1) for word in settings(table, row, algo, steps) if not word.startswith("algo."))
+        return [f"{key}={value}" for key, value in (TINY | {"algo": algo, **words, "num_envs": "4"}).items()]
+
+    monkeypatch.setattr(type(TABLE), "settings", tiny)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny_runs")
+def test_rows_are_trained_once_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "papoudakis2021", f"--out={tmp_path}", "--algo=mappo", "--seeds=2", "--steps=400"]
+    assert main([*command, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    assert len(values) == 20
+    assert not any(value["seeds"] for value in values)
+
+    assert main([*command, "climbing", "--json"]) == 0
+    (value,) = json.loads(capsys.readouterr().out)["values"]
+    assert (value["row"], value["algo"], value["seeds"]) == ("climbing", "mappo", [10, 11])
+    assert -750 <= value["peak"]["mean"] <= 275
+    assert value["absolute"]["mean"] <= 275
+    assert value["published"] == {"mean": 175.0, "half_width": 0.0}
+    stamp = (tmp_path / "papoudakis2021" / "climbing" / "mappo" / "seed10" / "metrics.jsonl").stat().st_mtime_ns
+
+    page = tmp_path / "table.md"
+    assert main([*command, "climbing", f"--markdown={page}"]) == 0  # trains nothing
+    assert (tmp_path / "papoudakis2021" / "climbing" / "mappo" / "seed10" / "metrics.jsonl").stat().st_mtime_ns == stamp
+    shown = capsys.readouterr().out
+    assert "not run" not in shown
+    assert "At most 400 steps instead of the published number" in shown
+    assert "| climbing | mappo | 2 | 400 |" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny_runs")
+def test_opponents_are_trained_first_and_stay_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = TABLE.row("adversary")
+    assert row.opponents is not None
+    short = replace(row, opponents=replace(row.opponents, algo="mappo", steps=400))
+    choice = replace(choose(TABLE, algorithms=["mappo"], num_seeds=1, steps=400, out=tmp_path), rows=(short,))
+    assert reproduce.train(choice) == 0
+    (value,) = reproduce.values(choice)
+    assert value.peak is not None
+    run = choice.out / "adversary" / "mappo" / "seed10"
+    assert f"run: {choice.out / 'adversary' / 'opponents'}" in (run / "config.yaml").read_text()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    # The return counts per good agent, of which there are two.
+    assert value.peak.mean == pytest.approx(max(row["eval/agent/return_mean"] for row in lines if "eval/agent/return_mean" in row) / 2)
+
+
+def test_commands_can_be_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["reproduce", "papoudakis2021", "spread", "--algo=qmix", "--seeds=1", "--print", f"--out={tmp_path}"]) == 0
+    line = capsys.readouterr().out.strip()
+    assert line.startswith("coterie train algo=qmix env=particle/simple_spread")
+    assert f"out={tmp_path}/papoudakis2021/spread/qmix/seed10" in line
+
+
+def test_the_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    assert capsys.readouterr().out.startswith("papoudakis2021: Papoudakis et al. 2021")
+    assert main(["reproduce", "papoudakis2021", "--steps=many"]) == 2
+    assert "--steps many: not a number of environment steps" in capsys.readouterr().err
