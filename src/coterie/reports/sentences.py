@@ -1,0 +1,170 @@
+"""The main results of a comparison as sentences, and what a reader of its numbers must know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from coterie.reports.comparison import Comparison, Estimate, PairResult, TaskResult
+
+SCORE_NAMES = {
+    "final": "last evaluation",
+    "peak": "best evaluation",
+    "fresh": "fresh evaluation of the final policies",
+    "absolute": "fresh evaluation of the best policies",
+}
+
+_FEW = 5
+"""Seeds below which intervals are too narrow to be trusted."""
+
+
+def number(value: float) -> str:
+    """Formats a number with up to four significant digits, or `not reached` for infinity."""
+    if math.isinf(value):
+        return "not reached"
+    if math.isnan(value):
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def with_interval(estimate: Estimate) -> str:
+    """Formats an estimate as `-23.4 (95% CI -24.1 to -22.9)`."""
+    if not estimate.has_interval:
+        return number(estimate.value)
+    return f"{number(estimate.value)} (95% CI {number(estimate.low)} to {number(estimate.high)})"
+
+
+def count(amount: int, noun: str) -> str:
+    """Returns e.g. `1 seed` or `5 seeds`."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def metric_name(metric: str) -> str:
+    """Returns a readable name of a metric: `return` for mean returns of evaluations, `won` for `eval/metric/won`."""
+    return {"eval/return_mean": "return", "rollout/return_mean": "training return"}.get(
+        metric, metric.removeprefix("eval/metric/")
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- notes
+
+
+def notes_on(comparison: Comparison) -> list[str]:
+    """Returns what a reader of the numbers must know: single seeds, few seeds, missing tasks, hardware, opponents."""
+    return [*_seed_notes(comparison), *_coverage_notes(comparison), *_run_notes(comparison)]
+
+
+def _seed_notes(comparison: Comparison) -> Iterator[str]:
+    results = comparison.results.values()
+    single = [f"{r.algo} on {r.task}" for r in results if len(r.trials) == 1]
+    few = sorted({len(r.trials) for r in results if 1 < len(r.trials) < _FEW})
+    if single:
+        yield f"one seed, no intervals: {_listed(single)}. Train more seeds, e.g. coterie train -m seed=0,1,2,3,4"
+    if few:
+        yield f"{min(few)} seeds: percentile intervals of so few cover clearly less than 95%. Train 5 or more"
+    counts = {len(r.trials) for r in results}
+    if len(counts) > 1:
+        yield f"unequal numbers of seeds ({min(counts)} to {max(counts)}). Tasks count equally"
+
+
+def _coverage_notes(comparison: Comparison) -> Iterator[str]:
+    for algo, result in comparison.overall.items():
+        missing = [task for task in comparison.tasks if task not in result.tasks]
+        if missing:
+            yield f"{algo} has no runs on {_listed(missing)}. Its values over tasks are not comparable with others"
+    teams = {t.team for r in comparison.results.values() for t in r.trials}
+    if len(teams - {""}) > 1 and comparison.metric.endswith("return_mean"):
+        yield (
+            "several teams learn against each other, so each return depends on the opponents of its own run. To play "
+            "runs against each other: coterie league RUN RUN"
+        )
+
+
+def _run_notes(comparison: Comparison) -> Iterator[str]:
+    trials = [trial for result in comparison.results.values() for trial in result.trials]
+    machines = {(str(t.run.hardware.get("cpu")), str(t.run.hardware.get("gpus"))) for t in trials if t.run.hardware}
+    if len(machines) > 1 or any(t.run.origin == "marl-eval" for t in trials):
+        yield "the runs were made on different or unknown machines, so seconds are not comparable"
+    states = {t.run.name for t in trials if t.run.state != "finished"}
+    if states:
+        yield f"{count(len(states), 'run')} not finished, compared at the last evaluation: {_listed(sorted(states))}"
+    if comparison.score == "peak":
+        yield "peaks are biased upward, as the best of several noisy evaluations. Add --evaluate for a fresh evaluation"
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+# ----------------------------------------------------------------------------------------------------------- sentences
+
+
+def sentences_of(comparison: Comparison) -> tuple[str, ...]:
+    """Returns the main results as sentences that a paper can contain."""
+    sentences = [_task_sentence(comparison, task) for task in comparison.tasks]
+    if len(comparison.tasks) > 1:
+        sentences.append(_overall_sentence(comparison))
+    return tuple(sentences)
+
+
+def _task_sentence(comparison: Comparison, task: str) -> str:
+    results = [result for (name, _), result in comparison.results.items() if name == task]
+    ranked = sorted(results, key=lambda r: r.statistics.iqm.value, reverse=not comparison.lowest)
+    best = ranked[0]
+    text = f"On {task}, {best.algo} {_reaches(best, comparison)}"
+    if len(ranked) == 1:
+        return f"{text}."
+    pair = next(
+        (p for p in comparison.pairs if p.task == task and {p.algo, p.other} == {best.algo, ranked[1].algo}), None
+    )
+    second = f"{ranked[1].algo} {with_interval(ranked[1].statistics.iqm)}, {count(len(ranked[1].trials), 'seed')}"
+    return f"{text}, {second}{'' if pair is None else _difference(pair, best.algo, comparison)}."
+
+
+def _reaches(result: TaskResult, comparison: Comparison) -> str:
+    steps = max(trial.series.steps[-1] for trial in result.trials)
+    seeds = count(len(result.trials), "seed")
+    what = (
+        f"interquartile mean of the {SCORE_NAMES[comparison.score]}"
+        if len(result.trials) > 1
+        else (SCORE_NAMES[comparison.score])
+    )
+    value = with_interval(result.statistics.iqm)
+    return f"has a {metric_name(comparison.metric)} of {value} after {steps:,.0f} steps ({what}, {seeds})"
+
+
+def _difference(pair: PairResult, best: str, comparison: Comparison) -> str:
+    """Returns the rest of a sentence on the difference of the two best algorithms."""
+    probability = pair.probability
+    if pair.algo != best:
+        probability = Estimate(1 - probability.value, 1 - probability.high, 1 - probability.low)
+    text = f"; the probability of improvement is {with_interval(probability)}"
+    if math.isnan(pair.p):
+        return text
+    tests = sum(p.task is not None and not math.isnan(p.p) for p in comparison.pairs)
+    holm = f" after Holm's correction for {tests} comparisons" if tests > 1 else ""
+    test = "the paired t-test" if pair.paired else "Welch's t-test"
+    verdict = "" if pair.is_significant else ", not significant"
+    return f"{text}, p = {p_value(pair.p_holm)} in {test}{holm}{verdict}"
+
+
+def p_value(p: float) -> str:
+    """Formats a p-value with two significant digits; `-` if it is unknown."""
+    if math.isnan(p):
+        return "-"
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def _overall_sentence(comparison: Comparison) -> str:
+    complete = [r for r in comparison.overall.values() if len(r.tasks) == len(comparison.tasks)]
+    if not complete:
+        return f"No algorithm has runs on all {len(comparison.tasks)} tasks."
+    ranked = sorted(complete, key=lambda r: -r.statistics.iqm.value)
+    parts = [f"{r.algo} {with_interval(r.statistics.iqm)}" for r in ranked]
+    text = f"Over {len(comparison.tasks)} tasks, the interquartile mean of normalized scores is {', '.join(parts)}"
+    if len(ranked) > 1:
+        names = {ranked[0].algo, ranked[1].algo}
+        pair = next((p for p in comparison.pairs if p.task is None and {p.algo, p.other} == names), None)
+        text += "" if pair is None else _difference(pair, ranked[0].algo, comparison)
+    return f"{text}."

@@ -1,0 +1,71 @@
+"""Tests of the difference of two algorithms, and Holm's correction for many of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.reports.scipy_stats import scipy_stats
+
+
+def welch(x: np.ndarray, y: np.ndarray) -> float:
+    """Welch's t-test of equal means with unequal variances, two-sided.
+
+        t = (mean x - mean y) / sqrt(s_x^2 / n + s_y^2 / k)
+
+    Args:
+        x: Scores, [n].
+        y: Scores, [k].
+
+    Returns:
+        The p-value. NaN if there are fewer than two scores of either. 0 or 1 if neither varies.
+
+    Source: Welch 1947; recommended for reinforcement learning by Colas et al. 2019.
+    """
+    if min(len(x), len(y)) < 2:
+        return math.nan
+    if np.ptp(x) == 0 and np.ptp(y) == 0:
+        return float(x[0] == y[0])
+    return float(scipy_stats().ttest_ind(x, y, equal_var=False).pvalue)
+
+
+def paired_t(x: np.ndarray, y: np.ndarray) -> float:
+    """Paired t-test of equal means, two-sided.
+
+    Args:
+        x: Scores, [n].
+        y: Scores of the partners, [n].
+
+    Returns:
+        The p-value. NaN for fewer than two pairs. 0 or 1 if the difference does not vary.
+    """
+    if len(x) < 2:
+        return math.nan
+    if np.ptp(x - y) == 0:
+        return float(x[0] == y[0])
+    return float(scipy_stats().ttest_rel(x, y).pvalue)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction, which bounds the probability of any false discovery.
+
+    With p_(1) <= ... <= p_(m):
+
+        corrected p_(i) = max_{j <= i} min(1, (m - j + 1) p_(j))
+
+    Args:
+        p: p-values; NaN for tests that were not made, which do not count.
+
+    Returns:
+        The corrected p-values in the same order.
+
+    Source: Holm 1979.
+    """
+    made = [i for i, value in enumerate(p) if not math.isnan(value)]
+    corrected, largest = [math.nan] * len(p), 0.0
+    for rank, i in enumerate(sorted(made, key=lambda i: p[i])):
+        largest = max(largest, min(1.0, (len(made) - rank) * p[i]))
+        corrected[i] = largest
+    return corrected
