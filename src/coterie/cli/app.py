@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from coterie.cli.check_algo import check_algo
+from coterie.cli.compare import compare
 from coterie.cli.demos import demos, record
 from coterie.cli.diagnose import diagnose
 from coterie.cli.league import exploit, league
@@ -224,6 +225,7 @@ def evaluate(
 
 
 app.command()(plot)
+app.command()(compare)
 app.command()(reproduce)
 app.command()(diagnose)
 app.command()(league)

@@ -25,7 +25,7 @@ from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
-from coterie.training.evaluation import evaluate
+from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
 
 
 def evaluate_run(
@@ -129,6 +129,45 @@ def _evaluate(
     seed: int | None = None,
     lesson: int | None = None,
 ) -> dict[str, Any]:
+    found = play_episodes(
+        config,
+        learners,
+        episodes=episodes,
+        mode=mode,
+        seed=seed_of(config.seed if seed is None else seed, "evaluate"),
+        lesson=lesson,
+        on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
+    )
+    return {
+        "env": config.env.name,
+        "algo": config.algo.name,
+        "episodes": len(found.episodes),
+        **found.env_metrics(),
+        "teams": found.report(),
+    }
+
+
+def play_episodes(
+    config: RunConfig,
+    learners: dict[str, Algorithm],
+    *,
+    episodes: int,
+    mode: EvalMode,
+    seed: int,
+    lesson: int | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> Evaluation:
+    """Plays episodes of a configuration in environments that are created for this.
+
+    Args:
+        config: Configuration of the run or baseline.
+        learners: Algorithm of each team.
+        episodes: Minimum number of episodes.
+        mode: Action selection.
+        seed: Seed of the environments and of the policies' noise.
+        lesson: Lesson of the curriculum; None for the last.
+        on_progress: Called now and then with the episodes played and the total.
+    """
     max_num_envs = 1000 if episodes >= 1000 else 100
     if isinstance(config.env.params, ExternalEnvConfig):  # one environment may be a whole game
         max_num_envs = config.eval.num_envs
@@ -140,18 +179,11 @@ def _evaluate(
         lesson=lesson,
     )
     with closing(env):
-        found = evaluate(
+        return evaluate(
             env,
             {name: learner.policy for name, learner in learners.items()},
             episodes=episodes,
             modes=eval_modes(mode, learners),
-            seed=seed_of(config.seed if seed is None else seed, "evaluate"),
-            on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
+            seed=seed,
+            on_progress=on_progress,
         )
-    return {
-        "env": config.env.name,
-        "algo": config.algo.name,
-        "episodes": len(found.episodes),
-        **found.env_metrics(),
-        "teams": found.report(),
-    }

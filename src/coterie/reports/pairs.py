@@ -29,7 +29,7 @@ def compare_pairs(
     Raises:
         UserError: If runs are to be paired and two algorithms have no seed in common.
     """
-    algos = list(dict.fromkeys(algo for _, algo in groups))
+    algos = _ranked(groups, samples, tasks)
     pairs = [
         (one, other)
         for one, other in itertools.permutations(algos, 2)
@@ -46,6 +46,14 @@ def compare_pairs(
             overall.append(_pair(algo, other, shared, groups=groups, samples=samples, paired=options.paired))
     corrected = significance.holm([pair.p for pair in single])
     return (*(replace(pair, p_holm=p) for pair, p in zip(single, corrected, strict=True)), *overall)
+
+
+def _ranked(groups: Groups, samples: Samples, tasks: Mapping[str, Task]) -> list[str]:
+    """Returns the algorithms, those with the highest mean normalized score first."""
+    means: dict[str, list[float]] = {}
+    for task, algo in groups:
+        means.setdefault(algo, []).append(float(tasks[task].normalized(samples.scores[task, algo]).mean()))
+    return sorted(means, key=lambda algo: -sum(means[algo]) / len(means[algo]))
 
 
 def _common_seeds(groups: Groups, task: str, algo: str, other: str) -> list[int]:

@@ -29,9 +29,19 @@ def number(value: float) -> str:
 
 def with_interval(estimate: Estimate) -> str:
     """Formats an estimate as `-23.4 (95% CI -24.1 to -22.9)`."""
-    if not estimate.has_interval:
-        return number(estimate.value)
-    return f"{number(estimate.value)} (95% CI {number(estimate.low)} to {number(estimate.high)})"
+    value, low, high = digits(estimate)
+    return f"{value} (95% CI {low} to {high})" if estimate.has_interval else value
+
+
+def digits(estimate: Estimate) -> tuple[str, str, str]:
+    """Formats an estimate and its bounds with two significant digits of half the width of the interval."""
+    numbers = (estimate.value, estimate.low, estimate.high)
+    width = estimate.high - estimate.low
+    if not all(map(math.isfinite, numbers)) or width <= 0:
+        return number(numbers[0]), number(numbers[1]), number(numbers[2])
+    decimals = min(6, max(0, 1 - math.floor(math.log10(width / 2))))
+    value, low, high = (f"{round(x, decimals) + 0.0:,.{decimals}f}" for x in numbers)
+    return value, low, high
 
 
 def count(amount: int, noun: str) -> str:
@@ -146,7 +156,8 @@ def _difference(pair: PairResult, best: str, comparison: Comparison) -> str:
     holm = f" after Holm's correction for {tests} comparisons" if tests > 1 else ""
     test = "the paired t-test" if pair.paired else "Welch's t-test"
     verdict = "" if pair.is_significant else ", not significant"
-    return f"{text}, p = {p_value(pair.p_holm)} in {test}{holm}{verdict}"
+    p = p_value(pair.p_holm)
+    return f"{text}, p {p if p.startswith('<') else f'= {p}'} in {test}{holm}{verdict}"
 
 
 def p_value(p: float) -> str:
