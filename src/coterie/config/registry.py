@@ -62,12 +62,13 @@ FAMILIES: dict[str, str] = {
     "matrix": "coterie.envs.worlds.matrix",
     "probe": "coterie.envs.worlds.probe",
     "coop": "coterie.envs.worlds.coop",
+    "foraging": "coterie.envs.worlds.foraging",
     "skirmish": "coterie.envs.worlds.skirmish",
     "board": "coterie.envs.worlds.board",
     "sparse": "coterie.envs.worlds.sparse",
 }
 """Module of each family of built-in environments. Its `SCENARIOS` maps names to `module:Class`; it imports no
-environment.
+environment. Its function `find(name)`, if it has one, returns the target of further names that follow a pattern.
 """
 
 
@@ -104,12 +105,23 @@ def environments() -> dict[str, str]:
     return found
 
 
+def target_of(name: str) -> str | None:
+    """Returns the target `module:Class` of an environment in Coterie, listed by `environments` or not; None for others."""
+    family, _, own = name.partition("/")
+    listed = environments().get(name)
+    if listed is not None or family not in FAMILIES:
+        return listed
+    find = getattr(importlib.import_module(FAMILIES[family]), "find", None)
+    return None if find is None else find(own)
+
+
 def scripts(env: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Returns the scripts of a built-in environment by name, each as (`module:make`, roles that it plays)."""
     family, _, name = env.partition("/")
     if family not in FAMILIES:
         return {}
-    return getattr(importlib.import_module(FAMILIES[family]), "SCRIPTS", {}).get(name, {})
+    known = getattr(importlib.import_module(FAMILIES[family]), "SCRIPTS", {})
+    return known.get(name, known.get("*", {}))
 
 
 def base_name(algo: str) -> str:
@@ -219,9 +231,9 @@ def check_environment(name: str) -> None:
     Raises:
         UserError: If the name is neither known, nor a factory, nor that of an external library.
     """
-    known = environments()
-    if name in known or is_factory(name) or is_external(name):
+    if target_of(name) is not None or is_factory(name) or is_external(name):
         return
+    known = environments()
     known |= {plugin: entry.target for plugin, entry in installed_plugins().items()}
     same_name = [full for full in known if full.rpartition("/")[2] == name]
     fix = f"Did you mean '{same_name[0]}'?" if same_name else nearest(name, known)
@@ -240,7 +252,9 @@ def environment(name: str) -> Any:
         return load(ADAPTERS[family], f"environment '{name}'")(own)
     if is_factory(name):
         return factory(name) if is_batch_factory(name) else load(USER_FACTORY, f"environment '{name}'")(name)
-    return load(environments()[name], f"environment '{name}'")
+    target = target_of(name)
+    assert target is not None
+    return load(target, f"environment '{name}'")
 
 
 def factory(name: str) -> Callable[..., Any]:

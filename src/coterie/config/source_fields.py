@@ -41,7 +41,7 @@ def environment_fields(name: str) -> tuple[str, ...] | None:
     """Returns the settings of a built-in environment; None for others, and if they are not in the source."""
     if name.partition("/")[0] not in registry.FAMILIES:
         return None
-    target = registry.environments().get(name)
+    target = registry.target_of(name)
     return None if target is None else _fields_of_target(target)
 
 
