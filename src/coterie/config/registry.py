@@ -66,6 +66,7 @@ FAMILIES: dict[str, str] = {
     "skirmish": "coterie.envs.worlds.skirmish",
     "board": "coterie.envs.worlds.board",
     "sparse": "coterie.envs.worlds.sparse",
+    "warehouse": "coterie.envs.worlds.warehouse",
 }
 """Module of each family of built-in environments. Its `SCENARIOS` maps names to `module:Class`; it imports no
 environment. Its function `find(name)`, if it has one, returns the target of further names that follow a pattern.
@@ -118,7 +119,7 @@ def target_of(name: str) -> str | None:
 def scripts(env: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Returns the scripts of a built-in environment by name, each as (`module:make`, roles that it plays)."""
     family, _, name = env.partition("/")
-    if family not in FAMILIES:
+    if target_of(env) is None:
         return {}
     known = getattr(importlib.import_module(FAMILIES[family]), "SCRIPTS", {})
     return known.get(name, known.get("*", {}))
