@@ -19,8 +19,8 @@ from coterie.commands.result import TrainingResult
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
 from coterie.core.files import write_text
-from coterie.core.process_ranks import RankFailedError
-from coterie.core.rank_failure import FOLDER, LOST, RANK, failure_path
+from coterie.core.process_ranks import RankFailedError, RankLostError
+from coterie.core.rank_failure import FAILED, FOLDER, LOST, RANK, failure_path
 from coterie.core.threads import available_cores
 from coterie.runs import loggers
 from coterie.runs.folder import RunFolder
@@ -77,7 +77,7 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
     processes = [_start(command, config, folder, rank) for rank in range(config.ranks)]
     try:
         with _forwarded_signals(processes[0]):
-            failed = _wait(processes)
+            failed = _wait(processes, folder)
     finally:
         for process in processes:
             if process.poll() is None:
@@ -85,7 +85,7 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
         for process in processes:
             process.wait()
     if failed is not None:
-        raise _failure(failed, int(processes[failed].returncode), folder)
+        raise _failure(failed, processes[failed].returncode, folder)
 
 
 def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
@@ -103,20 +103,29 @@ def _log(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | None:
     """Waits until all ranks have ended, or shortly after one has failed; returns the rank to blame, None if none."""
     failed_at: float | None = None
     while True:
-        codes = [process.poll() for process in processes]
+        # A rank that has written its reason may take seconds to end.
+        codes = [process.poll() or _reported_code(folder, rank) for rank, process in enumerate(processes)]
         failed = [rank for rank, code in enumerate(codes) if _is_failure(code)]
         blamed = [rank for rank in failed if codes[rank] != LOST]
-        if all(code is not None for code in codes):
+        if all(process.poll() is not None for process in processes):
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
         if failed_at is not None and time.monotonic() - failed_at > (_GRACE_SECONDS if blamed else 2 * _GRACE_SECONDS):
             return min(blamed or failed)
         time.sleep(_POLL_SECONDS)
+
+
+def _reported_code(folder: Path, rank: int) -> int | None:
+    """Returns the exit code of a rank that has written why it fails; None if it has not."""
+    path = failure_path(folder, rank)
+    if not path.exists():
+        return None
+    return LOST if json.loads(path.read_text())["type"] == RankLostError.__name__ else FAILED
 
 
 def _is_failure(code: int | None) -> bool:

@@ -21,6 +21,8 @@ from torch import Tensor
 from coterie.core.errors import ReportedError
 from coterie.core.ranks import Ranks
 
+_JOIN_SECONDS = 120.0
+"""Ranks may take this long to import libraries and to meet."""
 _BEAT_SECONDS = 1.0
 _LOST_SECONDS = 3.0
 """A rank whose connection broke waits this long, because whoever started the ranks stops it with a better message."""
@@ -51,6 +53,7 @@ class ProcessRanks(Ranks):
     def __init__(self, store: dist.Store, rank: int, size: int, *, timeout: float, device: torch.device):
         super().__init__(rank, size)
         self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
+        self._meet()
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
             backend,
@@ -63,6 +66,16 @@ class ProcessRanks(Ranks):
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
         self._beats.start()
+
+    def _meet(self) -> None:
+        """Waits until all ranks have started. Raises RankFailedError if one of them does not."""
+        self._store.set(f"here/{self.rank}", "")
+        seconds = max(self._timeout, _JOIN_SECONDS)
+        for rank in range(self.size):
+            try:
+                self._store.wait([f"here/{rank}"], timedelta(seconds=seconds))
+            except dist.DistError as error:
+                raise RankFailedError(f"rank {rank} did not start within {seconds:.0f} s, so all ranks end.") from error
 
     def _beat(self) -> None:
         """Publishes the number of exchanges, and that this process is alive, until the rank is closed."""

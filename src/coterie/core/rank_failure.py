@@ -13,8 +13,8 @@ FOLDER = "COTERIE_RANKS_FOLDER"
 """Environment variable of a rank that a command of Coterie started: the folder of its store and its messages."""
 RANK = "COTERIE_RANK"
 """Environment variable of such a rank: its number."""
-LOST = 4
-"""Exit code of a rank that ended because another one did."""
+FAILED, LOST = 3, 4
+"""Exit codes of a rank that failed, and of one that ended because another did."""
 
 
 def write_failure(error: ReportedError) -> bool:
