@@ -42,7 +42,9 @@ def test_the_peak_is_the_highest_mean_over_seeds_not_the_mean_of_peaks() -> None
     assert peak_of_mean([]) == (None, None)
 
 
-@pytest.mark.parametrize(("peak", "below"), [(Level(4.0, 0.5), True), (Level(4.0, 1.5), False), (Level(7.0), False), (None, False)])
+@pytest.mark.parametrize(
+    ("peak", "below"), [(Level(4.0, 0.5), True), (Level(4.0, 1.5), False), (Level(7.0), False), (None, False)]
+)
 def test_a_value_is_below_if_the_intervals_do_not_meet(peak: Level | None, below: bool) -> None:
     value = Value(TABLE.row("spread"), "mappo", 10, (1, 2), peak=peak, published=Level(6.0, 1.0))
     assert value.below is below
@@ -108,13 +110,15 @@ def test_opponents_are_trained_first_and_stay_fixed(tmp_path: Path, monkeypatch:
     assert value.peak is not None
     run = choice.out / "adversary" / "mappo" / "seed10"
     assert f"run: {choice.out / 'adversary' / 'opponents'}" in (run / "config.yaml").read_text()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    # The return counts per good agent, of which there are two.
-    assert value.peak.mean == pytest.approx(max(row["eval/agent/return_mean"] for row in lines if "eval/agent/return_mean" in row) / 2)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    returns = [row["eval/agent/return_mean"] for row in rows if "eval/agent/return_mean" in row]
+    assert value.peak.mean == pytest.approx(max(returns) / 2)  # per good agent, of which there are two
 
 
 def test_commands_can_be_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["reproduce", "papoudakis2021", "spread", "--algo=qmix", "--seeds=1", "--print", f"--out={tmp_path}"]) == 0
+    assert (
+        main(["reproduce", "papoudakis2021", "spread", "--algo=qmix", "--seeds=1", "--print", f"--out={tmp_path}"]) == 0
+    )
     line = capsys.readouterr().out.strip()
     assert line.startswith("coterie train algo=qmix env=particle/simple_spread")
     assert f"out={tmp_path}/papoudakis2021/spread/qmix/seed10" in line

@@ -27,7 +27,9 @@ def test_the_table_of_papoudakis_has_the_published_levels() -> None:
 
 def test_on_and_off_policy_algorithms_have_the_steps_of_the_paper() -> None:
     table = load("papoudakis2021")
-    found = {name: [table.steps(table.row(row), name) for row in ("spread", "rware-tiny-2p")] for name in ("coma", "vdn")}
+    found = {
+        name: [table.steps(table.row(row), name) for row in ("spread", "rware-tiny-2p")] for name in ("coma", "vdn")
+    }
     assert found == {"coma": [20_000_000, 40_000_000], "vdn": [2_000_000, 4_000_000]}
 
 
@@ -35,7 +37,9 @@ def test_later_settings_replace_earlier_ones() -> None:
     table = load("papoudakis2021")
     words = table.settings(table.row("spread"), "qmix", 40_000)
     assert [word for word in words if word.startswith("num_envs=")] == ["num_envs=32"]
-    assert {"algo=qmix", "env=particle/simple_spread", "env.variant=openai", "steps=40000", "eval.every=1000"} <= set(words)
+    assert {"algo=qmix", "env=particle/simple_spread", "env.variant=openai", "steps=40000", "eval.every=1000"} <= set(
+        words
+    )
 
 
 @pytest.mark.parametrize(("table", "row", "algo"), CELLS, ids=lambda value: getattr(value, "name", value))

@@ -1,10 +1,9 @@
-"""`coterie reproduce`: trains the runs of a published table, continues what was interrupted, and compares the values."""
+"""`coterie reproduce`: trains the runs of a published table, continues interrupted ones, and compares the values."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from coterie.commands import sweep
+from coterie.commands.fresh_evaluation import evaluate_fresh
 from coterie.commands.sweep import Job
 from coterie.commands.sweep_processes import ForkGate
 from coterie.commands.sweep_runs import find
-from coterie.config import registry
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError, nearest
-from coterie.core.terminal import print_line
 from coterie.reports.collection import RETURN, read_run, series_of
-from coterie.reports.fresh_evaluations import Protocol, find_fresh, store_fresh
 from coterie.reports.published import Level, PublishedTable, Row
-from coterie.reports.records import CollectedRun, EvaluationSeries
+from coterie.reports.records import EvaluationSeries
 from coterie.reports.scipy_stats import scipy_stats
 
 INTERRUPTED = 130
@@ -131,8 +127,11 @@ def choose(
             raise UserError(f"--algo {algo}: not a column of {table.name}. {nearest(algo, table.algorithms)}")
         if algo not in table.algorithms:
             raise UserError(f"--algo {algo}: Coterie does not have it. Columns: {', '.join(table.algorithms)}.")
-    if num_seeds is not None and not 1 <= num_seeds <= len(table.seeds):
-        raise UserError(f"--seeds {num_seeds}: {table.name} has {len(table.seeds)} seeds. Choose 1 to {len(table.seeds)}.")
+    count = len(table.seeds)
+    if num_seeds is not None and not 1 <= num_seeds <= count:
+        raise UserError(
+            f"--seeds {num_seeds}: {table.name} has {len(table.seeds)} seeds. Choose 1 to {len(table.seeds)}."
+        )
     return Choice(
         table=table,
         rows=tuple(table.row(name) for name in dict.fromkeys(rows)) or tuple(table.rows.values()),
@@ -204,12 +203,10 @@ def _opponent_folder(choice: Choice, row: Row) -> Path:
 
 def _evaluate_best(choice: Choice) -> None:
     """Evaluates the best checkpoint of every finished run once, in episodes that did not choose it."""
-    return
-    from coterie.reports.fresh import evaluate_fresh
-
-    for path in _finished(choice).values():
-        for folder in path:
-            evaluate_fresh(folder, policies="best", episodes=choice.table.absolute_episodes)
+    for (row, algo), folders in _finished(choice).items():
+        for folder in folders:
+            label = f"fresh evaluation of {row}/{algo}/{folder.name}"
+            evaluate_fresh(folder, choice.table.absolute_episodes, label)
 
 
 def _finished(choice: Choice) -> dict[tuple[str, str], list[Path]]:
@@ -240,12 +237,12 @@ def _value(choice: Choice, row: Row, algo: str, folders: Sequence[Path]) -> Valu
     if not folders:
         return value
     runs = [read_run(folder) for folder in folders]
-    found = [series_of(run, team=row.team if len(run.teams) > 1 or row.team in run.teams else "") for run in runs]
-    series = [one for one in found if one is not None]
-    divisor = runs[0].agents.get(row.team, runs[0].agents.get("", 1)) if row.scale == "agent" else 1
+    team = row.team if row.team in runs[0].teams else ""
+    series = [one for run in runs if (one := series_of(run, team=team)) is not None]
+    divisor = runs[0].agents[team] if row.scale == "agent" else 1
     peak, peak_steps = peak_of_mean(series, divisor)
-    means = [_absolute(run, row.team) for run in runs]
-    absolute = None if None in means else _level([mean / divisor for mean in means if mean is not None])
+    fresh = [one.mean() / divisor for run in runs if (one := run.fresh_values("best", team, RETURN)) is not None]
+    absolute = _level(fresh) if len(fresh) == len(runs) else None
     seeds = tuple(run.seed for run in runs if run.seed is not None)
     return replace(value, seeds=seeds, peak=peak, peak_steps=peak_steps, absolute=absolute)
 
@@ -274,11 +271,6 @@ def _level(means: Sequence[float]) -> Level:
     if n < 2:
         return Level(mean)
     return Level(mean, float(scipy_stats().t.ppf(0.975, n - 1) * np.std(means, ddof=1) / math.sqrt(n)))
-
-
-def _absolute(run: CollectedRun, team: str) -> float | None:
-    found = run.fresh_values("best", team if team in run.teams else "", RETURN)
-    return None if found is None else float(found.mean())
 
 
 def as_rows(found: Sequence[Value]) -> tuple[list[str], list[list[Any]]]:

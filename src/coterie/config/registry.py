@@ -107,7 +107,7 @@ def environments() -> dict[str, str]:
 
 
 def target_of(name: str) -> str | None:
-    """Returns the target `module:Class` of an environment in Coterie, listed by `environments` or not; None for others."""
+    """Returns the target `module:Class` of an environment in Coterie, listed or not; None for others."""
     family, _, own = name.partition("/")
     listed = environments().get(name)
     if listed is not None or family not in FAMILIES:
@@ -119,7 +119,7 @@ def target_of(name: str) -> str | None:
 def scripts(env: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Returns the scripts of a built-in environment by name, each as (`module:make`, roles that it plays)."""
     family, _, name = env.partition("/")
-    if target_of(env) is None:
+    if family not in FAMILIES or target_of(env) is None:
         return {}
     known = getattr(importlib.import_module(FAMILIES[family]), "SCRIPTS", {})
     return known.get(name, known.get("*", {}))

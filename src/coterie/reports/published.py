@@ -111,7 +111,9 @@ class PublishedTable:
     def row(self, name: str) -> Row:
         """Returns a row. UserError if there is none of that name."""
         if name not in self.rows:
-            raise UserError(f"{name}: not a row of {self.name}. {nearest(name, self.rows)} Rows: {', '.join(self.rows)}.")
+            raise UserError(
+                f"{name}: not a row of {self.name}. {nearest(name, self.rows)} Rows: {', '.join(self.rows)}."
+            )
         return self.rows[name]
 
     def steps(self, row: Row, algo: str) -> int:
