@@ -1,7 +1,7 @@
 """Fresh evaluation: the final and the best policies of runs on episodes that did not choose them.
 
-The best of many evaluations is biased upward, because noise helps to choose it. Gorsane et al. (2022) therefore evaluate
-the best policies again, on ten times the episodes: the absolute metric.
+The best of many evaluations is biased upward, because noise helps to choose it. Gorsane et al. (2022) therefore
+evaluate the best policies again, on ten times the episodes: the absolute metric.
 """
 
 from __future__ import annotations
