@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
@@ -86,12 +85,6 @@ def test_the_number_of_threads_does_not_change_a_bit(threads):
             found.append((log_prob, entropy, x.grad))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
-
-
-def test_the_operators_are_registered_completely():
-    logits, mask, action, noise = batch((2, 3), 10, masked=True, dtype=torch.float32)
-    opcheck(torch.ops.coterie.categorical.default, (logits.requires_grad_(), mask, action, (2, 3)))
-    opcheck(torch.ops.coterie.categorical_sample.default, (logits.detach(), mask, noise, (2, 3)))
 
 
 def test_other_shapes_have_no_kernel():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from coterie.kernels import policy_gradient as kernels
 from coterie.math import policy_gradient
@@ -86,10 +85,3 @@ def test_the_number_of_threads_does_not_change_a_bit(threads):
             found.append((*losses, value))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
-
-
-def test_the_operators_are_registered_completely():
-    log_prob, old, advantage = samples((10,), 3)
-    opcheck(torch.ops.coterie.clipped_policy_loss.default, (log_prob.requires_grad_(), old, advantage, None, 0.2))
-    value, old, target = (x.detach().unsqueeze(-1) for x in (log_prob, old, advantage))
-    opcheck(torch.ops.coterie.clipped_value_loss.default, (value.requires_grad_(), old, target, None, 0.2, 1.0))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from coterie.kernels import recurrent as kernels
 from coterie.nets.recurrent import build_rnn
@@ -102,12 +101,6 @@ def test_no_rows_give_no_output_and_zero_gradients(kind):
     outputs = operator(kind, *given)
     assert outputs[0].shape == (3, 0, 4)
     assert all(not grad.any() for grad in torch.autograd.grad(outputs[0].sum(), [*given[3], *given[4]]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_operators_are_registered_completely(kind):
-    x, first, states, weights, biases = arguments(kind, steps=3, rows=4, inputs=2, units=16, dtype=torch.float32)
-    opcheck(getattr(torch.ops.coterie, kind).default, (x, first, *states, *weights, *biases, True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
