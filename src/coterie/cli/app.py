@@ -14,6 +14,7 @@ from coterie.cli.check_algo import check_algo
 from coterie.cli.compare import compare
 from coterie.cli.demos import demos, record
 from coterie.cli.diagnose import diagnose
+from coterie.cli.export import export
 from coterie.cli.league import exploit, league
 from coterie.cli.list import app as list_app
 from coterie.cli.options import (
@@ -230,6 +231,7 @@ app.command()(reproduce)
 app.command()(diagnose)
 app.command()(league)
 app.command()(exploit)
+app.command()(export)
 app.command()(play)
 app.command()(watch)
 app.command()(view)

@@ -1,0 +1,1 @@
+"""Export of trained teams to files that other programs read."""

@@ -1,0 +1,135 @@
+"""Exports the teams of a run to files that other programs read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.numpy import save
+
+from coterie.algos.algorithm import Algorithm
+from coterie.commands.export.description import describe, provenance, seal
+from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
+from coterie.commands.export.player_file import player_source
+from coterie.commands.export.subject import Subject, subject_of
+from coterie.commands.export.weights import NetworkDescription
+from coterie.commands.learners import eval_modes, load_run
+from coterie.core.errors import UserError, nearest
+from coterie.core.files import disk_error, sync_folder, write_bytes, write_text
+from coterie.core.terminal import print_message, print_progress
+from coterie.runs.folder import RunFolder
+from coterie.runs.manifest import read_manifest
+
+Format = Literal["onnx", "torch", "numpy"]
+FORMATS: tuple[Format, ...] = ("onnx", "torch", "numpy")
+PLAYER = "coterie_player.py"
+
+
+def export(
+    run: Path, out: Path, form: Format = "onnx", *, checkpoint: str = "auto", team: str | None = None
+) -> dict[str, Any]:
+    """Writes a folder for every team of a run that has networks, and the player next to them.
+
+    Args:
+        run: Folder of the run.
+        out: Folder to write. Teams of an earlier export are replaced.
+        form: `onnx`, `torch` or `numpy`.
+        checkpoint: auto, best, best:TEAM, last or a number of steps.
+        team: The only team to export; None for all.
+
+    Returns:
+        Format, checkpoint, folders and files by team, and reasons for teams that were not exported.
+
+    Raises:
+        UserError: If nothing can be exported, or the folder cannot be written.
+    """
+    if form not in FORMATS:
+        raise UserError(f"--format {form}: no such format. {nearest(str(form), FORMATS)}")
+    if form == "onnx":
+        require_libraries()
+    trained = load_run(run, checkpoint, torch.device("cpu"), team=team, announce=False)
+    assert trained.choice is not None
+    algorithms = trained.algorithms
+    if team is not None and team not in algorithms:
+        raise UserError(f"--team {team}: the run {run} has no such team. {nearest(team, algorithms)}")
+    subjects, skipped = _subjects(algorithms, eval_modes("auto", algorithms), team)
+    folder = RunFolder.open(run).path
+    manifest, chosen = read_manifest(folder / "manifest.json"), trained.choice.report()
+    report: dict[str, Any] = {"format": form, "out": str(out), "checkpoint": chosen, "teams": {}, "skipped": skipped}
+    for subject in subjects:
+        print_progress(f"exporting team {subject.team.name}")
+        origin = provenance(manifest, folder.name, chosen, trained.config.algo_of(subject.team.name).name)
+        with _replaced(out / subject.team.name) as place, kernels_off():
+            files = write_team(subject, form, origin, place)
+        report["teams"][subject.team.name] = files
+    write_text(out / PLAYER, player_source())
+    return report
+
+
+def _subjects(
+    algorithms: dict[str, Algorithm], modes: dict[str, Any], team: str | None
+) -> tuple[list[Subject], dict[str, str]]:
+    """Returns the teams to export, and the reasons for others. UserError if there are none."""
+    subjects, skipped = [], {}
+    for name, algorithm in algorithms.items():
+        if team in (None, name):
+            policy = algorithm.policy
+            try:
+                subjects.append(subject_of(policy.team, policy, modes[name]))
+            except UserError as error:
+                skipped[name] = str(error)
+    if not subjects:
+        raise UserError(next(iter(skipped.values())))
+    for reason in skipped.values():
+        print_message(reason)
+    return subjects, skipped
+
+
+def write_team(subject: Subject, form: Format, origin: dict[str, Any], folder: Path) -> list[str]:
+    """Writes a team's files into a new folder and returns their names."""
+    info = describe(subject, form, origin)
+    if form == "onnx":
+        names, info["onnx"] = ["policy.onnx"], write_onnx(subject, folder / "policy.onnx")
+    else:
+        network = NetworkDescription(subject)
+        names, info["network"] = ["weights.safetensors"], network.blocks
+        write_bytes(folder / names[0], save(network.tensors))
+    write_text(folder / "policy.json", seal(info, folder, names))
+    return ["policy.json", *names]
+
+
+@contextlib.contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `target` at the end; nothing changes if writing fails."""
+    place = target.with_name(f".writing-{target.name}")
+    try:
+        if target.exists() and not _is_export(target):
+            raise UserError(f"--out {target.parent}: {target} exists and is no export. Choose another folder.")
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        yield place
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(place, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise disk_error("the folder", target, error) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_export(folder: Path) -> bool:
+    """True if a folder holds an export of a team and nothing else."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        info = json.loads((folder / "policy.json").read_bytes())
+        return info.get("format") == "coterie-policy" and {x.name for x in folder.iterdir()} <= {
+            "policy.json",
+            *info["files"],
+        }
+    return False

@@ -1,0 +1,188 @@
+"""Acts in one environment, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.commands.export.portable.network import split_components
+from coterie.commands.export.portable.policy import Policy
+from coterie.commands.export.portable.policy_files import PolicyError
+
+
+class Player:
+    """Acts in one environment, step by step, and keeps the hidden states of recurrent policies.
+
+    Args:
+        path: Folder that `coterie export` wrote, or the folder of one of its teams.
+        mode: `greedy`, `sample`, or `auto` for what the algorithm uses in evaluation.
+        seed: Seed of sampled actions.
+
+    Raises:
+        PolicyError: If a file is missing, truncated or changed.
+    """
+
+    def __init__(self, path: str | Path, *, mode: str = "auto", seed: int = 0):
+        if mode not in ("auto", "greedy", "sample"):
+            raise ValueError(f"mode='{mode}': expected auto, greedy or sample")
+        folder = Path(path)
+        teams = (
+            [folder] if (folder / "policy.json").is_file() else sorted(x.parent for x in folder.glob("*/policy.json"))
+        )
+        if not teams:
+            raise PolicyError(f"{folder}: no policy.json here or in its folders. Pass what `coterie export` wrote.")
+        self._mode = mode
+        self.policies = [Policy(team) for team in teams]
+        self._owner = {
+            agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
+        }
+        self._roles = {role["name"]: role for p in self.policies for role in p.roles}
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts a new episode with zero hidden states; `seed` also restarts the random stream of sampled actions."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._hidden = [policy.initial_hidden_state(1) for policy in self.policies]
+        self._alive = [np.zeros((1, len(policy.agents)), bool) for policy in self.policies]
+
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
+        """Returns actions for observations, in the same form.
+
+        Args:
+            obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
+                agent. Agents with several sensors have {sensor: array}. Instead of an array also
+                {"observation": array, "action_mask": array}.
+            action_mask: Available choices in the same form, arrays [A]. Agents without one can choose everything.
+
+        Returns:
+            Per agent an int, an array of ints, an array within the bounds of the action space, or a tuple of these.
+
+        Raises:
+            PolicyError: For unknown names and wrong shapes.
+        """
+        given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
+        for agent, value in list(given_obs.items()):
+            if isinstance(value, dict) and "observation" in value:
+                given_obs[agent] = value["observation"]
+                given_masks.setdefault(agent, value.get("action_mask"))
+        taken: dict[str, Any] = {}
+        for i, policy in enumerate(self.policies):
+            alive = np.array([[agent in given_obs for agent in policy.agents]])
+            first, self._alive[i] = alive & ~self._alive[i], alive
+            if not alive.any():
+                continue
+            mode = policy.info["mode"] if self._mode == "auto" else self._mode
+            noise = policy.draw_noise(self._rng if mode == "sample" else None, 1)
+            arrays = {role["name"]: _stack(role, given_obs) for role in policy.roles}
+            masks = {role["name"]: _stack_masks(role, given_masks, given_obs) for role in policy.roles}
+            actions, self._hidden[i] = policy.step(
+                arrays, self._hidden[i], mode=mode, mask=masks, first=first, alive=alive, noise=noise
+            )
+            for role in policy.roles:
+                for j, agent in enumerate(role["agents"]):
+                    parts = {kind: list(array[0, j]) for kind, array in actions[role["name"]].items()}
+                    taken[agent] = _native(role["action"], parts)
+        return self._like(obs, taken)
+
+    def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
+        if given is None:
+            return {}
+        if not self._named(given):
+            if len(self._owner) != 1:
+                raise PolicyError(f"{what}: pass a dict by agent ({', '.join(self._owner)})")
+            return {next(iter(self._owner)): given}
+        found: dict[str, Any] = {}
+        for name, value in given.items():
+            if self._is_role(name, value, what):
+                agents = self._roles[name]["agents"]
+                if len(value) != len(agents):
+                    raise PolicyError(f"{what} of role '{name}': {len(value)} agents, expected {len(agents)}")
+                found.update(zip(agents, value, strict=True))
+            elif name in self._owner:
+                found[name] = value
+            else:
+                raise PolicyError(f"{what}: no agent or role '{name}'. There are {', '.join(self._owner)}")
+        return found
+
+    def _named(self, given: Any) -> bool:
+        """True for a dict by agent or role; False for the observation of a single agent."""
+        if not isinstance(given, dict):
+            return False
+        return "observation" not in given and not set(given) <= set(
+            next(iter(self._roles.values()))["sensors"] or [None]
+        )
+
+    def _is_role(self, name: str, value: Any, what: str) -> bool:
+        if name not in self._roles or isinstance(value, dict):
+            return False
+        axes = 1 if what == "action_mask" else len(self._roles[name]["shape"])
+        return name not in self._owner or np.ndim(value) == 1 + axes
+
+    def _like(self, given: Any, taken: dict[str, Any]) -> Any:
+        if not self._named(given):
+            return next(iter(taken.values()))
+        shaped: dict[str, Any] = {}
+        for name, value in given.items():
+            if self._is_role(name, value, "obs"):
+                actions = [taken[agent] for agent in self._roles[name]["agents"]]
+                shaped[name] = actions if isinstance(actions[0], tuple) else np.stack(actions)
+            else:
+                shaped[name] = taken[name]
+        return shaped
+
+
+def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
+    """Observations of a role's agents [1, n, ...], zeros for those that are dead."""
+    if role["sensors"]:
+        parts = {}
+        for name, sensor in role["sensors"].items():
+            own = {agent: value[name] for agent, value in given.items() if agent in role["agents"]}
+            parts[name] = _stack({**role, **sensor, "sensors": None}, own)
+        return parts
+    shape, dtype = tuple(role["shape"]), role["dtype"]
+    rows = [_checked(given[a], shape, f"obs of '{a}'") if a in given else np.zeros(shape) for a in role["agents"]]
+    return np.stack(rows).astype(dtype)[None]
+
+
+def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any]) -> np.ndarray:
+    """Masks of a role's agents [1, n, sum A]."""
+    shape, rows = (sum(role["choices"]),), []
+    for agent in role["agents"]:
+        mask = given.get(agent) if agent in obs else None
+        row = np.ones(shape, bool) if mask is None else _checked(mask, shape, f"action_mask of '{agent}'").astype(bool)
+        if not all(part.any() for part in split_components(row, role["choices"])):
+            raise PolicyError(f"action_mask of '{agent}' leaves no choice: {row.astype(int).tolist()}")
+        rows.append(row)
+    return np.stack(rows)[None]
+
+
+def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    try:
+        array = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        raise PolicyError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from None
+    if array.shape != shape:
+        raise PolicyError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
+    if not np.isfinite(array).all():
+        raise PolicyError(f"{what} is NaN or infinite")
+    return array
+
+
+def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
+    """An agent's action in its own space; removes what it uses from the front of `parts`."""
+    kind = space["kind"]
+    if kind == "tuple":
+        return tuple(_native(part, parts) for part in space["parts"])
+    if kind == "discrete":
+        return int(parts["discrete"].pop(0)) + space["start"]
+    size = len(space["low"]) if kind == "box" else len(space["nvec"])
+    source = parts["continuous" if kind == "box" else "discrete"]
+    values = np.array([source.pop(0) for _ in range(size)])
+    if kind == "multi_discrete":
+        return (values + np.array(space["start"])).astype(space["dtype"])
+    low, high = np.array(space["low"], np.float32), np.array(space["high"], np.float32)
+    scaled = low + (np.clip(values.astype(np.float32), -1, 1) + 1) * ((high - low) / 2)
+    return np.clip(scaled, low, high).astype(space["dtype"])

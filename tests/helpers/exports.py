@@ -1,0 +1,128 @@
+"""Exported policies next to the policies that they were made from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.commands.export.export import write_team
+from coterie.commands.export.player_file import player_source
+from coterie.commands.export.subject import subject_of
+from coterie.core.types import Action
+from coterie.envs.contract.vector import VectorEnv
+from coterie.policies.base import Mode, Policy
+
+TOLERANCE = 1e-5
+
+
+def load_player(folder: Path) -> ModuleType:
+    """Writes `coterie_player.py` into a folder and returns it as a module."""
+    path = folder / "coterie_player.py"
+    path.write_text(player_source())
+    module = ModuleType("coterie_player")
+    module.__dict__["__file__"] = str(path)
+    sys.modules["coterie_player"] = module
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+def scramble(policy: Policy, env: VectorEnv, seed: int = 0) -> None:
+    """Gives a policy weights of ordinary size everywhere, statistics of observations, and exploration."""
+    if hasattr(policy, "epsilon"):
+        policy.epsilon = 0.3
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for network in policy.networks:
+            for parameter in network.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    normalizer = getattr(policy, "obs_normalizer", None)
+    if normalizer is not None:
+        timestep = env.reset(5)
+        normalizer.update(timestep.obs, timestep.alive)
+
+
+def exported(policy: Policy, folder: Path, form: str, mode: Mode = "greedy") -> Any:
+    """Exports a policy and returns it as the player reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_team(subject_of(policy.team, policy, mode), form, {}, folder)
+    return load_player(folder).Policy(folder)
+
+
+def assert_same_rollouts(policy: Policy, copy: Any, env: VectorEnv, steps: int, modes: tuple[Mode, ...]) -> int:
+    """Plays episodes with a policy, and asserts that its copy acts in the same way with a hidden state of its own.
+
+    Choices may differ only where the two best ones are equal within the tolerance.
+
+    Returns:
+        The number of choices that were compared.
+    """
+    compared, noise_source = 0, torch.Generator().manual_seed(1)
+    for mode in modes:
+        timestep = env.reset(3)
+        hidden, own_hidden = policy.initial_hidden_state(env.num_envs), copy.initial_hidden_state(env.num_envs)
+        for _ in range(steps):
+            noise = policy.draw_noise(1, env.num_envs, noise_source)[0]
+            with torch.no_grad():
+                action, hidden, _ = policy.act(timestep, hidden, noise, mode)
+            found, own_hidden = copy.step(
+                {name: arrays(x) for name, x in timestep.obs.items()},
+                own_hidden,
+                mode=mode,
+                mask={name: x.numpy() for name, x in timestep.action_mask.items()},
+                first=timestep.first.numpy(),
+                alive=timestep.alive.numpy(),
+                noise=noise_by_role(policy, noise),
+            )
+            for name, expected in action.items():
+                compared += assert_same_actions(expected, found[name], f"{mode} {name}")
+            for name, value in own_hidden.items():
+                np.testing.assert_allclose(value, hidden[name].numpy(), atol=TOLERANCE, rtol=0)
+            timestep = env.step(action)[1]
+    return compared
+
+
+def assert_same_actions(expected: Action, found: dict[str, np.ndarray], place: str) -> int:
+    compared = 0
+    if expected.discrete is not None:
+        assert found["discrete"].dtype == np.int64
+        np.testing.assert_array_equal(found["discrete"], expected.discrete.numpy(), err_msg=place)
+        compared += expected.discrete.numel()
+    if expected.continuous is not None:
+        clipped = expected.continuous.clamp(-1, 1).numpy()
+        np.testing.assert_allclose(found["continuous"], clipped, atol=TOLERANCE, rtol=0, err_msg=place)
+        compared += clipped.size
+    return compared
+
+
+def noise_by_role(policy: Any, noise: Any) -> dict[str, np.ndarray]:
+    """Noise of a policy as exports read it."""
+    parts: dict[str, np.ndarray] = {}
+    if isinstance(noise, Tensor):  # epsilon-greedy
+        start = 0
+        for role in policy.team.roles:
+            parts[role.name] = noise[:, start : start + role.n, : 1 + role.action.mask_size].numpy()
+            start += role.n
+        return parts
+    for block in policy.blocks:
+        start = 0
+        for role in block.roles:
+            parts[role.name] = noise[block.name][:, start : start + role.n].numpy()
+            start += role.n
+    return parts
+
+
+def arrays(obs: Any) -> Any:
+    """Observations as NumPy arrays, sensors by `outer.inner`."""
+    if isinstance(obs, Tensor):
+        return obs.numpy()
+    found: dict[str, np.ndarray] = {}
+    for name, value in obs.items():
+        inner = arrays(value)
+        found |= {f"{name}.{k}": x for k, x in inner.items()} if isinstance(inner, dict) else {name: inner}
+    return found
