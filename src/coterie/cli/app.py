@@ -37,6 +37,7 @@ from coterie.cli.options import (
 from coterie.cli.play import play, view, watch
 from coterie.cli.plot import plot
 from coterie.cli.reproduce import reproduce
+from coterie.cli.report import report
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
@@ -228,6 +229,7 @@ def evaluate(
 app.command()(plot)
 app.command()(compare)
 app.command()(reproduce)
+app.command()(report)
 app.command()(diagnose)
 app.command()(league)
 app.command()(exploit)

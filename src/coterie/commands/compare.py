@@ -12,7 +12,7 @@ from coterie.reports.collection import Collection, collect
 from coterie.reports.comparison import Comparison
 from coterie.reports.grouping import Selection, group, select_metric
 from coterie.reports.options import CompareOptions
-from coterie.reports.records import Scale, Trial
+from coterie.reports.records import CollectedRun, Scale, Trial
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,11 @@ class RunSelection:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with the trials it was made from."""
+    """A comparison with the trials it was made from, and the unfinished runs that were left out."""
 
     comparison: Comparison
     trials: tuple[Trial, ...] = field(repr=False)
+    unfinished: tuple[CollectedRun, ...] = ()
 
 
 Evaluate = Callable[[Collection, Selection], Collection]
@@ -64,7 +65,9 @@ def compare_runs(
     if evaluate is not None:
         collection = evaluate(collection, selection)
     trials, notes = group(collection, selection)
-    return Compared(compare(trials, selection, options, (*collection.notes, *notes)), tuple(trials))
+    return Compared(
+        compare(trials, selection, options, (*collection.notes, *notes)), tuple(trials), collection.unfinished
+    )
 
 
 def _show_reading(done: int, total: int) -> None:

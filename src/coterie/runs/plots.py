@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's color-blind-safe palette without yellow, which is too pale on white."""
 
-_LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2, 1, 2, 1, 2)))
+LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2, 1, 2, 1, 2)))
 """Line styles of the groups of one algorithm."""
 
 _DASHES = {"random": (0, (1, 1.5)), "published": (0, (5, 2))}
@@ -116,7 +116,7 @@ def line_styles(groups: Mapping[str, Sequence[Run]], *, by_algorithm: bool = Tru
 
 
 def _style(color: int, variant: int) -> Style:
-    return Style(_COLORS[color % len(_COLORS)], _LINES[(variant + color // len(_COLORS)) % len(_LINES)])
+    return Style(COLORS[color % len(COLORS)], LINES[(variant + color // len(COLORS)) % len(LINES)])
 
 
 def _label(name: str, members: Sequence[Run]) -> str:

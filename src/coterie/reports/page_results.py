@@ -1,0 +1,213 @@
+"""Results of a report: findings, statistics per task and over tasks, pairs of algorithms, and their charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.reports.comparison import Comparison, Estimate, OverallResult, PairResult, TaskResult
+from coterie.reports.markup import Markup, cell, element, join, scrolling, table
+from coterie.reports.page_charts import Colors, band_note, figure
+from coterie.reports.sentences import SCORE_NAMES, count, metric_name, number, p_value
+
+_STATISTICS = ("IQM", "Mean", "Median", "Optimality gap")
+_WIDTH = 200
+
+
+def findings(comparison: Comparison, colors: Colors) -> Markup:
+    """Returns one card per task with its finding as a sentence and its statistics, and one over all tasks."""
+    sentences = dict(zip([*comparison.tasks, None], comparison.sentences, strict=False))
+    cards = [_task_card(comparison, task, sentences.get(task, ""), colors) for task in comparison.tasks]
+    if len(comparison.tasks) > 1:
+        cards.append(_overall_card(comparison, sentences.get(None, ""), colors))
+    word = metric_name(comparison.metric)
+    note = (
+        f"Each run counts with the {word} of its {SCORE_NAMES[comparison.score]}. Brackets and bars are intervals: "
+        f"{comparison.resampling}. IQM is the interquartile mean, the mean of the middle half of the runs. Short ticks "
+        f"are single runs. The optimality gap is the mean amount by which normalized scores miss 1 "
+        f"({comparison.normalization})."
+    )
+    return join([*cards, element("p", note, class_="note")])
+
+
+def _task_card(comparison: Comparison, task: str, sentence: str, colors: Colors) -> Markup:
+    results = [r for (name, _), r in comparison.results.items() if name == task]
+    results.sort(key=lambda r: r.statistics.iqm.value, reverse=not comparison.lowest)
+    every = [*np.concatenate([r.scores for r in results]).tolist(), *(b for r in results for b in _bounds(r))]
+    scale = _Scale.of(every)
+    rows = [
+        [
+            colors.swatch(r.algo),
+            cell(scale.draw(r.statistics.iqm, r.scores, colors.color(r.algo)), class_="range"),
+            *_statistics(r),
+            cell(number(r.std), value=r.std),
+            cell(f"{len(r.trials)}", value=len(r.trials)),
+        ]
+        for r in results
+    ]
+    columns = ["Algorithm", _ends(scale), *_STATISTICS, "Std.", "Seeds"]
+    return _card(task, sentence, columns, rows, f"Statistics of {task}")
+
+
+def _overall_card(comparison: Comparison, sentence: str, colors: Colors) -> Markup:
+    results = sorted(comparison.overall.values(), key=lambda r: -r.statistics.iqm.value)
+    scale = _Scale.of([b for r in results for b in _bounds(r)])
+    rows = [
+        [
+            colors.swatch(r.algo),
+            cell(scale.draw(r.statistics.iqm, (), colors.color(r.algo)), class_="range"),
+            *_statistics(r),
+            cell(f"{len(r.tasks)}", value=len(r.tasks)),
+            cell(f"{r.runs}", value=r.runs),
+        ]
+        for r in results
+    ]
+    columns = ["Algorithm", _ends(scale), *_STATISTICS, "Tasks", "Runs"]
+    title = f"Over {count(len(comparison.tasks), 'task')}: normalized scores"
+    return _card(title, sentence, columns, rows, "Statistics of normalized scores over all tasks")
+
+
+def _card(title: str, sentence: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]], caption: str) -> Markup:
+    return element(
+        "article",
+        element("h3", title),
+        element("p", sentence, class_="finding"),
+        scrolling(table(columns, rows, caption=caption, class_="statistics"), caption),
+        class_="card",
+    )
+
+
+def _statistics(result: TaskResult | OverallResult) -> list[Markup]:
+    found = result.statistics
+    return [interval_cell(x) for x in (found.iqm, found.mean, found.median, found.optimality_gap)]
+
+
+def interval_cell(estimate: Estimate) -> Markup:
+    """Returns a cell with an estimate and, below it, its interval."""
+    bounds = f"[{number(estimate.low)}, {number(estimate.high)}]" if estimate.has_interval else "no interval"
+    if math.isnan(estimate.value):
+        return cell("–")
+    return cell(join([number(estimate.value), " ", element("small", bounds)]), value=estimate.value)
+
+
+def _bounds(result: TaskResult | OverallResult) -> list[float]:
+    iqm = result.statistics.iqm
+    return [iqm.value, iqm.low, iqm.high] if iqm.has_interval else [iqm.value]
+
+
+class _Scale:
+    """Horizontal scale of the intervals in a table.
+
+    Args:
+        low, high: Values at its ends.
+    """
+
+    def __init__(self, low: float, high: float):
+        self.low, self.high = low, high
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Scale:
+        """Returns the scale that contains the values."""
+        return cls(min(values), max(values))
+
+    def place(self, value: float) -> float:
+        """Returns the place of a value."""
+        share = 0.5 if self.high == self.low else (value - self.low) / (self.high - self.low)
+        return 4 + share * (_WIDTH - 8)
+
+    def draw(self, estimate: Estimate, scores: Sequence[float] | np.ndarray, color: int) -> Markup:
+        """Returns the interval as a bar, the value as a thick line, and single scores as thin ticks."""
+        parts = []
+        if estimate.has_interval:
+            low, high = self.place(estimate.low), self.place(estimate.high)
+            bar = {"x": f"{low:.1f}", "y": 6, "width": f"{max(high - low, 1):.1f}", "height": 12, "rx": 2}
+            parts.append(element("rect", **bar, class_="bar"))
+        parts += [_tick(self.place(float(x)), 15, 22, "run") for x in scores]
+        parts.append(_tick(self.place(estimate.value), 2, 22, "value"))
+        view = {"viewBox": f"0 0 {_WIDTH} 24", "preserveAspectRatio": "none"}
+        return element("svg", *parts, class_=f"interval g{color}", aria_hidden="true", **view)
+
+
+def _tick(x: float, top: int, bottom: int, kind: str) -> Markup:
+    place = f"{x:.1f}"
+    return element("line", x1=place, x2=place, y1=top, y2=bottom, class_=kind)
+
+
+def _ends(scale: _Scale) -> Markup:
+    """Returns the heading of a column of intervals: the values at the ends of its scale."""
+    return element("span", element("span", number(scale.low)), element("span", number(scale.high)), class_="ends")
+
+
+# --------------------------------------------------------------------------------------------------------------- pairs
+
+
+def pairs(comparison: Comparison, colors: Colors) -> Markup | None:
+    """Returns the probabilities of improvement as a table; None without pairs."""
+    if not comparison.pairs:
+        return None
+    over = f"all {len(comparison.tasks)} tasks"
+    rows = [_pair(pair, pair.task or over, colors) for pair in comparison.pairs]
+    columns = ["Comparison", "Task", "Probability of improvement", _ends(_Scale(0, 1)), "Difference of means"]
+    columns += ["p", "p, corrected", "Runs"]
+    paired = comparison.pairs[0].paired
+    test = "the paired t-test" if paired else "Welch's t-test"
+    note = (
+        "The probability that a run of the first algorithm has a better score than one of the second"
+        f"{' with the same seed' if paired else ''}; ties count half. 0.5 means no difference. p-values are those of "
+        f"{test}, corrected by Holm's method for all comparisons on single tasks."
+    )
+    caption = "Pairs of algorithms"
+    return join(
+        [
+            scrolling(table(columns, rows, caption=caption, class_="sortable"), caption),
+            element("p", note, class_="note"),
+        ]
+    )
+
+
+def _pair(pair: PairResult, task: str, colors: Colors) -> list[Any]:
+    names = element("span", colors.swatch(pair.algo), " vs. ", colors.swatch(pair.other), class_="versus")
+    p = [cell(p_value(x), value=None if math.isnan(x) else x) for x in (pair.p, pair.p_holm)]
+    return [
+        names,
+        task,
+        interval_cell(pair.probability),
+        cell(_probability(pair.probability), class_="range"),
+        interval_cell(pair.difference),
+        *p,
+        cell(f"{pair.runs[0]} / {pair.runs[1]}", value=min(pair.runs)),
+    ]
+
+
+def _probability(estimate: Estimate) -> Markup:
+    scale = _Scale(0, 1)
+    middle = _tick(scale.place(0.5), 0, 24, "half")
+    drawn = scale.draw(estimate, (), 0)
+    return Markup(drawn.replace('class="interval g0"', 'class="interval neutral"').replace("</svg>", f"{middle}</svg>"))
+
+
+# -------------------------------------------------------------------------------------------------------------- curves
+
+
+def learning_curves(comparison: Comparison, data: Mapping[str, Any]) -> Markup:
+    """Returns the figures of learning curves, by task and over all tasks."""
+    found = []
+    for i, task in enumerate(comparison.tasks):
+        results = [r for (name, _), r in comparison.results.items() if name == task]
+        if f"task{i}" in data:
+            found.append(figure(f"task{i}", task, band_note(results), data[f"task{i}"]))
+    if "overall" in data:
+        note = "Interquartile mean of normalized scores over tasks and seeds, where all runs have evaluations."
+        found.append(figure("overall", "Over all tasks", note, data["overall"]))
+    return element("div", *found, class_="figures")
+
+
+def profiles(data: Mapping[str, Any]) -> Markup | None:
+    """Returns the figure of performance profiles; None without data."""
+    if "profile" not in data:
+        return None
+    note = "Fraction of runs whose normalized score is above the value on the axis. Higher and further right is better."
+    return figure("profile", "Performance profile", note, data["profile"])

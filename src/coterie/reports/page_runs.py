@@ -1,0 +1,286 @@
+"""Runs of a report: their table, settings, machines, versions, code and command lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.text import printable
+from coterie.reports.comparison import Comparison
+from coterie.reports.markup import Markup, cell, element, folded, join, scrolling, table
+from coterie.reports.page_charts import Colors
+from coterie.reports.records import CollectedRun, Trial
+from coterie.reports.sentences import count, number
+from coterie.runs.folder import RunFolder
+from coterie.runs.manifest import read_manifest
+from coterie.runs.progress import duration
+
+_LONGEST_CONFIGURATION = 40_000
+"""Characters of a configuration that are shown."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known of how a run was made.
+
+    Attributes:
+        command: Words of the command line; empty if unknown.
+        started: Time of the start in ISO 8601; empty if unknown.
+        code: Entry `project` of the manifest: revision and state of the user's repository.
+        modified: True if tracked files of the current folder's repository were changed.
+        configuration: Content of `config.yaml`; empty if unknown.
+    """
+
+    command: tuple[str, ...] = ()
+    started: str = ""
+    code: Mapping[str, Any] | None = None
+    modified: bool = False
+    configuration: str = ""
+
+
+def read_record(run: CollectedRun) -> RunRecord:
+    """Returns the record of a run. It is empty for runs of files."""
+    if run.origin != "coterie":
+        return RunRecord()
+    folder = RunFolder(Path(run.name))
+    try:
+        manifest = read_manifest(folder.manifest_path)
+        configuration = folder.config_path.read_text(errors="replace")
+    except (UserError, OSError):
+        return RunRecord()
+    command, git, project = manifest.get("command"), manifest.get("git"), manifest.get("project")
+    return RunRecord(
+        command=tuple(map(str, command)) if isinstance(command, list) else (),
+        started=str(manifest.get("started") or ""),
+        code=project if isinstance(project, Mapping) else None,
+        modified=bool(git.get("modified")) if isinstance(git, Mapping) else False,
+        configuration=configuration[:_LONGEST_CONFIGURATION],
+    )
+
+
+def trials_of(comparison: Comparison) -> list[Trial]:
+    """Returns all trials of a comparison, by task and algorithm."""
+    return [trial for result in comparison.results.values() for trial in result.trials]
+
+
+# --------------------------------------------------------------------------------------------------------------- table
+
+
+def runs_table(comparison: Comparison, left_out: Sequence[CollectedRun], colors: Colors) -> Markup:
+    """Returns a row per run: those compared, and the unfinished ones that were left out."""
+    trials = trials_of(comparison)
+    parent = _parent([*(trial.run.name for trial in trials), *(run.name for run in left_out)])
+    rows = [[*_row(trial, comparison, colors), _name(trial.run.name, parent)] for trial in trials]
+    rows += [
+        [run.env, run.algo, _seed(run.seed), _state(run), *_steps(run), *[cell("–")] * 3, _name(run.name, parent)]
+        for run in left_out
+    ]
+    columns = ["Task", "Algorithm", "Seed", "State", "Steps", "Wall time", "Final", "Best", "Folder"]
+    caption = "Runs"
+    found = scrolling(table(columns, rows, caption=caption, class_="sortable runs"), caption)
+    where = (
+        element("p", "Folders are below ", element("code", printable(parent)), ".", class_="note") if parent else None
+    )
+    left = element("p", "Rows without values were left out of the comparison.", class_="note") if left_out else None
+    return join([found, where, left])
+
+
+def _parent(names: Sequence[str]) -> str:
+    """Returns the deepest folder that contains all runs; empty without one."""
+    try:
+        parent = os.path.commonpath([os.path.dirname(name) for name in names])
+    except ValueError:  # absolute and relative paths
+        return ""
+    return parent if len(parent) > 1 else ""
+
+
+def _row(trial: Trial, comparison: Comparison, colors: Colors) -> list[Any]:
+    best = trial.series.peak(lowest=comparison.lowest)
+    seconds = trial.seconds
+    return [
+        trial.task,
+        colors.swatch(trial.algo),
+        _seed(trial.seed),
+        _state(trial.run),
+        *_steps(trial.run),
+        cell(duration(seconds), value=seconds if math.isfinite(seconds) else None),
+        cell(_with_error(trial.series.final, float(trial.series.error[-1])), value=trial.series.final),
+        cell(number(best), value=best),
+    ]
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{number(value)} ± {number(error)}" if math.isfinite(error) else number(value)
+
+
+def _seed(seed: int | None) -> Markup:
+    return cell("–" if seed is None else f"{seed}", value=seed)
+
+
+def _steps(run: CollectedRun) -> list[Markup]:
+    of = f" of {run.total:,}" if run.total and run.state != "finished" else ""
+    return [cell(f"{run.steps:,}{of}", value=run.steps)]
+
+
+def _state(run: CollectedRun) -> Markup:
+    return cell(element("span", run.state, class_=f"state {run.state}"))
+
+
+def _name(name: str, parent: str) -> Markup:
+    short = os.path.relpath(name, parent) if parent else name
+    return cell(element("code", printable(short), title=printable(name)), class_="path")
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def settings(comparison: Comparison, records: Mapping[str, RunRecord], colors: Colors) -> Markup:
+    """Returns the settings in which groups differ, and the full configuration of each group, folded away."""
+    differing = [
+        scrolling(table(["Setting", *columns], rows, caption=title, class_="settings"), title)
+        for title, columns, rows in _differences(comparison, colors)
+    ]
+    full = []
+    for (task, algo), result in comparison.results.items():
+        first = next((t.run.name for t in result.trials if records[t.run.name].configuration), None)
+        if first is not None:
+            summary = join([colors.swatch(algo), " ", element("span", task, class_="muted")])
+            full.append(folded(summary, _code(records[first].configuration)))
+    title = element("h3", "Full configuration, of the first seed of each group")
+    parts = differing or [element("p", "The groups do not differ in any setting.")]
+    return join([*parts, title, *full] if full else parts)
+
+
+def _differences(comparison: Comparison, colors: Colors) -> list[tuple[str, list[Any], list[list[Any]]]]:
+    """Returns tables of settings: title, columns, rows.
+
+    Settings that depend on the task only have a column per task, those of algorithms a column per algorithm, and others
+    a column per group.
+    """
+    groups = {f"{task} | {algo}": (task, algo) for task, algo in comparison.results}
+    tables: dict[str, tuple[list[Any], list[list[Any]]]] = {}
+    for key, values in comparison.settings.items():
+        present = {groups[name]: _setting(value) for name, value in values.items() if name in groups}
+        by_task, by_algo = ({pair[i]: value for pair, value in present.items()} for i in (0, 1))
+        name = [element("code", printable(key))]
+        if all(value == by_algo[algo] for (_, algo), value in present.items()):
+            columns = [colors.swatch(algo) for algo in by_algo]
+            kind, shown = "Settings that differ between algorithms", list(by_algo.values())
+        elif all(value == by_task[task] for (task, _), value in present.items()):
+            kind, columns, shown = "Settings that differ between tasks", list(by_task), list(by_task.values())
+        else:
+            columns = [_group(task, colors.swatch(algo)) for task, algo in present]
+            kind, shown = "Settings that differ between groups", list(present.values())
+        tables.setdefault(kind, (columns, []))[1].append([*name, *map(cell, shown)])
+    return [(title, columns, rows) for title, (columns, rows) in sorted(tables.items())]
+
+
+def _group(task: str, algo: Markup) -> Markup:
+    return element("span", algo, element("small", task), class_="group")
+
+
+def _setting(value: Any) -> str:
+    if value is None:
+        return "–"
+    return printable(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def _code(text: str) -> Markup:
+    """Returns a block of text with a button that copies it, which scripts show."""
+    button = element("button", "Copy", type="button", class_="copy", hidden=True)
+    return element("div", button, element("pre", text, tabindex=0), class_="code")
+
+
+# ---------------------------------------------------------------------------------------------------------- provenance
+
+
+def provenance(comparison: Comparison, records: Mapping[str, RunRecord]) -> Markup:
+    """Returns machines, versions and code of the runs. Runs that agree share a row."""
+    runs = list({trial.run.name: trial.run for trial in trials_of(comparison)}.values())
+    machines = _shared({run.name: _machine(run) for run in runs})
+    versions = _shared({run.name: _versions(run) for run in runs})
+    code = _shared({run.name: _code_state(run, records[run.name]) for run in runs})
+    parts = [_shared_table("Hardware", machines), _shared_table("Versions", versions), _shared_table("Code", code)]
+    return element("div", *parts, class_="facts")
+
+
+def _shared(facts: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Returns facts with the runs that share them."""
+    found: dict[str, list[str]] = {}
+    for run, fact in facts.items():
+        found.setdefault(fact, []).append(run)
+    return list(found.items())
+
+
+def _shared_table(title: str, facts: Sequence[tuple[str, list[str]]]) -> Markup:
+    lines = []
+    for fact, runs in facts:
+        listed = element("ul", *(element("li", element("code", printable(run))) for run in runs))
+        who = f"{'all ' if len(facts) == 1 else ''}{count(len(runs), 'run')}"
+        lines.append(element("li", element("p", fact), folded(who, listed)))
+    return element("section", element("h3", title), element("ul", *lines, class_="shared"))
+
+
+def _machine(run: CollectedRun) -> str:
+    if not run.hardware:
+        return "unknown"
+    found = run.hardware
+    words = [str(found.get("cpu") or "unknown processor")]
+    if found.get("cores"):
+        words.append(count(int(found["cores"]), "core"))
+    if found.get("memory_bytes"):
+        words.append(f"{int(found['memory_bytes']) / 2**30:.0f} GiB")
+    words += [str(gpu) for gpu in found.get("gpus") or ()]
+    return printable(", ".join([*words, f"device {found['device']}"] if found.get("device") else words))
+
+
+def _versions(run: CollectedRun) -> str:
+    return printable(", ".join(f"{name} {version}" for name, version in run.versions.items())) or "unknown"
+
+
+def _code_state(run: CollectedRun, record: RunRecord) -> str:
+    """Returns revision and changes of the repository that a run was started in."""
+    code = record.code or {}
+    revision = code.get("revision") or run.revision
+    if not revision:
+        return "not in a git repository"
+    size = code.get("patch_bytes")
+    words = [f"revision {str(revision)[:12]}"]
+    if size:
+        digest = str(code.get("patch_sha256") or "unknown")[:12]
+        words.append(f"with uncommitted changes ({int(size):,} bytes, SHA-256 {digest}; in manifest.json)")
+    elif record.modified:
+        words.append("with uncommitted changes")
+    else:
+        words.append("without changes of tracked files")
+    untracked = len(code.get("untracked") or ()) + int(code.get("untracked_more") or 0)
+    return printable(" ".join(words) + (f", {count(untracked, 'untracked file')}" if untracked else ""))
+
+
+def commands(comparison: Comparison, records: Mapping[str, RunRecord], command: Sequence[str] = ()) -> Markup:
+    """Returns the command lines of all runs, and that of the report."""
+    runs = dict.fromkeys(trial.run.name for trial in trials_of(comparison))
+    lines = [_command(records[name].command) for name in runs if records[name].command]
+    lines += [_command(command)] if command else []
+    started = sorted(records[name].started[:10] for name in runs if records[name].started)
+    days = (
+        "" if not started else f" Started {started[0]}" + (f" to {started[-1]}." if started[-1] != started[0] else ".")
+    )
+    if not lines:
+        return element("p", "The command lines are unknown.")
+    note = element("p", f"{count(len(lines), 'command')}, run from the same folder.{days}", class_="note")
+    return join([folded("Command lines to repeat all runs", _code("\n".join(lines)), class_="printed"), note])
+
+
+def _command(words: Sequence[str]) -> str:
+    """Returns a command line for a shell, without the folder of the program."""
+    program, *others = words
+    name = PurePath(program).name
+    return printable(shlex.join(["coterie" if name in ("coterie", "__main__.py") else name, *others]))
