@@ -36,8 +36,8 @@ from coterie.cli.options import (
 )
 from coterie.cli.play import play, view, watch
 from coterie.cli.plot import plot
-from coterie.cli.reproduce import reproduce
 from coterie.cli.report import report
+from coterie.cli.reproduce import reproduce
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest

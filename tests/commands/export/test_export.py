@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from algo_worlds import Everything, env_of
-from coterie.config import registry
 from exports import assert_same_rollouts, exported, scramble
 from preset_learners import LEARNERS, preset_learner, supports_actions, supports_rnn
 
