@@ -16,7 +16,7 @@ from coterie.reports.grouping import Selection, group, require_equal_episodes, s
 def write(path: Path, seed: int = 0, algo: str = "mappo", env: str = "particle/simple_spread", **more: Any) -> Path:
     """Writes a run with evaluations at 0, 1,000 and 2,000 of 2,000 steps. more: config, teams, values, manifest."""
     path.mkdir(parents=True)
-    config = {"algo": {"name": algo, "lr": 1e-3}, "env": {"name": env}, "seed": seed, "steps": 2000, "eval": {}}
+    config = {"algo": {"name": algo, "lr": 1e-3}, "env": {"name": env}, "seed": seed, "steps": 2000, "eval": {"every": 1000}}
     for section, settings in more.get("config", {}).items():
         config[section] = {**config.get(section, {}), **settings} if isinstance(settings, dict) else settings
     (path / "config.yaml").write_text(yaml.safe_dump(config))

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from coterie.cli.check_algo import check_algo
-from coterie.cli.compare import compare
+from coterie.cli.compare import CompareCommand, compare
 from coterie.cli.demos import demos, record
 from coterie.cli.diagnose import diagnose
 from coterie.cli.export import export
@@ -227,7 +227,7 @@ def evaluate(
 
 
 app.command()(plot)
-app.command()(compare)
+app.command(cls=CompareCommand)(compare)
 app.command()(reproduce)
 app.command()(report)
 app.command()(diagnose)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from coterie.cli.options import Trust
 from coterie.core.terminal import print_line
 
 _FILE = "FILE|-"
+
+
+class CompareCommand(TyperCommand):
+    """The command `compare`, whose option --evaluate may have a number of episodes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words: list[str] = []
+        for word, following in zip(args, [*args[1:], ""], strict=True):
+            words.append(word)
+            if word == "--evaluate" and not following.isdigit():
+                words.append("0")
+        return super().parse_args(ctx, words)
 
 
 def compare(
@@ -48,10 +61,10 @@ def compare(
             "--evaluate",
             min=0,
             max=10**7,
-            metavar="EPISODES",
+            metavar="[EPISODES]",
             show_default=False,
-            help="Evaluate the final and the best policies on fresh episodes first; 0: ten times eval.episodes. "
-            "Results are kept in the run folder.",
+            help="Evaluate the final and the best policies on fresh episodes first, by default ten times "
+            "eval.episodes. Results are kept in the run folder.",
         ),
     ] = None,
     normalize: Annotated[
@@ -117,7 +130,7 @@ def compare(
 
     coterie compare runs
 
-    coterie compare runs --baseline ippo --evaluate 0 --latex table.tex --plot figure.png
+    coterie compare runs --baseline ippo --evaluate --latex table.tex --plot figure.png
 
     coterie compare runs benchmarl.json --file-returns agent --threshold -30
     """

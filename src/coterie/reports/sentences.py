@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coterie.reports.comparison import Comparison, Estimate, PairResult, TaskResult
+from coterie.reports.comparison import Comparison, Estimate, PairResult, Score, TaskResult
 
-SCORE_NAMES = {
+SCORE_NAMES: dict[Score, str] = {
     "final": "last evaluation",
     "peak": "best evaluation",
     "fresh": "fresh evaluation of the final policies",
@@ -125,11 +125,21 @@ def _task_sentence(comparison: Comparison, task: str) -> str:
     text = f"On {task}, {best.algo} {_reaches(best, comparison)}"
     if len(ranked) == 1:
         return f"{text}."
-    pair = next(
-        (p for p in comparison.pairs if p.task == task and {p.algo, p.other} == {best.algo, ranked[1].algo}), None
+    pair = _main_pair(comparison, task, [result.algo for result in ranked])
+    rival = (
+        ranked[1] if pair is None else next(r for r in ranked if r.algo in (pair.algo, pair.other) and r is not best)
     )
-    second = f"{ranked[1].algo} {with_interval(ranked[1].statistics.iqm)}, {count(len(ranked[1].trials), 'seed')}"
+    second = f"{rival.algo} {with_interval(rival.statistics.iqm)}, {count(len(rival.trials), 'seed')}"
     return f"{text}, {second}{'' if pair is None else _difference(pair, best.algo, comparison)}."
+
+
+def _main_pair(comparison: Comparison, task: str | None, ranked: list[str]) -> PairResult | None:
+    """Returns the comparison of the best algorithm with the next one that it was compared with; None without any."""
+    for other in ranked[1:]:
+        for pair in comparison.pairs:
+            if pair.task == task and {pair.algo, pair.other} == {ranked[0], other}:
+                return pair
+    return None
 
 
 def _reaches(result: TaskResult, comparison: Comparison) -> str:
@@ -144,12 +154,12 @@ def _reaches(result: TaskResult, comparison: Comparison) -> str:
     return f"has a {metric_name(comparison.metric)} of {value} after {steps:,.0f} steps ({what}, {seeds})"
 
 
-def _difference(pair: PairResult, best: str, comparison: Comparison) -> str:
+def _difference(pair: PairResult, best: str, comparison: Comparison, names: str = "") -> str:
     """Returns the rest of a sentence on the difference of the two best algorithms."""
     probability = pair.probability
     if pair.algo != best:
         probability = Estimate(1 - probability.value, 1 - probability.high, 1 - probability.low)
-    text = f"; the probability of improvement is {with_interval(probability)}"
+    text = f"; the probability of improvement{names} is {with_interval(probability)}"
     if math.isnan(pair.p):
         return text
     tests = sum(p.task is not None and not math.isnan(p.p) for p in comparison.pairs)
@@ -175,7 +185,8 @@ def _overall_sentence(comparison: Comparison) -> str:
     parts = [f"{r.algo} {with_interval(r.statistics.iqm)}" for r in ranked]
     text = f"Over {len(comparison.tasks)} tasks, the interquartile mean of normalized scores is {', '.join(parts)}"
     if len(ranked) > 1:
-        names = {ranked[0].algo, ranked[1].algo}
-        pair = next((p for p in comparison.pairs if p.task is None and {p.algo, p.other} == names), None)
-        text += "" if pair is None else _difference(pair, ranked[0].algo, comparison)
+        pair = _main_pair(comparison, None, [result.algo for result in ranked])
+        if pair is not None:
+            other = pair.other if pair.algo == ranked[0].algo else pair.algo
+            text += _difference(pair, ranked[0].algo, comparison, f" of {ranked[0].algo} over {other}")
     return f"{text}."

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.reports.comparison import Band, Comparison, Estimate, PairResult, Statistics, TaskResult
+from coterie.reports.comparison import Band, Comparison, Estimate, PairResult, Score, Statistics, TaskResult
 from coterie.reports.sentences import SCORE_NAMES, digits, metric_name, number, p_value
 
 STATISTICS = {"mean": "mean", "median": "median", "iqm": "IQM", "optimality_gap": "optimality gap"}
@@ -56,13 +56,14 @@ def estimate_text(estimate: Estimate) -> str:
 
 def _task_table(comparison: Comparison, task: str) -> ReportTable:
     results = [result for (name, _), result in comparison.results.items() if name == task]
-    extra = [s for s in ("final", "peak", "fresh", "absolute") if any(s in r.other_scores for r in results)]
-    extra = [score for score in extra if score != comparison.score]
+    extra: list[Score] = [
+        score for score in SCORE_NAMES if score != comparison.score and any(score in r.other_scores for r in results)
+    ]
     rows, values = [], []
     for result in results:
         statistics = result.statistics
         estimates = [statistics.iqm, statistics.mean, statistics.median]
-        others = [result.other_scores[score] if score in result.other_scores else Estimate(math.nan) for score in extra]
+        others = [result.other_scores.get(score, Estimate(math.nan)) for score in extra]
         shown = [*estimates, *others, statistics.optimality_gap]
         rows.append((result.algo, str(len(result.trials)), *map(estimate_text, shown)))
         values.append([e.value for e in shown])
