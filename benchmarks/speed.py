@@ -90,6 +90,16 @@ def _cases() -> list[Case]:
     ]
     rows += [
         Case(
+            f"foraging-{task}",
+            "world",
+            (f"env=foraging/{task}", "num_envs=1024", "algo=random", "device=cpu"),
+            f"foraging/{task} alone, 1,024 environments",
+            0.3e6,
+        )
+        for task in ("8x8-2p-2f", "2s-10x10-3p-3f", "15x15-4p-5f")
+    ]
+    rows += [
+        Case(
             "ippo", "train", ("algo=ippo/yardstick", "device=cpu"), "IPPO, same work as the yardstick", 0.9, 1.6, True
         ),
         Case("rmappo", "train", (*_RECURRENT, "device=cpu"), "recurrent MAPPO, GRU 128", 5000, 9000),
@@ -230,7 +240,7 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
     from coterie.config.resolve import resolve
     from coterie.core.process import configure_process
 
-    resolved = resolve([*row.overrides, f"threads={threads}", "env=particle/simple_spread"])
+    resolved = resolve(["env=particle/simple_spread", *row.overrides, f"threads={threads}"])
     if row.kind == "world":
         configure_process(threads)
         device = torch.device(resolved.config.device)

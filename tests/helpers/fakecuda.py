@@ -22,6 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 import coterie
 from coterie.envs.worlds.coop.grid import grid
+from coterie.envs.worlds.foraging.observations import other_players, window_tables
+from coterie.envs.worlds.foraging.spawn import spawn_tables
 from coterie.envs.worlds.sparse.chain import chain
 
 aten = torch.ops.aten
@@ -257,7 +259,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
                 yield cuda
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(overwrites)
-            for cached in (chain, grid):  # tables by device
+            for cached in (chain, grid, other_players, spawn_tables, window_tables):  # tables by device
                 cached.cache_clear()
 
 

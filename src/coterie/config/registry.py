@@ -107,7 +107,7 @@ def environments() -> dict[str, str]:
 
 
 def target_of(name: str) -> str | None:
-    """Returns the target `module:Class` of an environment in Coterie, listed or not; None for others."""
+    """Returns the target `module:Class` of an environment in Coterie, listed or not; None for other environments."""
     family, _, own = name.partition("/")
     listed = environments().get(name)
     if listed is not None or family not in FAMILIES:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import gymnasium
+import lbforaging
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lbforaging.foraging.environment import ForagingEnv
 
 from coterie.config import registry
 from coterie.core.types import Action
+from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.task import Foraging, field_state
 from coterie.envs.worlds.world import State
 
@@ -195,3 +197,117 @@ def test_1000_random_episodes_equal_those_of_the_package(suite: str):
         running = running & ~ended
     assert collected > 10
     assert shared or world.config.players < 5  # agents can share a square if another one is in the way
+
+
+def registered_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Constructor arguments of all tasks that the package registers, by name, those with layers included."""
+    found = {name: dict(spec.kwargs) for name, spec in gymnasium.registry.items() if name.startswith("Foraging-")}
+    monkeypatch.setattr(lbforaging, "register", lambda id, entry_point, kwargs: found.setdefault(id, kwargs))
+    lbforaging.register_grid_envs()
+    return {name.removeprefix("Foraging-").removesuffix("-v3"): kwargs for name, kwargs in found.items()}
+
+
+def test_names_stand_for_the_settings_that_the_package_registers(monkeypatch: pytest.MonkeyPatch):
+    tasks = registered_tasks(monkeypatch)
+    assert len(tasks) > 1000
+    unset = {"coop": False, "grid_observation": False, "penalty": 0.0, "max_food_level": None, "sight": None}
+    for name, kwargs in tasks.items():
+        assert find(name) is not None, name
+        own = unset | settings(name)
+        assert kwargs == {
+            "players": own["players"],
+            "min_player_level": 1,
+            "max_player_level": 2,
+            "field_size": (own["size"], own["size"]),
+            "min_food_level": 1,
+            "max_food_level": own["max_food_level"],
+            "max_num_food": own["foods"],
+            "sight": own["sight"] or own["size"],
+            "max_episode_steps": 50,
+            "force_coop": own["coop"],
+            "grid_observation": own["grid_observation"],
+            **({"penalty": own["penalty"]} if "penalty" in kwargs else {}),
+        }, name
+
+
+@pytest.mark.parametrize("name", ["8x8-2p-2f", "2s-10x10-3p-3f", "8x8-2p-2f-coop"])
+def test_defaults_and_observation_spaces_are_those_of_the_registered_task(name: str):
+    world = make_world(name)
+    env = gymnasium.make(f"Foraging-{name}-v3", disable_env_checker=True).unwrapped
+    assert isinstance(env, ForagingEnv)
+    space = world.spec.roles[0].observation_space
+    assert space == env.observation_space[0]
+    assert world.spec.episode_limit == env._max_episode_steps
+    assert gymnasium.spaces.Tuple([world.spec.roles[0].action_space] * world.config.players) == env.action_space
+
+
+SAMPLES = 200_000
+
+
+def properties(state: State) -> dict[str, torch.Tensor]:
+    """Properties of initial states as whole numbers [B, k] from -15 to 16."""
+    food, food_level = state["food"], state["food_level"]
+    players, levels = state["players"], state["levels"]
+    return {
+        "first food": food[:, 0],
+        "last food": food[:, -1],
+        "between food": food[:, 1] - food[:, 0],
+        "levels": torch.cat((levels[:, :2], food_level[:, :2]), 1),
+        "total level": torch.stack((state["spawned"], (food_level > 0).sum(1)), 1),
+        "first agent": players[:, 0],
+        "between agents": players[:, -1] - players[:, 0],
+        "to food": players[:, 0] - food[:, 0],
+    }
+
+
+def chi_square_excess(values: torch.Tensor, others: torch.Tensor) -> float:
+    """Chi-square of the frequencies of `values` [B, k] against those of a larger sample, in standard deviations above
+    its mean. Rare values count together, so that at least 5 of each are expected.
+    """
+    radix = 32 ** torch.arange(values.shape[1])
+    codes = [((x + 15) * radix).sum(1) for x in (values, others)]
+    counts, expected = (torch.bincount(code, minlength=int(max(c.max() for c in codes)) + 1) for code in codes)
+    scale = len(values) / len(others)
+    common = expected * scale >= 5
+    seen = torch.cat((counts[common], counts[~common].sum(0, keepdim=True))).double()
+    mean = torch.cat((expected[common], expected[~common].sum(0, keepdim=True))) * scale
+    enough = mean >= 5
+    # Frequencies of the larger sample are estimates, too, which adds their variance.
+    chi = float(((seen - mean)[enough] ** 2 / (mean[enough] * (1 + scale))).sum())
+    freedom = int(enough.sum()) - 1
+    return 0.0 if freedom == 0 else (chi - freedom) / (2 * freedom) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "resets", "params"),
+    [
+        ("5x5-3p-2f", 1500, {"max_player_level": 3}),  # often without a square for the second item
+        ("6x6-2p-3f-coop", 4000, {}),
+        ("8x8-4p-4f", 4000, {"min_food_level": 2, "max_food_level": 5}),
+    ],
+)
+def test_initial_states_have_the_distribution_of_the_package(name: str, resets: int, params: dict[str, Any]):
+    world = make_world(name, **params)
+    package = make_package(constructor_arguments(world))
+    package._make_gym_obs = tuple  # pyright: ignore[reportAttributeAccessIssue] - not needed, and slow
+    package.reset(seed=1)
+    fields, positions, levels = [], [], []
+    for _ in range(resets):
+        for player in package.players:
+            player.position = None  # a new environment has no agents on the field yet
+        package.reset()
+        fields.append(package.field)
+        positions.append([player.position for player in package.players])
+        levels.append([int(player.level) for player in package.players])
+    theirs = field_state(
+        torch.from_numpy(np.stack(fields)), torch.tensor(positions), torch.tensor(levels), foods=world.config.foods
+    )
+    generator = torch.Generator().manual_seed(0)
+    ours = world.reset(torch.rand(SAMPLES, world.reset_noise_size, generator=generator))
+    control = world.reset(torch.rand(SAMPLES, world.reset_noise_size, generator=generator) ** 1.1)
+    expected, others = properties(ours), properties(control)
+    excess = {key: chi_square_excess(value, expected[key]) for key, value in properties(theirs).items()}
+    negative = [chi_square_excess(value, others[key]) for key, value in properties(theirs).items()]
+    assert max(excess.values()) < 4, excess
+    assert max(negative) > 4, negative

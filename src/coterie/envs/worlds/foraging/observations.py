@@ -57,9 +57,9 @@ def entity_lists(state: State, view: View) -> Tensor:
     that follow take their places; the remaining places contain -1, -1, 0. As in the package, agents are in sight
     within the `2 x sight + 1` rows and columns from the first one in sight, even where the field's edge cuts off rows.
     """
-    pos, level = envs_last(state["players"]), envs_last(state["levels"])
-    food, food_level = envs_last(state["food"]), envs_last(state["food_level"])
-    others = _other_players(view.players, pos.device)
+    names = ("players", "levels", "food", "food_level")
+    pos, level, food, food_level = (envs_last(state[name]).float() for name in names)
+    others = other_players(view.players, pos.device)
     sight = state.get("sight")
     if view.is_full and sight is None:
         foods = _compacted(food.unsqueeze(1), food_level.unsqueeze(0), (food_level > 0).unsqueeze(0))
@@ -74,13 +74,13 @@ def entity_lists(state: State, view: View) -> Tensor:
         foods = _compacted(food.unsqueeze(1) - base.unsqueeze(2), food_level.unsqueeze(0), seen)
         own = torch.cat((pos - base, level.unsqueeze(0)))
         offset = pos.index_select(1, others).view(2, view.players, -1, pos.shape[-1]) - base.unsqueeze(2)
-        seen = ((offset >= 0) & (offset <= 2 * reach)).all(0)
+        first, last = offset.amin(0), offset.amax(0)
+        seen = (first >= 0) & (last <= 2 * reach)
         rest = _compacted(offset, level.index_select(0, others).view(seen.shape), seen)
     players = torch.cat((own.permute(1, 0, 2).unsqueeze(1), rest), 1)  # [P, P, 3, B]
     if not view.with_levels:
         players = players[:, :, :2]
-    listed = torch.cat((foods.flatten(1, 2).to(players.dtype), players.flatten(1, 2)), 1)
-    return listed.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+    return torch.cat((foods.flatten(1, 2), players.flatten(1, 2)), 1).permute(2, 0, 1).contiguous()
 
 
 def whole_field(state: State) -> Tensor:
@@ -101,7 +101,7 @@ def square_layers(state: State, view: View) -> Tensor:
     width = side + 2 * sight
     pos, level = state["players"], state["levels"]
     device, num_envs = pos.device, len(pos)
-    inside, windows = _windows(side, sight, device)
+    inside, windows = window_tables(side, sight, device)
     squares = (pos[..., 0] + sight) * width + pos[..., 1] + sight
     shown = level if view.with_levels else torch.ones_like(level)
     numbered = torch.arange(n, device=device) * _LEVELS + shown
@@ -129,23 +129,23 @@ def _compacted(offset: Tensor, level: Tensor, visible: Tensor) -> Tensor:
     Returns:
         [V, M, 3, B]: row, column and level; -1, -1, 0 for the rest.
     """
-    entries = torch.cat((offset + 1, level.expand(visible.shape).unsqueeze(0))) * visible  # [3, V, M, B]
-    rank = visible.cumsum(1)
-    slots = torch.arange(1, visible.shape[1] + 1, device=rank.device).view(-1, 1, 1)
-    here = rank.unsqueeze(1) == slots  # [V, M slots, M entries, B]; invisible entries are zero
-    listed = (entries.permute(1, 0, 2, 3).unsqueeze(1) * here.unsqueeze(2)).sum(3)
-    return torch.cat((listed[:, :, :2] - 1, listed[:, :, 2:]), 2)
+    entries = torch.stack((*offset, level.expand(visible.shape)), 2)  # [V, M, 3, B]
+    agents, count, num_envs = visible.shape
+    place = torch.where(visible, visible.cumsum(1) - 1, count)  # the last place is cut off
+    listed = entries.new_full((agents, count + 1, 3, num_envs), -1)
+    listed[:, :, 2] = 0
+    return listed.scatter_(1, place.unsqueeze(2).expand(entries.shape), entries)[:, :count]
 
 
 @functools.cache
-def _other_players(players: int, device: torch.device) -> Tensor:
+def other_players(players: int, device: torch.device) -> Tensor:
     """Indices of all other agents, agent by agent."""
     indices = [j for i in range(players) for j in range(players) if j != i]
     return torch.tensor(indices, dtype=torch.int64, device=device)
 
 
 @functools.cache
-def _windows(side: int, sight: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def window_tables(side: int, sight: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Tables of the field with a border of `sight` squares.
 
     Returns:

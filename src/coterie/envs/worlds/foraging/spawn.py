@@ -76,13 +76,21 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
     # Observations show food in the order of its squares.
     order = torch.where(present, food, side * side).argsort(1)
     food, food_level = food.gather(1, order), food_level.gather(1, order)
+    place = torch.where(food >= 0, torch.stack((food // side, food % side)), -1)
     return {
-        "players": torch.stack((rows, columns), -1),
-        "levels": level,
-        "food": torch.where((food >= 0).unsqueeze(-1), torch.stack((food // side, food % side), -1), -1),
-        "food_level": food_level,
+        "players": _reversed_memory(torch.stack((rows, columns))),
+        "levels": _reversed_memory(level),
+        "food": _reversed_memory(place),
+        "food_level": _reversed_memory(food_level),
         "spawned": food_level.sum(1),
     }
+
+
+def _reversed_memory(x: Tensor) -> Tensor:
+    """Returns [B, M] for [B, M], or [B, M, 2] for [2, B, M], with environments adjacent in memory."""
+    if x.ndim == 2:
+        return x.T.contiguous().T
+    return x.transpose(1, 2).contiguous().permute(2, 1, 0)
 
 
 def _per_env(number: int | Tensor) -> int | Tensor:
@@ -107,13 +115,13 @@ def _draw_players(noise: Tensor, size: int | Tensor, side: int) -> Tensor:
         [B, P] int64, row x size + column.
     """
     total = size * size
-    squares = torch.arange(side * side, device=noise.device).repeat(len(noise), 1)
+    squares = torch.arange(side * side, dtype=torch.int16, device=noise.device).repeat(len(noise), 1)
     chosen = []
     for k, uniform in enumerate(noise.unbind(1)):
         at = (k + _scaled(uniform, total - k)).unsqueeze(1)
         chosen.append(squares.gather(1, at))
         squares.scatter_(1, at, squares[:, k : k + 1].clone())
-    return torch.cat(chosen, 1)
+    return torch.cat(chosen, 1).long()
 
 
 def _draw_foods(noise: Tensor, players: Tensor, rules: Rules, side: int) -> Tensor:
@@ -128,7 +136,7 @@ def _draw_foods(noise: Tensor, players: Tensor, rules: Rules, side: int) -> Tens
     Returns:
         [B, F] int64, row x side + column; -1 for food that finds no square.
     """
-    tables = _tables(side, noise.device)
+    tables = spawn_tables(side, noise.device)
     # A product of columns, one per agent: squares on which no agent is.
     free = tables.unoccupied.index_select(0, players[:, 0])
     for square in players.unbind(1)[1:]:
@@ -139,7 +147,8 @@ def _draw_foods(noise: Tensor, players: Tensor, rules: Rules, side: int) -> Tens
     for k, uniform in enumerate(noise.unbind(1)):
         number = free.cumsum(1, dtype=torch.int32)  # of each free square, from 1
         count = number[:, -1]
-        place = (number <= (uniform * count).int().unsqueeze(1)).sum(1)
+        drawn = (uniform * count).int() + 1
+        place = torch.searchsorted(number, drawn.unsqueeze(1)).squeeze(1)
         exists = count > 0
         if isinstance(rules.foods, Tensor):
             exists = exists & (rules.foods > k)
@@ -168,7 +177,7 @@ class _Tables:
 
 
 @functools.cache
-def _tables(side: int, device: torch.device) -> _Tables:
+def spawn_tables(side: int, device: torch.device) -> _Tables:
     inner = torch.arange(1, side - 1)
     rows, columns = inner.repeat_interleave(side - 2), inner.repeat(side - 2)
     square = rows * side + columns
