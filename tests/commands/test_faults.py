@@ -15,6 +15,7 @@ import torch
 
 from coterie.__main__ import main
 from coterie.algos.ppo import PPO
+from coterie.commands import resume_notes
 from coterie.commands import train as training
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.process import interruptible
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
 def test_a_checkpoint_with_other_shapes_is_refused_with_the_difference(
     stopped: Path, old: str, new: str, difference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "require_saved_settings", lambda *_: [])  # which refuses it earlier
+    monkeypatch.setattr(resume_notes, "require_saved_settings", lambda *_: [])  # which refuses it earlier
     config = stopped / "config.yaml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))

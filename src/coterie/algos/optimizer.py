@@ -189,3 +189,12 @@ def _ranks_with_nan(report: Tensor) -> str:
 def averaged(metric: Tensor) -> float:
     """Returns a metric [] averaged over ranks, for a decision that all ranks take alike."""
     return float(current().mean(metric))
+
+
+def averaged_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    """Returns metrics averaged over ranks."""
+    ranks = current()
+    if ranks.size == 1 or not metrics:
+        return metrics
+    values = ranks.mean(torch.tensor([*metrics.values()], dtype=torch.float64)).tolist()
+    return dict(zip(metrics, values, strict=True))

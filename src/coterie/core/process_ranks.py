@@ -23,6 +23,7 @@ from coterie.core.ranks import Ranks
 
 _JOIN_SECONDS = 120.0
 """Ranks may take this long to import libraries and to meet."""
+_POLL_SECONDS = 0.02
 _BEAT_SECONDS = 1.0
 _LOST_SECONDS = 3.0
 """A rank whose connection broke waits this long, because whoever started the ranks stops it with a better message."""
@@ -71,11 +72,11 @@ class ProcessRanks(Ranks):
         """Waits until all ranks have started. Raises RankFailedError if one of them does not."""
         self._store.set(f"here/{self.rank}", "")
         seconds = max(self._timeout, _JOIN_SECONDS)
-        for rank in range(self.size):
-            try:
-                self._store.wait([f"here/{rank}"], timedelta(seconds=seconds))
-            except dist.DistError as error:
-                raise RankFailedError(f"rank {rank} did not start within {seconds:.0f} s, so all ranks end.") from error
+        until, missing = time.monotonic() + seconds, list(range(self.size))
+        while missing := [rank for rank in missing if not self._store.check([f"here/{rank}"])]:
+            if time.monotonic() > until:
+                raise RankFailedError(f"rank {missing[0]} did not start within {seconds:.0f} s, so all ranks end.")
+            time.sleep(_POLL_SECONDS)
 
     def _beat(self) -> None:
         """Publishes the number of exchanges, and that this process is alive, until the rank is closed."""
@@ -155,13 +156,11 @@ class ProcessRanks(Ranks):
 
     def _await(self, key: str) -> None:
         """Waits until rank 0 has set a key, as long as it shows signs of life."""
-        last, since = b"", time.monotonic()
+        last, since, pause = b"", time.monotonic(), 0.001
         while not self._store.check([key]):
-            try:
-                self._store.wait([key], timedelta(seconds=_BEAT_SECONDS))
-                return
-            except dist.DistError:
-                beat = self._store.get("beat/0") if self._store.check(["beat/0"]) else b""
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+            beat = self._store.get("beat/0") if self._store.check(["beat/0"]) else b""
             if beat != last:
                 last, since = beat, time.monotonic()
             if time.monotonic() - since > max(_RANK_0_SECONDS, self._timeout):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
+from coterie.algos.optimizer import averaged_metrics
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.config import registry
 from coterie.config.rewards import RewardsConfig, SignalConfig
@@ -141,7 +142,7 @@ class RewardedAlgorithm(Algorithm):
             rewarded = add_weighted_rewards(rollout, weights, rewards)
         metrics = self.algorithm.update(rewarded, progress)
         for signal in self.signals.values():
-            metrics |= signal.update(rollout)
+            metrics |= averaged_metrics(signal.update(rollout))
         metrics |= self._reward_statistics(rollout, rewards)
         return metrics | {f"reward/{name}_weight": weight for name, weight in weights.items()}
 

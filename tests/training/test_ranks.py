@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.rank_threads import on_ranks
+
+from coterie.commands.build import build
+from coterie.config.resolve import resolve
+from coterie.core.ranks import ONE, Ranks, sharing
+from coterie.core.serialize import Parts, encode
+from coterie.training.rank_states import join_states, num_ranks, own_state, pack, unpack
+from coterie.training.run_parts import RunComponents
+
+_SPREAD = "env=particle/simple_spread env.agents=2 env.episode_limit=6"
+_BATTLE = "env=skirmish/3m env.episode_limit=8"
+_REPLAY = "algo.learning_starts=1 algo.gradient_steps=3 algo.batch_size=6"
+
+_CASES = {
+    "ippo": f"{_SPREAD} algo=ippo algo.num_minibatches=3",
+    "mappo": f"{_BATTLE} algo=mappo algo.normalize_obs=true",
+    "mappo gru": f"{_BATTLE} algo=mappo algo.rnn=gru algo.sequence_length=4 algo.num_minibatches=5",
+    "mappo kernels": f"{_BATTLE} algo=mappo kernels=auto",
+    "mappo target_kl": f"{_SPREAD} algo=mappo algo.target_kl=1e-4",
+    "coma": f"{_BATTLE} algo=coma algo.num_minibatches=3",
+    "poca": f"{_BATTLE} algo=poca algo.num_minibatches=2",
+    "iql gru": f"{_BATTLE} algo=iql algo.rnn=gru algo.sequence_length=4 algo.sequence_start=rollout {_REPLAY}",
+    "qmix priorities": f"{_BATTLE} algo=qmix algo.rnn=none algo.priority_alpha=0.6 algo.reward_scale=std {_REPLAY}",
+    "wqmix": f"{_BATTLE} algo=wqmix algo.rnn=none algo.obs_last_action=false {_REPLAY}",
+    "maddpg": f"{_SPREAD} algo=maddpg {_REPLAY}",
+    "matd3": f"{_SPREAD} env.actions=continuous algo=matd3 {_REPLAY}",
+    "masac": f"{_SPREAD} algo=masac algo.reward_scale=standardize {_REPLAY}",
+    "icm": f"{_SPREAD} algo=ippo rewards.icm.weight=0.1",
+    "rnd": f"{_SPREAD} algo=ippo rewards.rnd.weight=0.1",
+    "mixed teams": "env=particle/simple_tag env.episode_limit=6 algo=ippo teams.adversary.algo=maddpg "
+    + _REPLAY.replace("algo.", "teams.adversary.algo."),
+}
+
+
+def _updated(words: str, ranks: Ranks, updates: int = 2, num_envs: int = 6) -> tuple[RunComponents, dict[str, float]]:
+    """Returns the parts of a run after some updates, and the metrics of the last one."""
+    small = [] if "kernels=" in words else ["kernels=off"]
+    for name in ("algo", *(["teams.adversary.algo"] if "teams." in words else [])):
+        small.append(f"{name}.hidden_sizes=[8]")
+    run = resolve([*words.split(), *small, "eval.every=0", f"num_envs={num_envs}", "rollout_length=16"])
+    components = build(run.config, ranks)
+    metrics: dict[str, float] = {}
+    for _ in range(updates):
+        rollouts, _ = components.collector.advance(16)
+        with sharing(ranks):
+            for name, algorithm in components.algorithms.items():
+                metrics |= {f"{name} {key}": x for key, x in algorithm.update(rollouts[name], 0.5).items()}
+    return components, metrics
+
+
+def _numbers(state: Any) -> dict[str, torch.Tensor]:
+    """Returns the floating-point tensors of a state by place, without those of environments and replay buffers."""
+    parts = Parts()
+    encode(state, "", parts)
+    own = ("hidden_state", "buffer/pieces", "buffer/sampler/acted", "returns")
+    return {
+        place: x.double()
+        for place, x in parts.tensors.items()
+        if x.is_floating_point() and not any(o in place for o in own)
+    }
+
+
+def _largest_difference(words: str, size: int, **options: int) -> float:
+    """Returns the largest difference of any parameter or statistic, relative above 1, between one rank and several."""
+    alone, metrics = _updated(words, ONE, **options)
+    together = on_ranks(size, lambda ranks: _updated(words, ranks, **options))
+    worst = 0.0
+    for components, found in together:
+        assert found.keys() == metrics.keys()
+        assert found == pytest.approx(metrics, rel=1e-3, abs=1e-4)
+        for name, algorithm in alone.algorithms.items():
+            expected, state = (_numbers(a.state_dict()) for a in (algorithm, components.algorithms[name]))
+            assert expected.keys() == state.keys()
+            worst = max(
+                [
+                    worst,
+                    *(
+                        float(((state[k] - x) / x.abs().clamp(min=1)).abs().max())
+                        for k, x in expected.items()
+                        if x.numel()
+                    ),
+                ]
+            )
+    bits = [{n: _numbers(a.policy.state_dict()) for n, a in c.algorithms.items()} for c, _ in together]
+    for other in bits[1:]:
+        assert all(bool(x.equal(other[n][k])) for n, own in bits[0].items() for k, x in own.items())
+    return worst
+
+
+def _has_learned(words: str) -> bool:
+    before, after = _updated(words, ONE, updates=0)[0], _updated(words, ONE)[0]
+    return all(
+        any(not x.equal(_numbers(after.algorithms[n].policy.state_dict())[k]) for k, x in states.items())
+        for n, states in ((n, _numbers(a.policy.state_dict())) for n, a in before.algorithms.items())
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
+    assert _has_learned(_CASES[case])
+    assert _largest_difference(_CASES[case], 2) < 1e-6
+
+
+@pytest.mark.parametrize("case", ["ippo", "mappo gru", "qmix priorities"])
+def test_updates_of_three_ranks_equal_those_of_one(case: str) -> None:
+    assert _largest_difference(_CASES[case], 3) < 1e-6
+
+
+@pytest.mark.parametrize("case", ["ippo", "poca", "iql gru"])
+def test_ranks_are_equal_to_the_last_bits_of_float64(case: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert _largest_difference(_CASES[case], 2) < 1e-12
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_ranks_that_do_not_share_gradients_differ_from_one() -> None:
+    words = _CASES["ippo"]
+
+    def separately(ranks: Ranks) -> dict[str, torch.Tensor]:
+        components, _ = _updated(words, ONE, num_envs=3)
+        del ranks
+        return _numbers(components.algorithms["agent"].policy.state_dict())
+
+    expected = _numbers(_updated(words, ONE)[0].algorithms["agent"].policy.state_dict())
+    found = on_ranks(2, separately)[0]
+    assert max(float((found[k] - x).abs().max()) for k, x in expected.items()) > 1e-6
+
+
+@pytest.mark.parametrize("case", ["mappo gru", "qmix priorities"])
+def test_a_state_of_two_ranks_resumes_with_the_same_bits(case: str, tmp_path: Path) -> None:
+    words = _CASES[case]
+    straight = on_ranks(2, lambda ranks: _state(_updated(words, ranks, updates=4)[0]))
+    saved = on_ranks(2, lambda ranks: join_states(_state(_updated(words, ranks)[0]), ranks))[0]
+    assert saved is not None
+    assert num_ranks(saved) == 2
+    content = pack(saved, whole=True)
+
+    def resumed(ranks: Ranks) -> dict[str, Any]:
+        components, _ = _updated(words, ranks, updates=0)
+        state = own_state(unpack(content), ranks, dict)
+        for name, algorithm in components.algorithms.items():
+            algorithm.load_state_dict(state["algorithms"][name])
+        components.collector.load_state_dict(state["collector"])
+        for _ in range(2):
+            rollouts, _ = components.collector.advance(16)
+            with sharing(ranks):
+                for name, algorithm in components.algorithms.items():
+                    algorithm.update(rollouts[name], 0.5)
+        return _state(components)
+
+    for expected, found in zip(straight, on_ranks(2, resumed), strict=True):
+        before, after = _tensors(expected), _tensors(found)
+        assert before.keys() == after.keys()
+        assert [place for place, x in before.items() if not x.equal(after[place])] == []
+
+
+def test_another_number_of_ranks_keeps_networks_and_starts_environments_again() -> None:
+    words = _CASES["qmix priorities"]
+    saved = on_ranks(2, lambda ranks: join_states(_state(_updated(words, ranks)[0]), ranks))[0]
+    assert saved is not None
+    components, _ = _updated(words, ONE, updates=0)
+    state = own_state(unpack(pack(saved, whole=True)), ONE, lambda: _state(components))
+    (name,) = components.algorithms
+    components.algorithms[name].load_state_dict(state["algorithms"][name])
+    components.collector.load_state_dict(state["collector"])
+    before, after = saved["algorithms"][name], components.algorithms[name].state_dict()
+    assert _tensors(before["policy"]).keys() == _tensors(after["policy"]).keys()
+    assert all(bool(x.equal(_tensors(after["module"])[k])) for k, x in _tensors(before["module"]).items())
+    assert after["buffer"]["head"] == 0
+    assert components.collector.advance(16)[1] > 0
+
+
+def _state(components: RunComponents) -> dict[str, Any]:
+    return {
+        "algorithms": {name: algorithm.state_dict() for name, algorithm in components.algorithms.items()},
+        "collector": components.collector.state_dict(),
+        "pending": {},
+    }
+
+
+def _tensors(state: Any) -> dict[str, torch.Tensor]:
+    parts = Parts()
+    encode(state, "", parts)
+    return parts.tensors
+
+
+def test_a_nan_names_the_rank_on_which_it_arose() -> None:
+    from coterie.algos.optimizer import mean_metrics
+    from coterie.core.errors import NonFiniteError
+
+    def report(ranks: Ranks) -> str:
+        with sharing(ranks), pytest.raises(NonFiniteError) as error:
+            loss = float("nan") if ranks.rank == 1 else 1.0
+            mean_metrics(torch.tensor([[1.0, 2.0], [loss, 2.0]]), ("loss/policy", "policy/grad_norm"), "red")
+        return str(error.value)
+
+    expected = "rank 1: team red: loss/policy became NaN or infinite in minibatch 1 of the update."
+    assert all(message.startswith(expected) for message in on_ranks(2, report))
