@@ -3,16 +3,21 @@
 import itertools
 
 import pytest
+import torch
 
 from algo_worlds import Everything, env_of
+from coterie.envs.make import make
+from coterie.nets.config import NetworkConfig
+from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
+from coterie.policies.stochastic import StochasticPolicy
 from exports import assert_same_rollouts, exported, scramble
-from preset_learners import LEARNERS, preset_learner, supports_actions, supports_rnn
+from preset_learners import LEARNERS, ImageAndVector, preset_learner, supports_actions, supports_rnn
 
 ENVS, STEPS = 1000, 9  # 1,000 rollouts, with deaths, the end of an episode and the start of the next
 
 
 def everything(kind):
-    return env_of(Everything(kind), ENVS)
+    return env_of(Everything(kind, dead=0.0), ENVS)
 
 
 def supported(name, kind, rnn):
@@ -55,3 +60,59 @@ def test_onnx_exports_act_alike(name, kind, rnn, tmp_path):
     scramble(policy, env)
     copy = exported(policy, tmp_path, "onnx")
     assert assert_same_rollouts(policy, copy, env, STEPS, ("greedy", "sample")) > 0
+
+
+@pytest.mark.parametrize("name", ["ippo", "iql", "masac"])
+@pytest.mark.parametrize("world", ["image", "image_and_vector"])
+def test_images_and_dictionaries_act_alike(name, world, tmp_path):
+    env = make("probe/image", {}, 100, 0) if world == "image" else env_of(ImageAndVector(), 100)
+    policy = preset_learner(name, env, "none").policy
+    scramble(policy, env)
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, "numpy"), env, STEPS, ("greedy", "sample")) > 0
+
+
+@pytest.mark.slow
+def test_onnx_exports_of_convolutions_act_alike(tmp_path):
+    env = env_of(ImageAndVector(), 100)
+    policy = preset_learner("ippo", env, "gru").policy
+    scramble(policy, env)
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, "onnx"), env, STEPS, ("greedy",)) > 0
+
+
+INPUTS = {
+    "separate": {"share_params": "none", "layer_norm": True, "activation": "gelu", "rnn": "gru"},
+    "separate_lstm": {"share_params": "none", "activation": "elu", "rnn": "lstm", "obs_last_action": True},
+    "shared": {"share_params": "all", "obs_agent_id": True, "activation": "silu", "layer_norm": True},
+    "normalized": {"normalize_obs": True, "obs_agent_id": True, "activation": "tanh"},
+}
+
+
+def network_policy(kind, settings, env):
+    (team,) = env.spec.default_teams()
+    config = NetworkConfig((32, 24), rnn_size=16, **settings)
+    generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    if kind == "q":
+        return EpsilonGreedyPolicy(team, config, generator, cpu)
+    return StochasticPolicy(team, config, generator, cpu, state_dependent_std=kind == "state_dependent_std")
+
+
+@pytest.mark.parametrize("settings", INPUTS)
+@pytest.mark.parametrize("kind", ["q", "stochastic", "state_dependent_std"])
+def test_all_inputs_and_layers_act_alike(kind, settings, tmp_path):
+    spaces = "discrete" if kind == "q" else "hybrid"
+    # Among more environments are observations of three almost equal numbers, which layer normalization divides by
+    # almost zero: there, float32 has fewer than five digits.
+    env = env_of(Everything(spaces, dead=0.0, equal_roles=settings == "shared"), 20)
+    options = {k: v for k, v in INPUTS[settings].items() if kind == "q" or k != "obs_last_action"}
+    policy = network_policy(kind, options, env)
+    scramble(policy, env)
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, "numpy"), env, STEPS, ("greedy", "sample")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["separate", "normalized"])
+def test_onnx_exports_of_all_inputs_act_alike(settings, tmp_path):
+    env = env_of(Everything("hybrid", dead=0.0), 20)
+    policy = network_policy("stochastic", INPUTS[settings], env)
+    scramble(policy, env)
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, "onnx"), env, STEPS, ("greedy", "sample")) > 0

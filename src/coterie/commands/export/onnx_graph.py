@@ -19,9 +19,10 @@ from coterie.commands.export.signature import DTYPES, Input, inputs, outputs
 from coterie.commands.export.subject import NetworkPolicy, Subject
 from coterie.core.errors import UserError, one_line
 from coterie.core.tree import Tree
-from coterie.core.types import Timestep
+from coterie.core.types import HiddenState, Timestep
 from coterie.kernels import switch
-from coterie.nets.layers import Linear
+from coterie.nets.layers import ACTIVATIONS, MLP, Linear
+from coterie.nets.recurrent import GRU, LSTM
 from coterie.policies.deterministic import DeterministicPolicy
 
 OPSET = 18
@@ -43,8 +44,7 @@ class TeamGraph(nn.Module):
         self.policy = copy.deepcopy(subject.policy)
         self.networks = nn.ModuleList(self.policy.networks)
         for module in self.networks.modules():
-            if isinstance(module, Linear):  # its own forward depends on the number of rows
-                module.forward = partial(_linear, module)
+            _simplify(module)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         given: dict[str, dict[str, Any]] = {"hidden": {}, "noise": {}, "mask": {}, "obs": {}}
@@ -180,8 +180,39 @@ def _example(spec: Input) -> Tensor:
     return torch.ones(shape, dtype=dtype) if spec.kind in {"mask", "alive"} else torch.zeros(shape, dtype=dtype)
 
 
+def _simplify(module: nn.Module) -> None:
+    """Replaces code that is fast in training by equal code that is simple to trace: nothing in place, one timestep."""
+    if isinstance(module, Linear):  # its own forward depends on the number of rows
+        module.forward = partial(_linear, module)
+    elif isinstance(module, GRU):
+        module.forward = partial(_gru, module)
+    elif isinstance(module, LSTM):
+        module.forward = partial(_lstm, module)
+    elif isinstance(module, MLP) and module.activation is ACTIVATIONS["tanh"]:
+        module.activation = torch.tanh
+
+
 def _linear(layer: Linear, x: Tensor) -> Tensor:
     return (torch.addmm if layer.weight.ndim == 2 else torch.baddbmm)(layer.bias, x, layer.weight)
+
+
+def _gru(layer: GRU, x: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+    before = hidden_state["h"].masked_fill(first[0].unsqueeze(-1), 0)
+    inputs, recurrent = x[0] @ layer.input_weight + layer.bias, before @ layer.weight
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = inputs.chunk(3, -1), recurrent.chunk(3, -1)
+    r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
+    new = torch.tanh(x_n + r * (h_n + layer.recurrent_bias))
+    after = new + z * (before - new)
+    return after.unsqueeze(0), {"h": after}
+
+
+def _lstm(layer: LSTM, x: Tensor, first: Tensor, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+    reset = first[0].unsqueeze(-1)
+    h, c = (hidden_state[name].masked_fill(reset, 0) for name in ("h", "c"))
+    i, f, o, new = (x[0] @ layer.input_weight + layer.bias + h @ layer.weight).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(new)
+    h = torch.sigmoid(o) * torch.tanh(c)
+    return h.unsqueeze(0), {"h": h, "c": c}
 
 
 @contextmanager

@@ -1,0 +1,198 @@
+"""The player of exports: equal to Coterie's, independent of it, and safe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.__main__ import main
+from coterie.commands.export.player_file import player_source
+from exports import load_player
+from tinyruns import train
+
+
+@pytest.fixture(scope="module")
+def tag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two teams with algorithms of their own, exported to NumPy."""
+    folder = tmp_path_factory.mktemp("tag")
+    recurrent = ("teams.agent.algo=iql", "teams.agent.algo.rnn=gru", "teams.agent.algo.learning_starts=0")
+    train(folder / "run", "env=particle/simple_tag", "algo=mappo", "algo.rnn=lstm", *recurrent)
+    assert main(["export", str(folder / "run"), "--format", "numpy", "--out", str(folder / "out")]) == 0
+    return folder
+
+
+def observations(episode: int, step: int, space: dict[str, int]) -> dict[str, np.ndarray]:
+    """Observations by agent; the second agent is missing in the third and fourth step."""
+    rng = np.random.default_rng([episode, step])
+    found = {name: rng.normal(size=size).astype(np.float32) for name, size in space.items()}
+    if step in (2, 3):
+        del found[list(space)[1]]
+    return found
+
+
+def test_the_player_of_a_folder_acts_as_coteries_player_for_all_teams(tag: Path):
+    ours = coterie.load(tag / "run").player(mode="greedy")
+    copy = load_player(tag).Player(tag / "out", mode="greedy")
+    spaces = {a: r["shape"][0] for p in copy.policies for r in p.roles for a in r["agents"]}
+    assert set(spaces) == {"adversary_0", "adversary_1", "adversary_2", "agent_0"}
+    for episode in range(3):
+        ours.reset()
+        copy.reset()
+        for step in range(6):
+            obs = observations(episode, step, spaces)
+            assert copy.act(obs) == ours.act(obs)
+
+
+def test_roles_and_masks_are_accepted_as_by_coteries_player(tag: Path):
+    copy = load_player(tag).Player(tag / "out" / "adversary", mode="greedy")
+    ours = coterie.load(tag / "run").player("adversary", mode="greedy")
+    obs = {"adversary": np.ones((3, 16), np.float32)}
+    np.testing.assert_array_equal(copy.act(obs)["adversary"], ours.act(obs)["adversary"])
+    mask = np.zeros((3, 5), bool)
+    mask[[0, 1, 2], [4, 2, 0]] = True
+    assert copy.act(obs, {"adversary": mask})["adversary"].tolist() == [4, 2, 0]
+    pettingzoo = {"adversary_0": {"observation": np.ones(16), "action_mask": mask[0]}}
+    assert copy.act(pettingzoo) == {"adversary_0": 4}
+
+
+def test_sampled_actions_follow_the_seed(tag: Path):
+    copy = load_player(tag).Player(tag / "out" / "adversary", mode="sample", seed=1)
+    obs = {"adversary": np.ones((3, 16), np.float32)}
+    first = [copy.act(obs)["adversary"].tolist() for _ in range(20)]
+    copy.reset(seed=1)
+    again = [copy.act(obs)["adversary"].tolist() for _ in range(20)]
+    assert first == again
+    assert len({tuple(actions) for actions in first}) > 1
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"adversary_9": np.zeros(16)}, "no agent or role 'adversary_9'"),
+        ({"adversary_0": np.zeros(15)}, r"has shape \[15\], expected \[16\]"),
+        ({"adversary_0": np.full(16, np.nan)}, "NaN"),
+        ({"adversary_0": "left"}, "is a str"),
+        ({"adversary": np.zeros((2, 16))}, "2 agents, expected 3"),
+        (np.zeros(16), "pass a dict by agent"),
+    ],
+)
+def test_wrong_observations_are_refused(tag: Path, obs: Any, message: str):
+    player = load_player(tag)
+    with pytest.raises(player.PolicyError, match=message):
+        player.Player(tag / "out" / "adversary").act(obs)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def elsewhere(path: Path) -> None:
+    info = json.loads(path.read_text())
+    info["files"] = {"../weights.safetensors": info["files"]["weights.safetensors"]}
+    resign(path, info)
+
+
+def other_version(path: Path) -> None:
+    resign(path, json.loads(path.read_text()) | {"version": 99})
+
+
+def resign(path: Path, info: dict[str, Any]) -> None:
+    import hashlib
+
+    info.pop("sha256")
+    digest = hashlib.sha256(json.dumps(info, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**info, "sha256": digest}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("weights.safetensors", truncated, "changed or truncated"),
+        ("weights.safetensors", flipped, "changed or truncated"),
+        ("weights.safetensors", Path.unlink, "cannot be read"),
+        ("policy.json", truncated, "damaged"),
+        ("policy.json", lambda path: path.write_text("[]"), "damaged"),
+        ("policy.json", lambda path: path.write_text("[" * 100_000), "damaged"),
+        ("policy.json", lambda path: path.write_text(path.read_text().replace('"greedy"', '"sample"')), "changed"),
+        ("policy.json", elsewhere, "not a plain one"),
+        ("policy.json", other_version, "version 99"),
+    ],
+)
+def test_damaged_exports_are_refused(tag: Path, tmp_path: Path, name: str, damage: Any, message: str):
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    for file in (tag / "out" / "agent").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    damage(folder / name)
+    player = load_player(tmp_path)
+    with pytest.raises(player.PolicyError, match=message):
+        player.Policy(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 8,
+        (10).to_bytes(8, "little") + b"{",
+        (60).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,99]}}     ' + b"\0" * 8,
+        (60).to_bytes(8, "little") + b'{"a":{"dtype":"OBJ","shape":[1],"data_offsets":[0,4]}}      ' + b"\0" * 8,
+        (2).to_bytes(8, "little") + b"[]",
+    ],
+)
+def test_hostile_tensors_are_refused(tmp_path: Path, content: bytes):
+    player = load_player(tmp_path)
+    with pytest.raises(player.PolicyError, match="damaged"):
+        player.read_tensors(content)
+
+
+def test_the_source_imports_only_the_standard_library_numpy_and_onnxruntime():
+    source = player_source()
+    found = {
+        line.split()[1].partition(".")[0]
+        for line in source.splitlines()
+        if line.strip().startswith(("import ", "from "))
+    }
+    found -= {"coterie_player"}  # in the example
+    assert found - {"onnxruntime", "numpy"} <= set(sys.stdlib_module_names)
+    assert not any(word in source for word in ("pickle", "eval(", "exec(", "allow_pickle=True"))
+
+
+@pytest.mark.slow
+def test_the_player_acts_in_a_fresh_virtual_environment_with_numpy_alone(tag: Path, tmp_path: Path):
+    """The environment has no packages of its own; NumPy is the only one on its path."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for folder in Path(np.__file__).parent.parent.glob("numpy*"):
+        (packages / folder.name).symlink_to(folder)
+    script = tmp_path / "act.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = [{str(tag / 'out')!r}, {str(packages)!r}]\n"
+        "from coterie_player import Player\n"
+        f"player = Player({str(tag / 'out')!r}, mode='greedy'); player.reset()\n"
+        "actions = player.act({'agent_0': [0.5] * 14, 'adversary_1': [0.25] * 16})\n"
+        "for name in ('torch', 'coterie', 'onnxruntime'):\n"
+        "    try: __import__(name); raise SystemExit(name)\n"
+        "    except ImportError: pass\n"
+        "import json; print(json.dumps(actions))\n"
+    )
+    python = tmp_path / "venv" / "bin" / "python"
+    done = subprocess.run([python, "-I", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    ours = coterie.load(tag / "run").player(mode="greedy")
+    assert json.loads(done.stdout) == ours.act({"agent_0": np.full(14, 0.5), "adversary_1": np.full(16, 0.25)})
