@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import itertools
 import json
@@ -19,13 +21,16 @@ import pytest
 import torch
 
 from coterie.__main__ import main
+from coterie.commands import run_manifest
 from coterie.commands import train as training
 from coterie.config.resolve import resolve
 from coterie.core.segments import Segment
 from coterie.core.tree import tree_leaves
+from coterie.runs import folder as run_folder
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.training.trainer import Trainer
+from places import ROOT
 
 TINY = (
     *("num_envs=4", "algo.rollout_length=10", "algo.hidden_sizes=[8]", "algo.epochs=2", "algo.num_minibatches=2"),
@@ -41,6 +46,41 @@ DRAW_CURVES = training.draw_curves
 
 def draw_nothing(folder: RunFolder) -> None:
     """Replaces `draw_curves`."""
+
+
+def disable_flushing() -> None:
+    """Replaces fsync by a no-op: a tiny run waits for the disk longer than it computes, and no test cuts the power.
+
+    Tests of when files are flushed replace it by a function that counts. Files of a killed process are complete
+    without it, since the operating system writes them.
+    """
+    os.fsync = lambda handle: None
+
+
+def cache_git() -> None:
+    """Calls git once per folder for the manifests of runs in Coterie's own checkout, instead of seven times per run.
+
+    The checkout does not change while tests run. Other repositories are read each time.
+    """
+    run_folder._git = _of_checkout(run_folder._git)
+    run_manifest.project_record = _of_checkout(run_manifest.project_record)
+
+
+def _of_checkout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that remembers its results for folders of the checkout and the current search path."""
+    found: dict[Any, Any] = {}
+
+    @functools.wraps(function)
+    def cached(*arguments: Any) -> Any:
+        paths = [Path.cwd(), *(path for value in arguments if isinstance(value, list) for path in value)]
+        if not all(path.is_relative_to(ROOT) for path in paths):
+            return function(*arguments)
+        key = (paths[0], os.environ.get("PATH"), repr(arguments))
+        if key not in found:
+            found[key] = function(*arguments)
+        return copy.deepcopy(found[key])
+
+    return cached
 
 
 def tiny(*settings: str) -> list[str]:
@@ -184,6 +224,7 @@ def _child(words: list[str], folder: str, output: str, die_at: int | None, max_b
     os.dup2(handle, 2)
     sys.path.append(folder)
     training.draw_curves = draw_nothing
+    disable_flushing()
     if max_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     if die_at is not None:
