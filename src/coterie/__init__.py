@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from coterie.commands.best_response import Exploitability
     from coterie.commands.check import check_algorithm, check_env
+    from coterie.commands.compare_api import compare
     from coterie.commands.diagnose import diagnose
     from coterie.commands.league import LeagueResult
     from coterie.commands.learners import EvalMode
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from coterie.envs.contract.vector import VectorEnv
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
     from coterie.imitation.demonstrations import Demos
+    from coterie.reports.run_table import runs
     from coterie.training.hooks import Callback, Event
 
     Run = str | os.PathLike[str] | TrainingResult | Loaded
@@ -51,6 +53,7 @@ __all__ = [
     "as_multiagent_env",
     "check_algorithm",
     "check_env",
+    "compare",
     "diagnose",
     "evaluate",
     "exploit",
@@ -60,6 +63,7 @@ __all__ = [
     "play",
     "record",
     "resume",
+    "runs",
     "train",
 ]
 
@@ -74,8 +78,10 @@ _LAZY = {
     "UserError": "coterie.core.errors",
     "check_algorithm": "coterie.commands.check",
     "check_env": "coterie.commands.check",
+    "compare": "coterie.commands.compare_api",
     "diagnose": "coterie.commands.diagnose",
     "VectorEnv": "coterie.envs.contract.vector",
+    "runs": "coterie.runs",
 }
 
 
@@ -323,14 +329,8 @@ def exploit(
     from coterie.commands.best_response import exploit as command
 
     folder, overrides = changed_run(run, settings)
-    return command(
-        folder,
-        overrides,
-        team=team,
-        steps=None if steps is None else int(steps),
-        episodes=episodes,
-        checkpoint=checkpoint,
-    )
+    steps = None if steps is None else int(steps)
+    return command(folder, overrides, team=team, steps=steps, episodes=episodes, checkpoint=checkpoint)
 
 
 def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu", **code: Any) -> Loaded:

@@ -36,6 +36,7 @@ from coterie.cli.options import (
 )
 from coterie.cli.play import play, view, watch
 from coterie.cli.plot import plot
+from coterie.cli.ps import ps
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
 from coterie.config import user_code
@@ -227,6 +228,7 @@ def evaluate(
 
 
 app.command()(plot)
+app.command()(ps)
 app.command(cls=CompareCommand)(compare)
 app.command()(reproduce)
 app.command()(report)

@@ -202,6 +202,11 @@ def _differing(runs: Sequence[Run], wanted: Callable[[str], bool]) -> list[str]:
     return [key for key in keys if len({_key(run.settings.get(key)) for run in runs}) > 1]
 
 
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Returns the keys of the settings in which runs differ, without seeds, folders and logs."""
+    return _differing([run for run in runs if run.all_settings], lambda key: True)
+
+
 def _unique(label: str, taken: Iterable[str]) -> str:
     known = set(taken)
     while label in known:
@@ -218,7 +223,7 @@ def setting_differences(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
     for trial in trials:
         if trial.run.origin == "coterie":
             firsts.setdefault(f"{trial.task} | {trial.algo}", trial.run.log)
-    keys = _differing(list(firsts.values()), lambda key: True)
+    keys = differing_settings(list(firsts.values()))
     return {key: {name: run.settings.get(key) for name, run in firsts.items()} for key in keys}
 
 

@@ -45,7 +45,7 @@ class Activity:
 
 def activity(folder: RunFolder, total: int) -> Activity:
     """Returns the state of a run of `total` environment steps."""
-    rows = _last_rows(folder.metrics_path)
+    rows = last_rows(folder.metrics_path)
     steps = max((row["steps"] for row in rows), default=0)
     with contextlib.suppress(OSError, ValueError):  # of an update that was not logged
         steps = max(steps, int((folder.checkpoints_path / "last").read_text()))
@@ -68,7 +68,7 @@ def _latest(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
     return found
 
 
-def _last_rows(path: Path) -> list[dict[str, Any]]:
+def last_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the last complete entries of a log, oldest first. Empty if there is none."""
     try:
         with open(path, "rb") as file:
