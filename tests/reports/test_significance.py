@@ -32,7 +32,12 @@ def test_p_values_are_those_of_scipy() -> None:
 
 @pytest.mark.parametrize("test", [welch, paired_t])
 def test_scores_without_variance_are_equal_or_different(test) -> None:
-    one, two = np.ones(3), np.full(3, 2.0)
+    one, two = np.ones(3), np.full(3, 2.0) * (1 + 1e-16)
     assert test(one, one) == 1.0
     assert test(one, two) == 0.0
     assert math.isnan(test(one[:1], two[:1]))
+
+
+def test_one_sample_may_be_constant() -> None:
+    x, y = np.full(3, 0.5), np.array([0.1, 0.2, 0.3])
+    assert 0 < welch(x, y) < 0.05

@@ -96,6 +96,7 @@ def read_run(path: Path) -> CollectedRun:
     log, manifest = Run.load(path), folder.read_manifest()
     total = _integer(log.all_settings.get("steps"))
     now = activity(folder, total)
+    state = "finished" if 0 < total <= now.steps else now.state  # trained in this process, which still exists
     teams = _learning_teams(log, manifest)
     device = manifest.get("device")
     hardware = manifest.get("hardware")
@@ -104,7 +105,7 @@ def read_run(path: Path) -> CollectedRun:
         name=str(path),
         origin="coterie",
         log=log,
-        state=now.state,
+        state=state,
         steps=now.steps,
         total=total,
         teams=teams,

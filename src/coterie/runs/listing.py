@@ -70,6 +70,7 @@ def _status(folder: RunFolder) -> RunStatus:
     steps = settings.get("steps")
     total = int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0
     now, rows = activity(folder, total), last_rows(folder.metrics_path)
+    state = "finished" if 0 < total <= now.steps else now.state  # trained in this process, which still exists
     speed = steps_per_second(rows)
     seed = settings.get("seed", manifest.get("seed"))
     walls = [row["time/wall_s"] for row in rows if _is_number(row.get("time/wall_s"))]
@@ -78,11 +79,11 @@ def _status(folder: RunFolder) -> RunStatus:
         env=str(settings.get("env.name", manifest.get("env", ""))),
         algo=str(settings.get("algo.name", manifest.get("algo", ""))),
         seed=seed if isinstance(seed, int) else None,
-        state=now.state,
+        state=state,
         steps=now.steps,
         total=total,
         steps_per_s=speed,
-        seconds_left=_seconds_left(now.state, total - now.steps, speed),
+        seconds_left=_seconds_left(state, total - now.steps, speed),
         wall_s=float(walls[-1]) if walls else None,
         returns=now.evaluation or now.training,
     )

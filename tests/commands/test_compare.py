@@ -1,0 +1,271 @@
+"""`coterie compare`, `coterie ps`, and their Python functions."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import coterie
+from coterie.__main__ import main
+from coterie.commands.fresh_evaluation import evaluate_fresh
+from coterie.reports.collection import collect
+from coterie.reports.figures import draw
+from coterie.reports.fresh_evaluations import FILE, read_fresh
+from coterie.reports.grouping import Selection, group
+from coterie.runs.listing import status, steps_per_second
+from tinyruns import train
+from writtenruns import write_marl_eval, write_run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three algorithms on two tasks with three seeds each."""
+    for task in ("particle/simple_spread", "particle/simple_tag"):
+        for place, algo in enumerate(("mappo", "ippo", "qmix")):
+            for seed in range(3):
+                end = 10.0 - 2 * place + seed
+                write_run(tmp_path / "runs" / task / algo / str(seed), seed, algo, task, values=(-10.0, 0.0, end))
+    return tmp_path / "runs"
+
+
+def compare(*words: str | Path) -> int:
+    return main(["compare", *map(str, words)])
+
+
+def test_the_table_has_intervals_and_the_probability_of_improvement(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert compare(folder) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("On particle/simple_spread, mappo has a return of 11.0 (95% CI 10.0 to 12.0)")
+    assert "Over 2 tasks, the interquartile mean of normalized scores is mappo" in text
+    for words in ("IQM", "optimality gap", "P(improvement)", "p Holm", "over 2 tasks", "peak IQM", "reached"):
+        assert words in text
+    assert "Note: 3 seeds" in text
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--latex", "--csv", "--json"])
+def test_documents_go_to_a_file_or_alone_to_stdout(folder: Path, option: str, capsys: pytest.CaptureFixture) -> None:
+    file, folder = folder.parent / "new" / "document", folder / "particle" / "simple_tag"
+    assert compare(folder, option, file) == 0
+    written = file.read_text()
+    capsys.readouterr()
+    assert compare(folder, option, "-") == 0
+    out = capsys.readouterr().out
+    if option == "--json":
+        assert json.loads(out) == json.loads(written)
+    else:
+        assert out == written
+
+
+def test_csv_has_every_score_and_statistic(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    compare(folder, "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    means = {(row["task"], row["algo"]): float(row["value"]) for row in rows if row["statistic"] == "mean"}
+    assert means["particle/simple_tag", "qmix"] == 7
+    assert sum(row["table"] == "run" for row in rows) == 18
+    assert sum(row["table"] == "pair" and row["statistic"] == "p_holm" for row in rows) == 9
+
+
+def test_markdown_and_latex_escape_names_and_set_the_best_values_in_bold(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    compare(folder / "particle" / "simple_tag", "--markdown", "-")
+    markdown = capsys.readouterr().out
+    assert "| mappo | 3 | **11.0 [10.0, 12.0]** |" in markdown
+    assert r"particle/simple\_tag" in markdown
+    compare(folder / "particle" / "simple_tag", "--latex", "-")
+    latex = capsys.readouterr().out
+    assert r"mappo & 3 & \textbf{11.0 [10.0, 12.0]} &" in latex
+    assert r"simple\_tag" in latex
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 3
+
+
+def test_a_figure_has_curves_intervals_profiles_and_pairs(folder: Path) -> None:
+    figure = draw(coterie.compare(folder))
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.get_axes()]
+    assert [title for title in titles if title] == [
+        *("particle/simple_spread", "particle/simple_tag", "2 tasks", "mean", "median", "IQM", "optimality gap"),
+        *("performance profile", "probability of improvement (dark: significant)"),
+    ]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ippo", "mappo", "qmix", "random policy"]
+
+
+@pytest.mark.slow
+def test_figures_of_one_group_are_written(folder: Path) -> None:
+    file = folder.parent / "new" / "one.png"
+    assert compare(folder / "particle" / "simple_tag" / "mappo", "--plot", file) == 0
+    with Image.open(file) as image:
+        assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+
+
+def test_runs_written_for_marl_eval_read_back_as_the_same_results(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    file = folder.parent / "results.json"
+    assert compare(folder, "--marl-eval", file) == 0
+    assert "18 runs have no fresh evaluation" in capsys.readouterr().err
+    tree = json.loads(file.read_text())
+    assert list(tree["particle"]["simple_tag"]["mappo"]["seed_2"]) == ["step_0", "step_1", "step_2", "absolute_metrics"]
+    trials = {key: group(collect([key]), Selection())[0] for key in (folder, file)}
+    for own, read in zip(*trials.values(), strict=True):
+        assert (own.task, own.algo, own.seed) == (read.task, read.algo, read.seed)
+        np.testing.assert_array_equal(own.series.mean, read.series.mean)
+        np.testing.assert_array_equal(own.series.seconds, read.series.seconds)
+
+
+def test_results_of_other_programs_stand_in_the_same_table(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    file = write_marl_eval(folder.parent / "benchmarl.json", algo="masac")
+    assert compare(folder, file) == 2
+    assert "State the convention of files: --file-returns team" in capsys.readouterr().err
+    assert compare(folder, file, "--file-returns", "agent", "--mixed") == 0
+    captured = capsys.readouterr().out
+    assert "masac" in captured
+    assert "masac has no runs on particle/simple_tag" in captured
+
+
+BAD = {
+    "no runs": (["nowhere"], "nowhere: no such folder or file."),
+    "no runs below": (["."], ".: contains no runs."),
+    "two documents": (["--csv", "-", "--latex", "-"], "stdout has"),
+    "figure": (["--plot", "x.jpg"], "--plot x.jpg: unsupported file type. Expected .png, .svg or .pdf."),
+    "threshold": (["--threshold", "high"], "--threshold high: not a number."),
+    "baseline": (["--baseline", "mapo"], "--baseline mapo: not among the algorithms. Did you mean 'mappo'"),
+    "metric": (["--metric", "won"], "--metric won: not in the logs of these runs."),
+    "team": (["--team", "blue"], "--team blue: no run has a team of this name"),
+    "score": (["--score", "absolute"], "--score absolute: "),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_answered_with_one_line(
+    folder: Path, case: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, message = BAD[case]
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    paths = [] if not case.startswith("t") and not words[0].startswith("-") else [folder]
+    assert compare(*paths, *words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_missing_scipy_is_answered_with_the_install_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    assert compare(folder) == 2
+    assert "SciPy is not installed" in (error := capsys.readouterr().err)
+    assert "[report]" in error
+
+
+# ---------------------------------------------------------------------------------------------------- fresh evaluation
+
+
+@pytest.mark.slow
+def test_fresh_evaluations_are_kept_and_repeated_only_under_other_conditions(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = train(tmp_path / "run", "algo=ippo").run
+    final = evaluate_fresh(run, 6)[0]
+    assert final.values["", "eval/return_mean"].shape[0] >= 6
+    stored = (run / FILE).read_bytes()
+    assert compare(run, "--evaluate", "6") == 0
+    assert (run / FILE).read_bytes() == stored
+    assert "fresh evaluation of the final policies" in capsys.readouterr().out
+    assert compare(run, "--evaluate") == 0  # ten times the four episodes of an evaluation
+    found = {fresh.policies: fresh.values["", "eval/return_mean"] for fresh in read_fresh(run)}
+    assert {name: len(values) for name, values in found.items()} == {"final": 40, "best": 40}
+    assert collect([run]).runs[0].fresh_values("final", "", "eval/return_mean") is not None
+    (run / FILE).write_text("{}")
+    assert compare(run) == 2
+    assert f"{FILE}: not of format 1. Remove the file" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------------- Python
+
+
+def test_the_table_of_runs_has_results_and_the_settings_that_differ(folder: Path) -> None:
+    write_run(folder / "half", 7, values=(-10.0, 0.0), config={"algo": {"lr": 0.5}})
+    table = coterie.runs(f"{folder}/**")
+    assert len(table) == 19
+    row = next(row for row in table if row["run"].endswith("half"))
+    assert (row["algo"], row["seed"], row["state"], row["final"], row["algo.lr"]) == ("mappo", 7, "stopped", 0.0, 0.5)
+    assert all(tuple(row) == table.columns for row in table)
+    assert len(coterie.runs(folder, unfinished=False)) == 18
+    assert len(table.metrics()) == 3 * 18 + 2
+    assert set(table.metrics("loss/policy").column("value")) == {0.1}
+
+
+def test_the_package_runs_and_the_function_are_one(folder: Path) -> None:
+    assert importlib.import_module("coterie.runs") is coterie.runs
+    assert coterie.runs.folder.RunFolder.open(coterie.runs(folder)[0]["run"])  # type: ignore[attr-defined]
+
+
+def test_tables_become_data_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = coterie.runs(folder)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert table.frame() == list(table)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(coterie.UserError, match="pip install pandas"):
+        table.frame()
+
+
+def test_python_compares_like_the_command(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    comparison = coterie.compare(folder, baseline="qmix", threshold={"particle/simple_tag": 5})
+    compare(folder, "--baseline", "qmix", "--threshold", "particle/simple_tag=5", "--json", "-")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["sentences"] == list(comparison.sentences)
+    assert [pair["probability"]["value"] for pair in printed["pairs"]] == [
+        p.probability.value for p in comparison.pairs
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------ ps
+
+
+def test_ps_lists_state_speed_and_remaining_time(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    training = write_run(folder / "now", 5, values=(-10.0, 0.0))
+    (training / "lock").write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.yaml").write_text("a: [")
+    (folder / "broken" / "manifest.json").write_text("{}")
+    assert main(["ps", str(folder), "--json"]) == 0
+    runs: dict[str, Any] = {Path(run["run"]).name: run for run in json.loads(capsys.readouterr().out)}
+    assert len(runs) == 3 + 2  # names of seeds repeat
+    assert (runs["now"]["state"], runs["now"]["steps"], runs["now"]["total"]) == ("training", 1000, 2000)
+    assert runs["now"]["steps_per_s"] == pytest.approx(1000 / 7)
+    assert runs["now"]["seconds_left"] == pytest.approx(7)
+    assert runs["now"]["returns"] == {"": 0.0}
+    assert runs["broken"]["state"] == "unreadable"
+    assert "config.yaml" in runs["broken"]["note"]
+    assert main(["ps", str(folder), "--state", "training"]) == 0
+    text = capsys.readouterr().out
+    assert "1 training" in text
+    assert "1,000 / 2,000" in text
+    assert "7 s" in text
+
+
+def test_ps_names_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["ps", str(tmp_path)]) == 2
+    assert "contains no runs" in capsys.readouterr().err
+
+
+def test_the_speed_is_that_of_the_last_minute() -> None:
+    rows = [{"steps": 100 * t, "time/wall_s": float(t)} for t in range(100)]
+    rows += [{"steps": 9900 + t, "time/wall_s": 99.0 + t} for t in range(1, 61)]
+    assert steps_per_second(rows) == pytest.approx(1.0)
+    assert steps_per_second(rows[:1]) is None
+    assert status(Path("nowhere")).state == "unreadable"
