@@ -172,3 +172,28 @@ def package_state(env: Any) -> dict[str, Any]:
         "requested": [shelf in wanted for shelf in range(len(env.shelfs) + 1)],
         "grid": env.grid.copy(),
     }
+
+
+def package_moves(cells: list[list[int]], targets: list[list[int]]) -> list[bool]:
+    """Which agents at `cells` (column, row) that want `targets` move in the package."""
+    floor = max(max(place) for place in cells + targets) + 1
+    layout = "\n".join(["." * floor] * (floor - 1) + ["g" * floor])
+    env = _quietly(
+        **dict.fromkeys(("shelf_columns", "column_height", "shelf_rows"), 1),
+        **dict.fromkeys(("msg_bits", "sensor_range", "request_queue_size"), 0),
+        **dict.fromkeys(("max_inactivity_steps", "max_steps"), None),
+        n_agents=len(cells),
+        reward_type=package.RewardType.GLOBAL,
+        layout=layout,
+    )
+    package.Agent.counter = 0
+    env.shelfs, env._cur_inactive_steps = [], 0
+    actions = []
+    for (x, y), target in zip(cells, targets, strict=True):
+        step = (target[0] - x, target[1] - y)
+        facing = {(0, -1): "UP", (0, 1): "DOWN", (-1, 0): "LEFT", (1, 0): "RIGHT"}.get(step)
+        env.agents.append(package.Agent(x, y, package.Direction[facing or "UP"], 0))
+        actions.append(0 if facing is None else 1)
+    env._recalc_grid()
+    env.step(actions)
+    return [[agent.x, agent.y] == target for agent, target in zip(env.agents, targets, strict=True)]

@@ -65,20 +65,21 @@ def iterated(cells: Tensor, count: Tensor, probes_of: dict[int, Tensor]) -> tupl
         order of the iteration [R, K]; entries from `count` on have no meaning.
     """
     num_sets, num_items = cells.shape
-    size, later = 8, torch.iinfo(torch.int64).max
+    size, final, later = 8, 0, torch.iinfo(torch.int64).max
     table = cells.new_full((num_sets, size), -1)
     place = torch.full_like(cells, later)
     for k in range(num_items):
         item = torch.full_like(count, k)
         table = _insert(table, cells, item, k < count, probes_of[size])
         if k + 1 == _limit(size):
-            place = torch.where((count <= k)[:, None], _places(table, place), place)
+            place = torch.where(((count <= k) & (count > final))[:, None], _places(table, place), place)
+            final = k
             size *= 4
             grown = cells.new_full((num_sets, size), -1)
             for item in table.unbind(1):
                 grown = _insert(grown, cells, item, item >= 0, probes_of[size])
             table = grown
-    place = torch.where((place == later).all(1, keepdim=True), _places(table, place), place)
+    place = torch.where((count > final)[:, None], _places(table, place), place)
     return place, place.argsort(1)
 
 

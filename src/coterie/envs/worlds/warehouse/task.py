@@ -296,5 +296,5 @@ def _sample(noise: Tensor, count: int) -> Tensor:
     for i in range(noise.shape[1]):
         at = i + (noise[:, i : i + 1] * (count - i)).long().clamp_(max=count - i - 1)
         drawn.append(pool.gather(1, at))
-        pool.scatter_(1, at, pool[:, i : i + 1])
+        pool.scatter_(1, at, pool[:, i : i + 1].clone())
     return torch.cat(drawn, 1)
