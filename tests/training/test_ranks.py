@@ -8,8 +8,10 @@ import pytest
 import torch
 from helpers.rank_threads import on_ranks
 
+from coterie.algos.optimizer import mean_metrics
 from coterie.commands.build import build
 from coterie.config.resolve import resolve
+from coterie.core.errors import NonFiniteError
 from coterie.core.ranks import ONE, Ranks, sharing
 from coterie.core.serialize import Parts, encode
 from coterie.training.rank_states import join_states, num_ranks, own_state, pack, unpack
@@ -43,8 +45,7 @@ _CASES = {
 def _updated(words: str, ranks: Ranks, updates: int = 2, num_envs: int = 6) -> tuple[RunComponents, dict[str, float]]:
     """Returns the parts of a run after some updates, and the metrics of the last one."""
     small = [] if "kernels=" in words else ["kernels=off"]
-    for name in ("algo", *(["teams.adversary.algo"] if "teams." in words else [])):
-        small.append(f"{name}.hidden_sizes=[8]")
+    small += ["algo.hidden_sizes=[8]"] + (["teams.adversary.algo.hidden_sizes=[8]"] if "teams." in words else [])
     run = resolve([*words.split(), *small, "eval.every=0", f"num_envs={num_envs}", "rollout_length=16"])
     components = build(run.config, ranks)
     metrics: dict[str, float] = {}
@@ -203,13 +204,10 @@ def _tensors(state: Any) -> dict[str, torch.Tensor]:
 
 
 def test_a_nan_names_the_rank_on_which_it_arose() -> None:
-    from coterie.algos.optimizer import mean_metrics
-    from coterie.core.errors import NonFiniteError
-
     def report(ranks: Ranks) -> str:
+        reports = torch.tensor([[1.0, 2.0], [float("nan") if ranks.rank == 1 else 1.0, 2.0]])
         with sharing(ranks), pytest.raises(NonFiniteError) as error:
-            loss = float("nan") if ranks.rank == 1 else 1.0
-            mean_metrics(torch.tensor([[1.0, 2.0], [loss, 2.0]]), ("loss/policy", "policy/grad_norm"), "red")
+            mean_metrics(reports, ("loss/policy", "policy/grad_norm"), "red")
         return str(error.value)
 
     expected = "rank 1: team red: loss/policy became NaN or infinite in minibatch 1 of the update."

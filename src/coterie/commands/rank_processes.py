@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from coterie.algos.off_policy import OffPolicyConfig
 from coterie.config import registry
@@ -230,8 +232,9 @@ def run_to_continue(config: RunConfig, ranks: Ranks) -> Path | None:
     return Path(found) if found else None
 
 
-def _agent_store() -> torch.distributed.Store | None:
+def _agent_store() -> Store | None:
     """Returns the store of the agent of `torchrun`, which outlives the ranks; None if there is none."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    return torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(address, port, is_master=False)  # pyright: ignore[reportPrivateImportUsage]

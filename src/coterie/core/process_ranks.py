@@ -17,6 +17,8 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from coterie.core.errors import ReportedError
 from coterie.core.ranks import Ranks
@@ -51,14 +53,14 @@ class ProcessRanks(Ranks):
         device: Device of the tensors: the CPU, or this rank's GPU.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, *, timeout: float, device: torch.device):
+    def __init__(self, store: Store, rank: int, size: int, *, timeout: float, device: torch.device):
         super().__init__(rank, size)
         self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
         self._meet()
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("group", store),
+            store=PrefixStore("group", store),
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),
@@ -187,14 +189,14 @@ class ProcessRanks(Ranks):
         dist.destroy_process_group()
 
 
-def file_store(path: Path, size: int) -> dist.Store:
+def file_store(path: Path, size: int) -> Store:
     """Returns a store for ranks on one machine, which needs no port."""
-    return dist.FileStore(str(path), size)
+    return dist.FileStore(str(path), size)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def launcher_store(timeout: float) -> dist.Store:
+def launcher_store(timeout: float) -> Store:
     """Returns the store of `torchrun`, from its environment variables."""
-    found = dist.rendezvous("env://", timeout=timedelta(seconds=max(timeout, 60.0)))
+    found = rendezvous("env://", timeout=timedelta(seconds=max(timeout, 60.0)))
     return next(iter(found))[0]
 
 

@@ -127,14 +127,14 @@ class Ranks(ABC):
         return tree_map(lambda x: x.index_select(axis, places), function(self._own[1]))
 
     def mean_count(self, *valid: Tensor) -> Tensor:
-        """Returns the number of True entries of masks on all ranks, divided by the number of ranks [], at least 1 / R.
+        """Returns the number of True entries of masks on all ranks, divided by the number of ranks [] float64, at least 1 / R.
 
         The result is kept until the next batch starts, since several terms of a loss have the same mask.
         """
         key = tuple(id(x) for x in valid)
         if key not in self._counts:
             count = self.sum_(torch.stack([x.sum() for x in valid]).sum())
-            self._counts[key] = (valid, count.clamp(min=1) / self.size)
+            self._counts[key] = (valid, count.clamp(min=1).double() / self.size)
         return self._counts[key][1]
 
     # --------------------------------------------------------------------------------------------- environments

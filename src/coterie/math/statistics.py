@@ -22,7 +22,7 @@ def valid_count(*valid: Tensor) -> Tensor:
     """Returns the number of True entries of masks [], at least 1; with several ranks, their mean over ranks."""
     ranks = current()
     if ranks.size > 1:
-        return ranks.mean_count(*valid)
+        return ranks.mean_count(*valid).to(torch.get_default_dtype())
     return sum((x.sum() for x in valid[1:]), start=valid[0].sum()).clamp(min=1)
 
 
@@ -34,7 +34,11 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
     total, count = masked_sum(x, valid)
     ranks = current()
     if ranks.size > 1:
-        return total * (ranks.scale / max(x.numel(), 1)) if valid is None else total / ranks.mean_count(valid)
+        return (
+            total * (ranks.scale / max(x.numel(), 1))
+            if valid is None
+            else total / ranks.mean_count(valid).to(total.dtype)
+        )
     return total / (max(count, 1) if isinstance(count, int) else count.clamp(min=1))
 
 
@@ -43,7 +47,9 @@ def own_part(mean: Tensor, x: Tensor, valid: Tensor | None) -> Tensor:
     ranks = current()
     if ranks.size == 1:
         return mean
-    return mean * (ranks.scale if valid is None else valid.sum().clamp(min=1) / ranks.mean_count(valid))
+    return mean * (
+        ranks.scale if valid is None else (valid.sum().clamp(min=1) / ranks.mean_count(valid)).to(mean.dtype)
+    )
 
 
 def masked_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
