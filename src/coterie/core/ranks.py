@@ -127,7 +127,7 @@ class Ranks(ABC):
         return tree_map(lambda x: x.index_select(axis, places), function(self._own[1]))
 
     def mean_count(self, *valid: Tensor) -> Tensor:
-        """Returns the number of True entries of masks on all ranks, divided by the number of ranks [] float64, at least 1 / R.
+        """Returns the True entries of masks on all ranks, divided by the number of ranks: [] float64, at least 1 / R.
 
         The result is kept until the next batch starts, since several terms of a loss have the same mask.
         """
