@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.commands.export.export import write_team
-from coterie.commands.export.player_file import player_source
+from coterie.commands.export.export import Format, write_team
+from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
 from coterie.commands.export.subject import subject_of
 from coterie.core.types import Action
 from coterie.envs.contract.vector import VectorEnv
@@ -21,11 +21,11 @@ from coterie.policies.base import Mode, Policy
 TOLERANCE = 1e-5
 
 
-def load_player(folder: Path) -> ModuleType:
-    """Writes `coterie_player.py` into a folder and returns it as a module."""
-    path = folder / "coterie_player.py"
-    path.write_text(player_source())
-    spec = importlib.util.spec_from_file_location("coterie_player", path)
+def load_player(folder: Path, name: str = PLAYER) -> ModuleType:
+    """Writes `coterie_player.py`, or the PyTorch module, into a folder and returns it as a module."""
+    path = folder / name
+    path.write_text(player_source() if name == PLAYER else torch_source())
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -33,26 +33,36 @@ def load_player(folder: Path) -> ModuleType:
     return module
 
 
-def scramble(policy: Policy, env: VectorEnv, seed: int = 0) -> None:
+def scramble(policy: Any, env: VectorEnv, scale: float = 0.3) -> None:
     """Gives a policy weights of ordinary size everywhere, statistics of observations, and exploration."""
     if hasattr(policy, "epsilon"):
         policy.epsilon = 0.3
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for network in policy.networks:
             for parameter in network.parameters():
-                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
     normalizer = getattr(policy, "obs_normalizer", None)
     if normalizer is not None:
         timestep = env.reset(5)
         normalizer.update(timestep.obs, timestep.alive)
 
 
-def exported(policy: Policy, folder: Path, form: str, mode: Mode = "greedy") -> Any:
+def exported(policy: Policy, folder: Path, form: Format, mode: Mode = "greedy") -> Any:
     """Exports a policy and returns it as the player reads it."""
     folder.mkdir(parents=True, exist_ok=True)
     write_team(subject_of(policy.team, policy, mode), form, {}, folder)
-    return load_player(folder).Policy(folder)
+    copy = load_player(folder).Policy(folder)
+    if form == "torch":
+        module = load_player(folder, TORCH_POLICY).TorchPolicy(folder)
+
+        def run(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with torch.no_grad():
+                outputs = module({name: torch.from_numpy(x) for name, x in tensors.items()})
+            return {name: x.numpy() for name, x in outputs.items()}
+
+        copy.run = run
+    return copy
 
 
 def assert_same_rollouts(policy: Any, copy: Any, env: VectorEnv, steps: int, modes: tuple[Mode, ...]) -> int:

@@ -51,6 +51,15 @@ ONNX_CASES = [  # every head and every recurrent layer; writing a graph takes se
 ]
 
 
+@pytest.mark.parametrize(("name", "kind", "rnn"), ONNX_CASES)
+def test_torch_exports_act_alike(name, kind, rnn, tmp_path):
+    env = everything(kind)
+    policy = preset_learner(name, env, rnn).policy
+    scramble(policy, env)
+    copy = exported(policy, tmp_path, "torch")
+    assert assert_same_rollouts(policy, copy, env, STEPS, ("greedy", "sample")) > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "rnn"), ONNX_CASES)
 def test_onnx_exports_act_alike(name, kind, rnn, tmp_path):
@@ -62,20 +71,21 @@ def test_onnx_exports_act_alike(name, kind, rnn, tmp_path):
     assert assert_same_rollouts(policy, copy, env, STEPS, ("greedy", "sample")) > 0
 
 
-@pytest.mark.parametrize("name", ["ippo", "iql", "masac"])
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+@pytest.mark.parametrize("share", ["role", "none"])
 @pytest.mark.parametrize("world", ["image", "image_and_vector"])
-def test_images_and_dictionaries_act_alike(name, world, tmp_path):
+def test_images_and_dictionaries_act_alike(form, share, world, tmp_path):
     env = make("probe/image", {}, 100, 0) if world == "image" else env_of(ImageAndVector(), 100)
-    policy = preset_learner(name, env, "none").policy
-    scramble(policy, env)
-    assert assert_same_rollouts(policy, exported(policy, tmp_path, "numpy"), env, STEPS, ("greedy", "sample")) > 0
+    policy = network_policy("stochastic", {"share_params": share}, env)
+    scramble(policy, env, 0.05)
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, form), env, STEPS, ("greedy", "sample")) > 0
 
 
 @pytest.mark.slow
 def test_onnx_exports_of_convolutions_act_alike(tmp_path):
     env = env_of(ImageAndVector(), 100)
     policy = preset_learner("ippo", env, "gru").policy
-    scramble(policy, env)
+    scramble(policy, env, 0.05)
     assert assert_same_rollouts(policy, exported(policy, tmp_path, "onnx"), env, STEPS, ("greedy",)) > 0
 
 
@@ -98,7 +108,8 @@ def network_policy(kind, settings, env):
 
 @pytest.mark.parametrize("settings", INPUTS)
 @pytest.mark.parametrize("kind", ["q", "stochastic", "state_dependent_std"])
-def test_all_inputs_and_layers_act_alike(kind, settings, tmp_path):
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_all_inputs_and_layers_act_alike(form, kind, settings, tmp_path):
     spaces = "discrete" if kind == "q" else "hybrid"
     # Among more environments are observations of three almost equal numbers, which layer normalization divides by
     # almost zero: there, float32 has fewer than five digits.
@@ -106,7 +117,7 @@ def test_all_inputs_and_layers_act_alike(kind, settings, tmp_path):
     options = {k: v for k, v in INPUTS[settings].items() if kind == "q" or k != "obs_last_action"}
     policy = network_policy(kind, options, env)
     scramble(policy, env)
-    assert assert_same_rollouts(policy, exported(policy, tmp_path, "numpy"), env, STEPS, ("greedy", "sample")) > 0
+    assert assert_same_rollouts(policy, exported(policy, tmp_path, form), env, STEPS, ("greedy", "sample")) > 0
 
 
 @pytest.mark.slow

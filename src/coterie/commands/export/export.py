@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.export.description import describe, provenance, seal
 from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
-from coterie.commands.export.player_file import player_source
+from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
 from coterie.commands.export.subject import Subject, subject_of
 from coterie.commands.export.weights import NetworkDescription
 from coterie.commands.learners import eval_modes, load_run
@@ -28,7 +28,6 @@ from coterie.runs.manifest import read_manifest
 
 Format = Literal["onnx", "torch", "numpy"]
 FORMATS: tuple[Format, ...] = ("onnx", "torch", "numpy")
-PLAYER = "coterie_player.py"
 
 
 def export(
@@ -69,6 +68,8 @@ def export(
             files = write_team(subject, form, origin, place)
         report["teams"][subject.team.name] = files
     write_text(out / PLAYER, player_source())
+    if form == "torch":
+        write_text(out / TORCH_POLICY, torch_source())
     return report
 
 

@@ -1,12 +1,18 @@
-"""`coterie_player.py`: the player as a single file that needs no other."""
+"""Files that are written next to exports and need no other: the player, and a PyTorch module."""
 
 from __future__ import annotations
 
 from importlib import resources
 
-_PARTS = ("policy_files.py", "network.py", "policy.py", "player.py")
+PLAYER, TORCH_POLICY = "coterie_player.py", "coterie_policy_torch.py"
 
-_HEADER = '''"""Acts with teams that `coterie export` wrote, without Coterie and PyTorch.
+_PLAYER_PARTS = ("policy_files.py", "network.py", "policy.py", "player.py")
+_TORCH_PARTS = ("policy_files.py", "torch_policy.py")
+_SAFE = """An export holds numbers and
+descriptions: reading it executes no code from it. Files that were truncated or changed are refused with `PolicyError`.
+"""
+
+_PLAYER_HEADER = '''"""Acts with teams that `coterie export` wrote, without Coterie and PyTorch.
 
     from coterie_player import Player
 
@@ -14,25 +20,42 @@ _HEADER = '''"""Acts with teams that `coterie export` wrote, without Coterie and
     player.reset()
     actions = player.act({"agent_0": obs_0, "agent_1": obs_1, "agent_2": obs_2})
 
-This file needs Python 3.10, NumPy, and onnxruntime for exports to ONNX. Copy it next to your program. An export holds
-numbers and descriptions: reading it executes no code from it. Files that were truncated or changed are refused with
-`PolicyError`.
-"""
+This file needs Python 3.10, NumPy, and onnxruntime for exports to ONNX. Copy it next to your program. {safe}"""
+'''
+
+_TORCH_HEADER = '''"""Loads teams that `coterie export --format torch` wrote as PyTorch modules, without Coterie.
+
+    from coterie_policy_torch import TorchPolicy
+
+    policy = TorchPolicy("exported/agent")
+    outputs = policy({"obs.agent": obs, "mask.agent": mask, "noise.agent": noise})
+
+This file needs Python 3.10, NumPy and PyTorch. Copy it next to your program. {safe}"""
 '''
 
 
 def player_source() -> str:
-    """Returns the source of `coterie_player.py`: the modules of `portable`, with their imports in one place."""
+    """Returns the source of `coterie_player.py`."""
+    return _joined(_PLAYER_PARTS, _PLAYER_HEADER)
+
+
+def torch_source() -> str:
+    """Returns the source of `coterie_policy_torch.py`."""
+    return _joined(_TORCH_PARTS, _TORCH_HEADER)
+
+
+def _joined(names: tuple[str, ...], header: str) -> str:
+    """Modules of `portable` in one file, with their imports at the top."""
     imports: set[str] = set()
     bodies = []
-    for name in _PARTS:
+    for name in names:
         text = (resources.files("coterie.commands.export.portable") / name).read_text(encoding="utf-8")
-        lines, body = text.split('"""', 2)[2].lstrip("\n").splitlines(), []
+        lines = text.split('"""', 2)[2].lstrip("\n").splitlines()
         start = next(i for i, line in enumerate(lines) if line and not line.startswith(("import ", "from ")))
         imports |= {line for line in lines[:start] if line and not line.startswith("from coterie.")}
-        body = lines[start:]
-        bodies.append("\n".join(body).strip())
-    imports.discard("from __future__ import annotations")
-    own = sorted(line for line in imports if "numpy" not in line)
-    head = "\n".join([_HEADER, "from __future__ import annotations", "", *own, "", "import numpy as np"])
-    return head + "\n\n" + "\n\n\n".join(bodies) + "\n"
+        bodies.append("\n".join(lines[start:]).strip())
+    future = "from __future__ import annotations"
+    packages = sorted(line for line in imports if line.split()[1].partition(".")[0] in {"numpy", "torch"})
+    standard = sorted(imports - set(packages) - {future})
+    head = [header.replace("{safe}", _SAFE), future, "", *standard, "", *packages]
+    return "\n".join(head) + "\n\n\n" + "\n\n\n".join(bodies) + "\n"
