@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "docs" / "_blocks"))
 import exact_worlds  # noqa: E402
 import particle_worlds  # noqa: E402
 import program  # noqa: E402
+import searches  # noqa: E402
 from markdown_tables import key_table  # noqa: E402
 from PIL import Image  # noqa: E402
 
@@ -60,6 +61,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "probes": exact_worlds.probes,
     "rewards-keys": partial(key_table, RewardsConfig, "rewards."),
     "run-keys": program.run_keys,
+    "tune-ranges": searches.ranges,
     "wrapper-keys": partial(key_table, WrappersConfig, "env.wrappers."),
 }
 """Content of each block by name."""

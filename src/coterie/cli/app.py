@@ -39,6 +39,7 @@ from coterie.cli.plot import plot
 from coterie.cli.ps import ps
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
+from coterie.cli.tune import tune
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
@@ -227,6 +228,7 @@ def evaluate(
     return print_report(report if json else command.as_tables(report), json)
 
 
+app.command()(tune)
 app.command()(plot)
 app.command()(ps)
 app.command(cls=CompareCommand)(compare)

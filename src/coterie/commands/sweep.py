@@ -53,7 +53,7 @@ class Job:
     @property
     def words(self) -> list[str]:
         """Settings with the folder of the run."""
-        return [*self.overrides] if self.named else [*self.overrides, _out(self.out)]
+        return [*self.overrides] if self.named else [*self.overrides, out_word(self.out)]
 
 
 def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]:
@@ -76,7 +76,7 @@ def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]
         out = config.out
         if out is not None and varying and not any(override.key == "out" for override in varying):
             out = out / name
-            combination = [*(text for text in combination if not text.startswith("out=")), _out(out)]
+            combination = [*(text for text in combination if not text.startswith("out=")), out_word(out)]
         others = [override for override in varying if override.key != "seed"]
         configuration = _name(combination, others) if others else f"{config.algo.name} on {config.env.name}"
         folder = default_folder(config, name) if out is None else out
@@ -151,7 +151,8 @@ def _name(combination: Sequence[str], varying: Sequence[Override]) -> str:
     return "-".join(words) or "run"
 
 
-def _out(folder: Path) -> str:
+def out_word(folder: Path) -> str:
+    """Returns the setting of a run's folder, quoted as the command line needs it."""
     text = str(folder)
     plain = re.fullmatch(r"[^,'\"\[\]{}\s\\]+", text)
     return f"out={text}" if plain else "out='" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -188,7 +189,7 @@ def _threads(jobs: Sequence[Job], config_file: Path | None, num_parallel: int) -
     return max(1, min(MAX_DEFAULT_THREADS, available_cores() // num_parallel))
 
 
-def _core_sets(threads: int | None, num_parallel: int) -> list[frozenset[int]]:
+def core_sets(threads: int | None, num_parallel: int) -> list[frozenset[int]]:
     """Returns cores for each of the jobs that run at the same time; empty sets where they cannot be divided."""
     cores = sorted(os.sched_getaffinity(0)) if threads and hasattr(os, "sched_getaffinity") else []
     if threads is None or len(cores) < threads * num_parallel:
@@ -223,7 +224,7 @@ class _Scheduler:
         self._waiting = [job for job in jobs if self._found[job.name].state != "finished"]
         self._num_parallel = num_parallel
         self._threads = _threads(jobs, config_file, num_parallel)
-        self._free_cores = _core_sets(self._threads, num_parallel)
+        self._free_cores = core_sets(self._threads, num_parallel)
         self._running: dict[str, tuple[Job, Running]] = {}
         self._done: dict[str, dict[str, Any]] = {}
 

@@ -35,7 +35,7 @@ def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo
     """Returns the leaf fields of a model and its nested models by dotted key, and sections that may be null."""
     leaves: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        kinds = _alternatives(field.annotation)
+        kinds = alternatives(field.annotation)
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if len(kinds) > 1 or not inner:
             leaves[f"{prefix}{name}"] = field
@@ -46,15 +46,15 @@ def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo
 
 def holds_mapping(field: FieldInfo) -> bool:
     """True if the field's value is a dict with arbitrary keys."""
-    return any(typing.get_origin(part) is dict or part is dict for part in _alternatives(field.annotation))
+    return any(typing.get_origin(part) is dict or part is dict for part in alternatives(field.annotation))
 
 
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
+def alternatives(annotation: Any) -> tuple[Any, ...]:
     """Returns the types that an annotation allows, without `Annotated`."""
     if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-        return tuple(part for branch in typing.get_args(annotation) for part in _alternatives(branch))
+        return tuple(part for branch in typing.get_args(annotation) for part in alternatives(branch))
     if typing.get_origin(annotation) is typing.Annotated:
-        return _alternatives(typing.get_args(annotation)[0])
+        return alternatives(typing.get_args(annotation)[0])
     return (annotation,)
 
 
@@ -167,7 +167,7 @@ def _range(detail: Mapping[str, Any], field: FieldInfo | None) -> str:
             bounds |= {sign: getattr(part, sign)} if isinstance(part, kind) else {}
     bounds = bounds or {sign: value for sign, value in detail["ctx"].items() if sign in {"ge", "gt", "le", "lt"}}
     words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
-    names = [_TYPE_NAMES[part] for part in _alternatives(field.annotation) if part in {int, float}] if field else []
+    names = [_TYPE_NAMES[part] for part in alternatives(field.annotation) if part in {int, float}] if field else []
     limits = " and ".join(f"{words[sign]} {show(value)}" for sign, value in bounds.items())
     return f"{names[0] if names else 'a number'} {limits}"
 

@@ -25,6 +25,11 @@ def to_yaml(resolved: Resolved) -> str:
     )
 
 
+def lines_of(tree: Mapping[str, Any]) -> list[str]:
+    """Returns nested settings as lines of YAML."""
+    return [text for text, _ in _lines(tree, "", 0)]
+
+
 def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str]]:
     """Returns lines of YAML, each with the dotted key of its value, or "" for the heading of a section."""
     lines: list[tuple[str, str]] = []
