@@ -66,8 +66,8 @@ class Shown:
 def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     runs = write_runs(folder / "runs")
-    write_run(runs / "hostile", algo="</script><b>x", env="matrix/penalty")
-    return report(RunSelection((str(runs),)), ReportOptions(folder / "report.html", videos=False)).path
+    write_run(runs / "z-hostile", algo="</script><b>x", env="matrix/penalty")
+    return report(RunSelection((str(runs),)), ReportOptions(folder / "report.html")).path
 
 
 @pytest.fixture

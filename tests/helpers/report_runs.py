@@ -15,7 +15,13 @@ def write_run(path: Path, seed: int = 0, algo: str = "mappo", env: str = "matrix
     more: `gain` of the algorithm, `steps` done, and entries of the manifest.
     """
     path.mkdir(parents=True)
-    config = {"algo": {"name": algo, "lr": 1e-3}, "env": {"name": env}, "seed": seed, "steps": 2000, "eval": {}}
+    config = {
+        "algo": {"name": algo, "lr": 1e-3 if algo == "ippo" else 5e-4},
+        "env": {"name": env},
+        "seed": seed,
+        "steps": 2000,
+        "eval": {},
+    }
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     gain, done = more.pop("gain", 10.0), more.pop("steps", 2000)
     manifest = {

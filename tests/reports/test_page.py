@@ -49,7 +49,7 @@ class Reader(HTMLParser):
 
 
 def written(out: Path, *runs: Path, **selected: Any) -> str:
-    found = report(RunSelection(tuple(map(str, runs)), **selected), ReportOptions(out=out, videos=False))
+    found = report(RunSelection(tuple(map(str, runs)), **selected), ReportOptions(out=out))
     return found.path.read_text()
 
 
@@ -129,8 +129,8 @@ def test_a_page_lists_runs_settings_machines_code_and_commands(page: str) -> Non
         "python 3.11, coterie 0.2.0",
         "revision 0123456789ab with uncommitted changes",
         "coterie train algo=ippo env=matrix/climbing seed=0\n",
-        "Settings that differ between algorithms",
-        "algo.name",
+        "Different between algorithms",
+        "algo.lr",
         "Full configuration",
         "Started 2026-01-02.",
     ):
@@ -180,6 +180,6 @@ def test_other_file_types_are_refused_before_anything_is_read(tmp_path: Path, ou
 
 
 def test_a_folder_gets_a_file_with_the_default_name(tmp_path: Path) -> None:
-    assert report(RunSelection((str(write_run(tmp_path / "a")),)), ReportOptions(tmp_path, videos=False)).path == (
+    assert report(RunSelection((str(write_run(tmp_path / "a")),)), ReportOptions(tmp_path)).path == (
         tmp_path / "report.html"
     )

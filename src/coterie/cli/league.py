@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report, with_names
 from coterie.core.errors import UserError
+from coterie.core.files import write_text
 from coterie.core.json_output import print_json
 from coterie.core.terminal import print_line, print_message
 
@@ -27,7 +29,11 @@ def league(
     env: EnvName = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Plot of the matrix, .png or .svg. Default: league.png."),
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Plot of the matrix, .png or .svg, with its values in a .json next to it. Default: league.png.",
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="Number of episodes per pair.")] = 200,
     mode: Mode = "auto",
@@ -62,9 +68,12 @@ def league(
         raise UserError(f"--out {target}: unsupported file type. Expected .png or .svg.")
     target.parent.mkdir(parents=True, exist_ok=True)
     command.draw(result).savefig(target, dpi=150)
-    print_line(f"wrote {target}", sys.stderr)
+    values = target.with_suffix(".json")
+    report = result.report() | {"plot": str(target)}
+    write_text(values, jsonlib.dumps(report) + "\n")
+    print_line(f"wrote {target} and {values}", sys.stderr)
     if json:
-        print_json(result.report() | {"plot": str(target)})
+        print_json(report)
         return 0
     from coterie.runs.tables import print_table
 

@@ -46,7 +46,20 @@ def report(
         str | None,
         typer.Option(metavar="ALGO", show_default=False, help="Compare all others with it. Default: all pairs."),
     ] = None,
-    videos: Annotated[bool, typer.Option("--videos/--no-videos", help="Embed videos of episodes.")] = True,
+    videos: Annotated[
+        bool, typer.Option("--videos/--no-videos", help="Embed videos of the best run of each group.")
+    ] = True,
+    episodes: Annotated[
+        int, typer.Option(min=1, max=1000, help="Episodes that the best and the median one are chosen from for videos.")
+    ] = 9,
+    league: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Result of `coterie league` (.json). May be repeated. Also: league.json in the given folders.",
+        ),
+    ] = None,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Include runs that are not finished.")] = False,
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Accept evaluations with different numbers of episodes.")
@@ -74,7 +87,12 @@ def report(
 
     written = command.report(
         RunSelection(tuple(runs), metric, team, file_returns, unfinished),
-        command.ReportOptions(out=out, videos=videos, command=tuple(sys.argv)),
+        command.ReportOptions(
+            out=out,
+            videos=command.VideoOptions(episodes=episodes) if videos else None,
+            leagues=tuple(league or ()),
+            command=tuple(sys.argv),
+        ),
         CompareOptions(score=score, normalize=normalize, baseline=baseline, mixed=mixed),
     )
     comparison = written.comparison

@@ -59,10 +59,22 @@ def render_episodes(
     Yields:
         Images, uint8 [H, W, 3].
     """
+    for image, _ in render_timesteps(config, episodes, size=size, lesson=lesson):
+        yield image
+
+
+def render_timesteps(
+    config: RunConfig, episodes: Episodes, *, size: int, lesson: int | None = None
+) -> Iterator[tuple[np.ndarray, bool]]:
+    """Yields an image of every timestep, uint8 [H, W, 3], and True if it is the final one of its episode.
+
+    After a final timestep, the episode's return is the last one in `episodes.returns`. The arguments are those of
+    `render_episodes`.
+    """
     env = make_environment(config, "play", num_envs=1, device=episodes.device, lesson=lesson)
     try:
-        for _ in _play(env, episodes):
-            yield env.render(0, size)
+        for is_final in _play(env, episodes):
+            yield env.render(0, size), is_final
     finally:
         env.close()
 
@@ -81,8 +93,8 @@ def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
     return folder
 
 
-def _play(env: VectorEnv, episodes: Episodes) -> Iterator[None]:
-    """Plays episodes in a single environment and yields at every timestep, final ones included."""
+def _play(env: VectorEnv, episodes: Episodes) -> Iterator[bool]:
+    """Plays episodes in a single environment and yields at every timestep, True at final ones."""
     policies, remaining = episodes.policies, episodes.count
     counter = ReturnCounter(env, {name: policy.team for name, policy in policies.items()})
     noise_generators = {name: generator(episodes.seed, "noise", name, device=env.device) for name in policies}
@@ -90,15 +102,15 @@ def _play(env: VectorEnv, episodes: Episodes) -> Iterator[None]:
         timestep = reset_env(env, episodes.seed)
         hidden_state = {name: policy.initial_hidden_state(1) for name, policy in policies.items()}
         while remaining:
-            yield
+            yield False
             noise = {name: policy.draw_noise(1, 1, noise_generators[name])[0] for name, policy in policies.items()}
             actions, _, hidden_state = act(policies, timestep, hidden_state, noise=noise, modes=episodes.modes)
             before = timestep
             step, timestep = step_env(env, actions)
             counter.add(before, step)
             if bool(step.episode_terminated | step.episode_truncated):
-                yield
                 episodes.returns.update(counter.returns)
+                yield True
                 remaining -= 1
                 if remaining:
                     _, timestep = step_env(env, actions)  # the final timestep ignores the action

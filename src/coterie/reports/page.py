@@ -16,6 +16,7 @@ from coterie.core.files import disk_error, write_text
 from coterie.reports.comparison import Comparison
 from coterie.reports.markup import Markup, element, join
 from coterie.reports.page_charts import AXES, Colors, charts
+from coterie.reports.page_media import Matrix, Video, matrices, video_data, videos
 from coterie.reports.page_results import findings, learning_curves, pairs, profiles
 from coterie.reports.page_runs import commands, provenance, read_record, runs_table, settings, trials_of
 from coterie.reports.records import CollectedRun
@@ -33,11 +34,17 @@ class ReportContent:
         comparison: The comparison of the runs.
         left_out: Runs that are listed only.
         command: Words of the command line that made the report; empty for none.
+        videos: Videos of episodes.
+        failed: Reasons why there is no video, by run.
+        matrices: Cross-play matrices of leagues.
     """
 
     comparison: Comparison
     left_out: Sequence[CollectedRun] = ()
-    command: Sequence[str] = field(default=())
+    command: Sequence[str] = ()
+    videos: Sequence[Video] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    matrices: Sequence[Matrix] = ()
 
 
 def page(content: ReportContent) -> str:
@@ -50,6 +57,8 @@ def page(content: ReportContent) -> str:
         ("Findings", "findings", findings(comparison, colors)),
         ("Learning curves", "curves", join([_controls(comparison, colors), learning_curves(comparison, data)])),
         ("Comparisons", "pairs", _joined(pairs(comparison, colors), profiles(data))),
+        ("Episodes", "episodes", videos(content.videos, content.failed, colors)),
+        ("League", "league", matrices(content.matrices)),
         ("Runs", "runs", runs_table(comparison, content.left_out, colors)),
         ("Settings", "settings", settings(comparison, records, colors)),
         (
@@ -59,8 +68,9 @@ def page(content: ReportContent) -> str:
         ),
     ]
     shown = [(title, key, part) for title, key, part in parts if part]
+    scripted = {"charts": data, "videos": video_data(content.videos)}
     body = element("div", _header(comparison), _notes(comparison), *(_section(*part) for part in shown), class_="page")
-    return _document(_title(comparison), [_navigation(shown), element("main", body), _footer()], {"charts": data})
+    return _document(_title(comparison), [_navigation(shown), element("main", body), _footer()], scripted)
 
 
 def write_page(path: Path, text: str) -> None:
@@ -116,7 +126,11 @@ def _header(comparison: Comparison) -> Markup:
 def _notes(comparison: Comparison) -> Markup | None:
     if not comparison.notes:
         return None
-    lines = [element("li", f"{note[:1].upper()}{note[1:].rstrip('.')}.") for note in comparison.notes]
+    names = (*comparison.algos, *comparison.tasks)
+    lines = [
+        element("li", f"{note if note.startswith(names) else note[:1].upper() + note[1:]}".rstrip(".") + ".")
+        for note in comparison.notes
+    ]
     return element("aside", element("h2", "Read this first"), element("ul", *lines), class_="notes")
 
 

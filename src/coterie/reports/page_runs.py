@@ -143,10 +143,10 @@ def _name(name: str, parent: str) -> Markup:
 
 def settings(comparison: Comparison, records: Mapping[str, RunRecord], colors: Colors) -> Markup:
     """Returns the settings in which groups differ, and the full configuration of each group, folded away."""
-    differing = [
-        scrolling(table(["Setting", *columns], rows, caption=title, class_="settings"), title)
-        for title, columns, rows in _differences(comparison, colors)
-    ]
+    differing: list[Markup] = []
+    for title, columns, rows in _differences(comparison, colors):
+        shown = scrolling(table(["Setting", *columns], rows, caption=title, class_="settings"), title)
+        differing += [element("h3", title), shown]
     full = []
     for (task, algo), result in comparison.results.items():
         first = next((t.run.name for t in result.trials if records[t.run.name].configuration), None)
@@ -167,17 +167,19 @@ def _differences(comparison: Comparison, colors: Colors) -> list[tuple[str, list
     groups = {f"{task} | {algo}": (task, algo) for task, algo in comparison.results}
     tables: dict[str, tuple[list[Any], list[list[Any]]]] = {}
     for key, values in comparison.settings.items():
+        if key in ("algo.name", "env.name"):
+            continue
         present = {groups[name]: _setting(value) for name, value in values.items() if name in groups}
         by_task, by_algo = ({pair[i]: value for pair, value in present.items()} for i in (0, 1))
         name = [element("code", printable(key))]
         if all(value == by_algo[algo] for (_, algo), value in present.items()):
             columns = [colors.swatch(algo) for algo in by_algo]
-            kind, shown = "Settings that differ between algorithms", list(by_algo.values())
+            kind, shown = "Different between algorithms", list(by_algo.values())
         elif all(value == by_task[task] for (task, _), value in present.items()):
-            kind, columns, shown = "Settings that differ between tasks", list(by_task), list(by_task.values())
+            kind, columns, shown = "Different between tasks", list(by_task), list(by_task.values())
         else:
             columns = [_group(task, colors.swatch(algo)) for task, algo in present]
-            kind, shown = "Settings that differ between groups", list(present.values())
+            kind, shown = "Different between groups", list(present.values())
         tables.setdefault(kind, (columns, []))[1].append([*name, *map(cell, shown)])
     return [(title, columns, rows) for title, (columns, rows) in sorted(tables.items())]
 

@@ -1,0 +1,130 @@
+"""Reports with videos of trained policies and matrices of leagues, and the messages for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.report_runs import write_run, write_runs
+
+from coterie.cli.app import run
+from coterie.commands import train
+from coterie.commands.compare import RunSelection, compare_runs
+from coterie.commands.report import ReportOptions, report
+from coterie.commands.report_videos import VideoOptions, best_runs, record
+from coterie.config.resolve import resolve
+from coterie.core.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of a short run on a world that draws quickly."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        words = f"algo=ippo env=matrix/climbing steps=400 num_envs=4 eval.every=200 eval.episodes=8 seed={seed}".split()
+        train.train(resolve([*words, f"out={folder / str(seed)}", "progress=off", "algo.hidden_sizes=[8]"]))
+    return folder
+
+
+@pytest.mark.slow
+def test_videos_show_the_best_and_the_median_episode_of_the_best_run(trained: Path) -> None:
+    comparison = compare_runs(RunSelection((str(trained),), unfinished=True)).comparison
+    progress: list[tuple[int, int]] = []
+    found, failed = record(comparison, VideoOptions(episodes=3), lambda done, total: progress.append((done, total)))
+    assert failed == {}
+    assert progress == [(0, 1), (1, 1)]
+    best = best_runs(comparison)["matrix/climbing", "ippo"]
+    assert best.series.final == max(t.series.final for t in comparison.results["matrix/climbing", "ippo"].trials)
+    assert [(video.kind, video.run, video.shown, video.episodes) for video in found] == [
+        ("best", best.run.name, 1.0, 3),
+        ("median", best.run.name, 1.0, 3),
+    ]
+    assert found[0].episode_return >= found[1].episode_return
+    for video in found:
+        assert video.content[4:8] == b"ftyp"
+        assert len(video.content) < 200_000
+
+
+def test_runs_without_checkpoints_are_reported_without_videos(tmp_path: Path) -> None:
+    run_ = write_run(tmp_path / "a")
+    found = report(RunSelection((str(run_),)), ReportOptions(tmp_path / "report.html", videos=VideoOptions()))
+    assert f"No video of {run_}: " in found.path.read_text()
+
+
+def league(path: Path, symmetric: bool) -> Path:
+    score = {"a": {"a": 0.5, "b": 0.75}, "b": {"a": 0.25, "b": 0.5}}
+    returns = {team: {"a": {"a": 1.0, "b": 2.5}, "b": {"a": -3.0, "b": 0.0}} for team in ("one", "two")}
+    elo = {"elo": {"a": {"rating": 0.0, "error": 0.0}, "b": {"rating": -190.0, "error": 20.0}}}
+    head = {"env": "x/y", "episodes": 40, "rows": "one", "columns": "two", "score": score}
+    path.write_text(json.dumps(head | {"return_mean": returns, "return_error": returns} | (elo if symmetric else {})))
+    return path
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_leagues_are_shown_as_matrices(tmp_path: Path, symmetric: bool) -> None:
+    write_run(tmp_path / "runs" / "a")
+    league(tmp_path / "runs" / "league.json", symmetric)
+    text = report(RunSelection((str(tmp_path / "runs"),)), ReportOptions(tmp_path / "report.html")).path.read_text()
+    if symmetric:
+        assert "x/y: win rate of the row" in text
+        assert '<td data-value="0.75" class="shade s7">0.75</td>' in text
+        assert "-190 ± 20" in text
+    else:
+        assert "x/y: mean return of two" in text
+        assert '<td data-value="2.5" class="shade s9">2.5 <small>± 2.5</small></td>' in text
+
+
+def test_other_files_than_leagues_are_refused_in_one_line(tmp_path: Path) -> None:
+    runs = RunSelection((str(write_run(tmp_path / "a")),))
+    (tmp_path / "x.json").write_text('{"score": 3}')
+    with pytest.raises(UserError, match=r"x\.json: not the result of a league\."):
+        report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "x.json"]))
+    with pytest.raises(UserError, match=r"--league .*y\.json: no such file"):
+        report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "y.json"]))
+
+
+def test_the_command_prints_findings_and_notes_and_writes_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = write_runs(tmp_path / "runs")
+    assert run(["report", str(runs), "--no-videos", "--out", str(tmp_path / "new" / "r.html")]) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 3
+    assert "3 seeds: percentile intervals" in printed.err
+    assert "wrote " in printed.err
+    assert "coterie report " not in (tmp_path / "new" / "r.html").read_text().partition("<body>")[0]
+    assert run(["report", str(runs), "--no-videos", "--json", "--out", str(tmp_path / "r.html")]) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "r.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere: no such folder or file"),
+        (["empty"], "empty: contains no runs"),
+        (["runs", "--metric", "eval/metric/wonn"], "--metric eval/metric/wonn: not in the logs"),
+        (["half"], "1 run has not finished"),
+        (["runs", "episodes"], "evaluations have"),
+        (["runs", "results.json"], "State the convention of files"),
+        (["runs", "--out", "report.pdf"], "--out report.pdf: unsupported file type"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "runs" / "a")
+    if "half" in words:
+        write_run(tmp_path / "half", steps=1000)
+    if "episodes" in words:
+        other = write_run(tmp_path / "episodes", seed=1) / "metrics.jsonl"
+        other.write_text(other.read_text().replace('"eval/episodes": 32', '"eval/episodes": 128'))
+    steps = {"step_0": {"step_count": 0, "return": [1.0]}}
+    (tmp_path / "results.json").write_text(json.dumps({"matrix": {"climbing": {"x": {"seed_0": steps}}}}))
+    with pytest.raises(UserError) as raised:
+        run(["report", *words, "--no-videos"])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("*.html"))
