@@ -57,7 +57,7 @@ OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--episodes": lambda words: words[0] in {"evaluate", "play", "league", "exploit"},
     "--steps": lambda words: words[0] == "exploit",
     "--seconds": lambda words: words[0] == "bench",
-    "--print": lambda words: "-m" in words,
+    "--print": lambda words: "-m" in words or words[0] == "reproduce",
 }
 """Options that a mark may set, and the commands that accept them."""
 

@@ -29,7 +29,7 @@ DEFAULT_OUT = Path("runs/reproduce")
 
 @dataclass(frozen=True)
 class Choice:
-    """What to reproduce of a table.
+    """Rows, algorithms and seeds of a table that are reproduced.
 
     Attributes:
         table: The table.

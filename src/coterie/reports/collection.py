@@ -82,8 +82,8 @@ def _unfinished(runs: Sequence[CollectedRun]) -> str:
     listed = [f"{run.name} at {run.steps:,} of {run.total:,} steps" for run in runs[:_LISTED]]
     more = [f"{len(runs) - _LISTED} more"] if len(runs) > _LISTED else []
     stopped = next((run for run in runs if run.state == "stopped"), None)
-    go_on = "" if stopped is None else f". Continue with: coterie resume {shlex.quote(stopped.name)}"
-    return f"{words} not finished ({', '.join([*listed, *more])}){go_on}"
+    resume = "" if stopped is None else f". Continue with: coterie resume {shlex.quote(stopped.name)}"
+    return f"{words} not finished ({', '.join([*listed, *more])}){resume}"
 
 
 def read_run(path: Path) -> CollectedRun:

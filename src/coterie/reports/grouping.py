@@ -303,5 +303,5 @@ def require_equal_episodes(trials: Sequence[Trial]) -> None:
             (low, one), (high, other) = min(counts.items()), max(counts.items())
             raise UserError(
                 f"{task}: evaluations have {low:.0f} episodes in {one} and {high:.0f} in {other}, so their noise "
-                "differs. Evaluate all runs alike with --evaluate, or add --mixed to compare them as they are."
+                "differs. Evaluate all runs on equal numbers with --evaluate, or add --mixed to compare them as they are."
             )
