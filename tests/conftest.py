@@ -2,18 +2,12 @@
 
 import gc
 import os
-import shutil
 import tempfile
 from collections.abc import Generator
-from pathlib import Path
 
-MEMORY = Path("/dev/shm")
-"""Folder of temporary files. Tests write thousands of small files, for whose replacement a disk needs milliseconds."""
+from places import ROOT, TEMPORARY
 
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4e9 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
-    os.environ.setdefault("TMPDIR", str(MEMORY))  # tests also compile programs there
-    tempfile.tempdir = None  # determined again
-
+os.environ.setdefault("TMPDIR", str(TEMPORARY))  # also in subprocesses
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="coterie-state-")  # the key that signs the runs of the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch starts its threads, also in subprocesses
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # runs that set more threads share the cores with other tests
@@ -25,7 +19,6 @@ import tinyruns
 from coterie.commands import train as training
 from coterie.envs.external.workers import processes
 from coterie.kernels import switch
-from places import ROOT
 
 LONGEST = [
     "test_docs.py",

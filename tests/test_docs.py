@@ -278,7 +278,11 @@ def small(line: str, settings: dict[str, str]) -> list[str]:
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    train = coterie.train
+    train, resume = coterie.train, coterie.resume
+    steps = block.settings.get("steps", "600")
+
+    def small_resume(run: Any, **settings: Any) -> Any:
+        return resume(run, **(settings | {"steps": 2 * int(steps)} if "steps" in settings else settings))
 
     def small_train(**settings: Any) -> Any:
         given = {key: parse_primitive(value) for key, value in (ALWAYS | block.settings).items()}
@@ -288,7 +292,8 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
         Path(block.marks["file"]).write_text(block.code)
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
-        patch.setattr(sys, "argv", [name(page), block.settings.get("steps", "600")])  # examples read the steps from it
+        patch.setattr(coterie, "resume", small_resume)
+        patch.setattr(sys, "argv", [name(page), steps])  # examples read the steps from it
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
