@@ -31,6 +31,7 @@ from PIL import Image  # noqa: E402
 from coterie.config import registry  # noqa: E402
 from coterie.config.rewards import RewardsConfig  # noqa: E402
 from coterie.config.wrappers import WrappersConfig  # noqa: E402
+from coterie.envs.worlds.foraging.task import ForagingConfig  # noqa: E402
 from coterie.envs.worlds.matrix.matrix_game import MatrixConfig  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -48,6 +49,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": program.commands,
     "environments": program.environments,
     "errors": program.errors,
+    "foraging-keys": partial(key_table, ForagingConfig, "env."),
     "job": program.job,
     "math-modules": program.math_modules,
     "matrix-games": exact_worlds.matrix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -175,6 +176,23 @@ def test_the_script_collects_nearly_all_food(name: str):
 def test_the_script_needs_the_whole_field():
     with pytest.raises(UserError, match=r"env.sight=2: the script needs the whole field"):
         coterie.evaluate(algo="scripted", env={"name": "foraging/5x5-2p-1f", "sight": 2}, episodes=1, progress="off")
+
+
+@pytest.mark.slow
+def test_ippo_learns_the_smallest_task(tmp_path: Path):
+    settings = {
+        "steps": 15_000,
+        "num_envs": 32,
+        "eval": {"every": 15_000},
+        "progress": "off",
+        "out": str(tmp_path / "run"),
+        "seed": 1,
+    }
+    run = coterie.train(algo={"name": "ippo", "lr": 1e-3, "rollout_length": 32}, env="foraging/5x5-2p-1f", **settings)
+    trained = coterie.evaluate(run, episodes=200)["metrics"]["collected"]
+    random = coterie.evaluate(algo="random", env="foraging/5x5-2p-1f", episodes=200)["metrics"]["collected"]
+    assert random < 0.6
+    assert trained > 0.8
 
 
 def test_images_show_agents_and_food():

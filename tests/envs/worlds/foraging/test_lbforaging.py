@@ -236,7 +236,7 @@ def test_defaults_and_observation_spaces_are_those_of_the_registered_task(name: 
     env = gymnasium.make(f"Foraging-{name}-v3", disable_env_checker=True).unwrapped
     assert isinstance(env, ForagingEnv)
     space = world.spec.roles[0].observation_space
-    assert space == env.observation_space[0]
+    assert gymnasium.spaces.Tuple([space] * world.config.players) == env.observation_space
     assert world.spec.episode_limit == env._max_episode_steps
     assert gymnasium.spaces.Tuple([world.spec.roles[0].action_space] * world.config.players) == env.action_space
 
@@ -299,7 +299,7 @@ def test_initial_states_have_the_distribution_of_the_package(name: str, resets: 
         package.reset()
         fields.append(package.field)
         positions.append([player.position for player in package.players])
-        levels.append([int(player.level) for player in package.players])
+        levels.append([int(player.level or 0) for player in package.players])
     theirs = field_state(
         torch.from_numpy(np.stack(fields)), torch.tensor(positions), torch.tensor(levels), foods=world.config.foods
     )

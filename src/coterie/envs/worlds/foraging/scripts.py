@@ -20,7 +20,7 @@ _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 def greedy(team: TeamSpec, env: Any) -> Act:
     """Each agent goes to the nearest food that it can collect alone. If there is none, all go to the same food, the one
-    with the smallest sum of their distances. Agents go on shortest paths around food and each other, and load.
+    with the smallest sum of their distances. Agents take shortest paths around food and each other, and load.
 
     Raises:
         ValueError: If observations are not lists of the whole field with levels.
