@@ -92,7 +92,8 @@ def test_a_gpu_moves_the_same_agents():
     expected = moves.moving(*given, world.probes)
     assert len(expected.unique()) == 2
     with fake_cuda():
-        found = moves.moving(*(x.to(CUDA) for x in given), world.probes)
+        cell, target, occupant = (x.to(CUDA) for x in given)
+        found = moves.moving(cell, target, occupant, world.probes)
         assert torch.equal(found.cpu(), expected)
 
 
