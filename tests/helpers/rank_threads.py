@@ -14,7 +14,7 @@ from coterie.core.ranks import Ranks
 
 R = TypeVar("R")
 
-_SECONDS = 60.0
+_SECONDS = 20.0
 
 
 class ThreadRanks(Ranks):

@@ -160,7 +160,7 @@ def _curriculum(config: RunConfig, components: RunComponents, lessons: Lessons, 
         if lesson.advance is not None:
             waiting = f"curriculum.lessons: lesson '{lesson.name}'"
             _check_metric(waiting, lesson.advance.metric, config, components)
-    return CurriculumCallback(lessons, envs, components.evaluator, config.steps)
+    return CurriculumCallback(lessons, envs, components.evaluator, config.steps, components.ranks)
 
 
 def _check_metric(waiting: str, metric: str, config: RunConfig, components: RunComponents) -> None:

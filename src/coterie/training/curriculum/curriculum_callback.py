@@ -11,6 +11,7 @@ import torch
 
 from coterie.config.messages import format_value
 from coterie.core.metrics import Metric, declare
+from coterie.core.ranks import ONE, Ranks
 from coterie.envs.contract.vector import VectorEnv
 from coterie.runs.progress import number
 from coterie.training.callback import TrainerCallback
@@ -54,11 +55,13 @@ class CurriculumCallback(TrainerCallback):
         envs: Environments to which lessons are applied.
         evaluator: Its task number is set to the lesson that is evaluated.
         total_steps: Environment steps of the run.
+        ranks: Ranks that train together, with equally many environments.
     """
 
     name = "curriculum"
 
-    def __init__(self, lessons: Lessons, envs: LessonEnvs, evaluator: Evaluator, total_steps: int):
+    def __init__(self, lessons: Lessons, envs: LessonEnvs, evaluator: Evaluator, total_steps: int, ranks: Ranks = ONE):
+        self._ranks = ranks
         self._lessons, self._envs, self._evaluator, self._total_steps = lessons, envs, evaluator, total_steps
         evaluator.task = lessons.eval_lesson(0)
         self._start(0)
@@ -70,7 +73,7 @@ class CurriculumCallback(TrainerCallback):
         self._episodes, self._entries_without_metric = 0, 0
         # An environment has switched once it has finished an episode: that one may have started in the last lesson.
         env = self._envs.train
-        self._switched = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        self._switched = torch.zeros(env.num_envs * self._ranks.size, dtype=torch.bool, device=env.device)
         self._all_switched = False
 
     @property

@@ -19,6 +19,7 @@ from torch import Tensor
 from coterie.config.schema import SelfPlayConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
+from coterie.core.ranks import current
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.math.ratings import pfsp_probs, recency_probs, uniform_probs
@@ -180,7 +181,7 @@ class SelfPlayCallback(TrainerCallback):
         slot = self._pools[learner].next_replaced_slot
         if not self._teams.shared_policy or slot is None:
             return False
-        return self.opponents[opponent].is_playing(slot, self._collector.hidden_state(opponent))
+        return current().any(self.opponents[opponent].is_playing(slot, self._collector.hidden_state(opponent)))
 
     def _set_probabilities(self, team: str) -> None:
         """Sets the probabilities of a team's opponents: as configured in training, uniform in rating games."""
