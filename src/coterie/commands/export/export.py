@@ -18,7 +18,7 @@ from coterie.commands.export.description import describe, provenance, seal
 from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
 from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
 from coterie.commands.export.subject import Subject, subject_of
-from coterie.commands.export.weights import NetworkDescription
+from coterie.commands.export.weights import NetworkDescription, require_own_layers
 from coterie.commands.learners import eval_modes, load_run
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, sync_folder, write_bytes, write_text
@@ -57,7 +57,7 @@ def export(
     algorithms = trained.algorithms
     if team is not None and team not in algorithms:
         raise UserError(f"--team {team}: the run {run} has no such team. {nearest(team, algorithms)}")
-    subjects, skipped = _subjects(algorithms, eval_modes("auto", algorithms), team)
+    subjects, skipped = _subjects(algorithms, form, team)
     folder = RunFolder.open(run).path
     manifest, chosen = read_manifest(folder / "manifest.json"), trained.choice.report()
     report: dict[str, Any] = {"format": form, "out": str(out), "checkpoint": chosen, "teams": {}, "skipped": skipped}
@@ -73,16 +73,17 @@ def export(
     return report
 
 
-def _subjects(
-    algorithms: dict[str, Algorithm], modes: dict[str, Any], team: str | None
-) -> tuple[list[Subject], dict[str, str]]:
+def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) -> tuple[list[Subject], dict[str, str]]:
     """Returns the teams to export, and the reasons for others. UserError if there are none."""
-    subjects, skipped = [], {}
+    subjects, skipped, modes = [], {}, eval_modes("auto", algorithms)
     for name, algorithm in algorithms.items():
         if team in (None, name):
             policy = algorithm.policy
             try:
-                subjects.append(subject_of(policy.team, policy, modes[name]))
+                subject = subject_of(policy.team, policy, modes[name])
+                if form != "onnx":
+                    require_own_layers(subject)
+                subjects.append(subject)
             except UserError as error:
                 skipped[name] = str(error)
     if not subjects:

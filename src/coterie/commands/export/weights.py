@@ -17,14 +17,24 @@ from coterie.nets.layers import ACTIVATIONS, MLP, action_size
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.recurrent import GRU, LSTM
 from coterie.nets.team import Block, BlockNetwork
+from coterie.nets.user_body import UserBody
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy
 
 Entry = dict[str, Any]
 
 
+def require_own_layers(subject: Subject) -> None:
+    """Raises UserError if a network has layers of the user, which have no description."""
+    if any(isinstance(module, UserBody) for module in subject.policy.net.modules()):
+        raise UserError(
+            f"team '{subject.team.name}' cannot be exported to this format: its hidden layers are those of "
+            "algo.network, which is code. Use --format onnx."
+        )
+
+
 class NetworkDescription:
-    """Layers and weights of a team's networks.
+    """Layers and weights of a team's networks. They must pass `require_own_layers`.
 
     Args:
         subject: The team.
@@ -33,8 +43,6 @@ class NetworkDescription:
         blocks: The entry `network` of `policy.json`: a description of each block's network.
         tensors: Weights by name.
 
-    Raises:
-        UserError: If a network has layers of the user.
     """
 
     def __init__(self, subject: Subject):
@@ -47,11 +55,7 @@ class NetworkDescription:
         network = subject.policy.net.networks[name]
         assert isinstance(network, BlockNetwork)
         inner = network.network
-        if not isinstance(inner.body, MLP):
-            raise UserError(
-                f"team '{subject.team.name}' cannot be exported to this format: its hidden layers are those of "
-                "algo.network, which is code. Use --format onnx."
-            )
+        assert isinstance(inner.body, MLP)
         return {
             "roles": [role.name for role in subject.roles_of(block)],
             "agents": [block.start, block.stop],
