@@ -27,7 +27,7 @@ HEADS: dict[type[Policy], str] = {
     DeterministicPolicy: "deterministic",
     SquashedPolicy: "squashed",
 }
-"""Name of the head of each policy: how actions follow from the outputs of its network, see docs/reference/export.md."""
+"""Name of the head of each policy, which makes actions of the outputs of its network."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class NetworkDescription:
         return {"kind": "gru" if isinstance(rnn, GRU) else "lstm", **self._parameters(f"{prefix}.rnn", rnn, names)}
 
     def _action(self, block: Block) -> Entry:
-        """How actions follow from the outputs of the network."""
+        """Description of the step from outputs of the network to actions."""
         policy, spec = self._subject.policy, block.action_spec
         entry: Entry = {
             "kind": self._subject.head,
