@@ -58,6 +58,7 @@ OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--steps": lambda words: words[0] == "exploit",
     "--seconds": lambda words: words[0] == "bench",
     "--print": lambda words: "-m" in words or words[0] == "reproduce",
+    "--no-videos": lambda words: words[0] == "report",
 }
 """Options that a mark may set, and the commands that accept them."""
 

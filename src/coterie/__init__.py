@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coterie.commands.league import LeagueResult
     from coterie.commands.learners import EvalMode
     from coterie.commands.player import Loaded, Player
+    from coterie.commands.report_api import report
     from coterie.commands.result import TrainingResult
     from coterie.core.errors import NonFiniteError, UserError
     from coterie.envs.contract.vector import VectorEnv
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from coterie.training.hooks import Callback, Event
 
     Run = str | os.PathLike[str] | TrainingResult | Loaded
-
     __version__: str
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "make",
     "play",
     "record",
+    "report",
     "resume",
     "runs",
     "train",
@@ -80,19 +81,18 @@ _LAZY = {
     "check_env": "coterie.commands.check",
     "compare": "coterie.commands.compare_api",
     "diagnose": "coterie.commands.diagnose",
+    "report": "coterie.commands.report_api",
     "VectorEnv": "coterie.envs.contract.vector",
     "runs": "coterie.runs",
 }
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "__version__":
-        from importlib import metadata
-
-        return metadata.version("coterie")
+        return import_module("importlib.metadata").version("coterie")
     if name in _LAZY:
-        from importlib import import_module
-
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'coterie' has no attribute '{name}'")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.report_runs import write_run, write_runs
 
+import coterie
 from coterie.cli.app import run
 from coterie.commands import train
 from coterie.commands.compare import RunSelection, compare_runs
@@ -59,6 +60,14 @@ def league(path: Path, symmetric: bool) -> Path:
     head = {"env": "x/y", "episodes": 40, "rows": "one", "columns": "two", "score": score}
     path.write_text(json.dumps(head | {"return_mean": returns, "return_error": returns} | (elo if symmetric else {})))
     return path
+
+
+def test_python_writes_the_same_page_as_the_command(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs")
+    path = coterie.report([runs], out=tmp_path, videos=False)
+    assert path == tmp_path / "report.html"
+    report(RunSelection((str(runs),)), ReportOptions(tmp_path / "again.html"))
+    assert path.read_text() == (tmp_path / "again.html").read_text()
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
