@@ -64,7 +64,7 @@ def find_plugin(name: str, group: str = GROUP) -> Plugin | None:
     same_name = [plugin for full, plugin in known.items() if full.rpartition("/")[2] == name]
     if len(same_name) > 1:
         kind, key = _KINDS[group]
-        choices = " or ".join(f"{key}={plugin.name}" for plugin in same_name)
+        choices = " or ".join(f"{key}={name}" for name in sorted(plugin.name for plugin in same_name))
         raise UserError(f"{kind} '{name}' is provided by several packages. Use {choices}.")
     return same_name[0] if same_name else None
 
