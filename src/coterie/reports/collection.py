@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ def read_run(path: Path) -> CollectedRun:
     total = _integer(log.all_settings.get("steps"))
     now = activity(folder, total)
     state = "finished" if 0 < total <= now.steps else now.state  # trained in this process, which still exists
-    teams = _learning_teams(log, manifest)
+    metrics = metric_names(log.rows)
+    teams = _learning_teams(metrics)
     device = manifest.get("device")
     hardware = manifest.get("hardware")
     git = manifest.get("git")
@@ -110,6 +112,7 @@ def read_run(path: Path) -> CollectedRun:
         total=total,
         teams=teams,
         scale="team",
+        metrics=metrics,
         agents=_agents(manifest, teams),
         hardware={**(hardware if isinstance(hardware, Mapping) else {}), **({"device": device} if device else {})},
         versions=manifest.get("versions") or {},
@@ -122,12 +125,18 @@ def _integer(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
-def _learning_teams(log: Run, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+def metric_names(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Returns the names of all metrics in a log, in the order of their first entry."""
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(rows)))
+
+
+def _learning_teams(metrics: Sequence[str]) -> tuple[str, ...]:
     """Returns the teams with losses in the log; all of them if none has any."""
-    teams = log.teams()
+    names = dict.fromkeys(metrics, 0.0)
+    teams = list(dict.fromkeys(team for name in RETURNS for team in by_team(names, name)))
     if teams == [""] or not teams:
         return ("",)
-    learning = [team for team in teams if any(key.startswith(f"loss/{team}/") for row in log.rows for key in row)]
+    learning = [team for team in teams if any(name.startswith(f"loss/{team}/") for name in metrics)]
     return tuple(learning or teams)
 
 
@@ -156,12 +165,13 @@ def series_of(run: CollectedRun, metric: str = RETURN, team: str = "") -> Evalua
         team: Team; "" for the only one and for metrics of the environment.
     """
     area, _, rest = metric.partition("/")
+    name = f"{area}/{team}/{rest}" if team else metric
     points: dict[int, tuple[float, ...]] = {}
     for row in run.log.rows:
-        value = by_team(row, metric).get(team)
+        value = row.get(name)
         if value is None or not math.isfinite(value):
             continue
-        measured = measurement(row, f"{area}/{team}/{rest}" if team else metric) if "eval/episodes" in row else None
+        measured = measurement(row, name) if "eval/episodes" in row else None
         error, episodes = (math.nan, math.nan) if measured is None else (measured.error, measured.episodes)
         points[row["steps"]] = (row["steps"], row.get("time/wall_s", math.nan), value, error, episodes)
     if not points:

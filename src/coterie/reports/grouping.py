@@ -54,13 +54,13 @@ def select_metric(
     Raises:
         UserError: If no run has logged the metric, or has the team.
     """
-    known = {metric for run in runs for row in run.log.rows for metric in row} - {"steps"}
+    known = {metric for run in runs for metric in run.metrics} - {"steps"}
     teams = {own for run in runs for own in run.teams}
     wanted = (name or RETURN).removeprefix("-")
     wanted = RETURN if wanted in ("return", "return_mean") else wanted
     if f"eval/metric/{wanted}" in known:
         wanted = f"eval/metric/{wanted}"
-    if not any(run.log.teams([wanted]) for run in runs):
+    if not any(run.teams_of(wanted) for run in runs):
         if name is None:
             raise UserError(
                 "the runs have no evaluations (eval.every=0). Train with evaluations, or add --metric "
@@ -100,7 +100,9 @@ def group(collection: Collection, selection: Selection) -> tuple[list[Trial], li
     for run, team in pairs:
         task = tasks[_task_key(run.log)]
         series = series_of(run, selection.metric, team)
-        assert series is not None
+        if series is None:
+            notes.append(f"{selection.metric} is never finite, left out: {run.name}")
+            continue
         trials.append(
             Trial(
                 task=f"{task}: {team}" if task in several else task,
@@ -112,6 +114,8 @@ def group(collection: Collection, selection: Selection) -> tuple[list[Trial], li
                 absolute=run.fresh_values("best", team, selection.metric),
             )
         )
+    if not trials:
+        raise UserError(f"--metric {selection.metric}: has no finite value in these runs. Choose another metric.")
     trials = _same_scale(trials, selection)
     trials, repeated = _without_repetitions(trials)
     notes += repeated
@@ -121,7 +125,7 @@ def group(collection: Collection, selection: Selection) -> tuple[list[Trial], li
 
 def _teams(run: CollectedRun, selection: Selection) -> list[str]:
     """Returns the teams whose values of the metric are compared."""
-    present = run.log.teams([selection.metric])
+    present = run.teams_of(selection.metric)
     learning = [team for team in present if team in run.teams] or present[:1]
     return learning if selection.team is None else [team for team in learning if team in ("", selection.team)]
 
@@ -303,5 +307,5 @@ def require_equal_episodes(trials: Sequence[Trial]) -> None:
             (low, one), (high, other) = min(counts.items()), max(counts.items())
             raise UserError(
                 f"{task}: evaluations have {low:.0f} episodes in {one} and {high:.0f} in {other}, so their noise "
-                "differs. Evaluate all runs on equal numbers with --evaluate, or add --mixed to compare them as they are."
+                "differs. Evaluate all runs again with --evaluate, or add --mixed to compare them as they are."
             )

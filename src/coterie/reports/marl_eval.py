@@ -93,6 +93,7 @@ def _run(place: str, names: tuple[str, str, str, str], entries: Any, scale: Scal
         total=done,
         teams=("",),
         scale="team" if returns == TEAM_RETURN else scale,
+        metrics=tuple(dict.fromkeys(name for row in rows for name in row)),
         fresh=(FreshEvaluation("best", done, fresh),) if fresh else (),
     )
 

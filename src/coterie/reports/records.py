@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.core.metrics import by_team
 from coterie.runs.activity import State
 from coterie.runs.curves import Run
 
@@ -83,6 +84,7 @@ class CollectedRun:
         total: Environment steps of the whole run.
         teams: Teams that learn; "" for the only one.
         scale: Convention of its returns; None if unknown.
+        metrics: Names of all metrics in its log.
         agents: Number of agents by team; empty if unknown.
         hardware: Manifest entries `hardware` and `device`; empty if unknown.
         versions: Versions of Python and packages; empty if unknown.
@@ -98,6 +100,7 @@ class CollectedRun:
     total: int
     teams: tuple[str, ...]
     scale: Scale | None
+    metrics: tuple[str, ...] = ()
     agents: Mapping[str, int] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -123,6 +126,10 @@ class CollectedRun:
     def settings(self) -> Mapping[str, Any]:
         """All settings by dotted key."""
         return self.log.all_settings
+
+    def teams_of(self, metric: str) -> list[str]:
+        """Returns the teams that have a metric such as `eval/return_mean`; "" for a metric without a team's name."""
+        return list(by_team(dict.fromkeys(self.metrics, 0.0), metric))
 
     def random(self, team: str) -> float | None:
         """Returns the mean return of the random policy; None if unknown."""
