@@ -145,9 +145,9 @@ def _draw_foods(noise: Tensor, players: Tensor, rules: Rules, side: int) -> Tens
         free = free & tables.within.index_select(0, rules.size)
     found = []
     for k, uniform in enumerate(noise.unbind(1)):
-        number = free.cumsum(1, dtype=torch.int32)  # of each free square, from 1
+        number = free.cumsum(1, dtype=torch.int16)  # of each free square, from 1
         count = number[:, -1]
-        drawn = (uniform * count).int() + 1
+        drawn = (uniform * count).short() + 1
         place = torch.searchsorted(number, drawn.unsqueeze(1)).squeeze(1)
         exists = count > 0
         if isinstance(rules.foods, Tensor):
