@@ -7,7 +7,7 @@ cells on every side, so that windows around an agent never leave the table.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -97,6 +97,7 @@ class Tables:
         homes: [S] int64, cells of the shelves, row by row. Shelf s + 1 starts on homes[s].
         goals: [G] int64.
         place: [P, 2], column and row.
+        fraction: [P, 2], column and row as fractions of the floor.
         window: [K] int64, offsets of the cells that an agent observes, row by row.
         own: [P * 4, 8], what an agent without a shelf observes of itself, at index cell * 4 + direction.
         seen: [15, 7], what is observed of a cell at index 3 a + s, with a = 0 without an agent, else 1 + its direction,
@@ -112,6 +113,7 @@ class Tables:
     homes: Tensor
     goals: Tensor
     place: Tensor
+    fraction: Tensor
     window: Tensor
     own: Tensor
     seen: Tensor
@@ -149,9 +151,9 @@ def tables(floor: Floor, sensor_range: int, normalized: bool, device: torch.devi
     homes = [at for at in cells if not highway[at]]
     reach = range(-border, border + 1)
     window = torch.tensor([dy * padded + dx for dy in reach for dx in reach])
-    scale = torch.tensor([max(width - 1, 1), max(height - 1, 1)]) if normalized else torch.ones(2)
+    fraction = place / torch.tensor([max(width - 1, 1), max(height - 1, 1)])
     own = torch.zeros(num_cells, 4, 8)
-    own[:, :, :2] = (place / scale)[:, None]
+    own[:, :, :2] = (fraction if normalized else place)[:, None]
     own[:, :, 3:7] = torch.eye(4)
     own[:, :, 7] = highway[:, None].float()
     found = Tables(
@@ -162,13 +164,18 @@ def tables(floor: Floor, sensor_range: int, normalized: bool, device: torch.devi
         homes=torch.tensor(homes),
         goals=torch.tensor([cell(x, y) for x, y in floor.goals]),
         place=place,
+        fraction=fraction,
         window=window,
         own=own.flatten(0, 1),
         seen=_seen(),
         turn=_turn(2 * border + 1),
         turned=torch.tensor([*range(4), *range(4), LEFT, RIGHT, DOWN, UP, RIGHT, LEFT, UP, DOWN, *range(4)]),
     )
-    return Tables(found.width, *(getattr(found, name).to(device) for name in list(Tables.__annotations__)[1:]))
+    return replace(found, **{item.name: _on(getattr(found, item.name), device) for item in fields(Tables)})
+
+
+def _on(value: int | Tensor, device: torch.device) -> int | Tensor:
+    return value if isinstance(value, int) else value.to(device)
 
 
 def _seen() -> Tensor:

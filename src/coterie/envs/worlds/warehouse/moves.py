@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.envs.worlds.warehouse import set_order
 
 Probes = Callable[[int, torch.device], dict[int, Tensor]]
-"""Returns the probes of all cells for sets of at most so many items, see `set_order`."""
+"""Returns the probes of all cells for sets of at most a number of items, see `set_order`."""
 
 
 def moving(cell: Tensor, target: Tensor, occupant: Tensor, probes: Probes) -> Tensor:

@@ -89,13 +89,13 @@ def global_state_size(size: tuple[int, int], num_agents: int) -> int:
     return OWN * num_agents + 2 * size[0] * size[1]
 
 
-def global_state(tables: Tables, state: State, size: tuple[int, int]) -> Tensor:
+def global_state(tables: Tables, state: State) -> Tensor:
     """[B, F]: per agent column and row as fractions, load, direction (4), highway; then for every cell of the floor
     whether there is a shelf, and for every cell whether there is a requested one.
     """
     cell = state["cell"]
     own = tables.own[cell * 4 + state["direction"]]
-    own[..., :2] = tables.place[cell] / torch.tensor([max(size[1] - 1, 1), max(size[0] - 1, 1)], device=cell.device)
+    own[..., :2] = tables.fraction[cell]
     own[..., 2] = state["carrying"] > 0
     shelf = state["shelves"][:, tables.cells].long()
     return torch.cat((own.flatten(1), (shelf > 0).float(), state["requested"].gather(1, shelf).float()), 1)

@@ -18,17 +18,9 @@ from coterie.core.types import Action, Timestep
 from coterie.envs.worlds.warehouse.layout import regular_floor
 from coterie.envs.worlds.warehouse.observations import OWN, SEEN
 from coterie.envs.worlds.warehouse.streets import streets
-from coterie.envs.worlds.warehouse.task import FORWARD, ROLE, TOGGLE, TURN_LEFT, TURN_RIGHT
+from coterie.envs.worlds.warehouse.task import ROLE, TOGGLE
 
 Act = Callable[[Timestep], dict[str, Action]]
-
-_TURNS = (
-    (FORWARD, TURN_RIGHT, TURN_LEFT, TURN_RIGHT),
-    (TURN_RIGHT, FORWARD, TURN_RIGHT, TURN_LEFT),
-    (TURN_RIGHT, TURN_LEFT, FORWARD, TURN_RIGHT),
-    (TURN_LEFT, TURN_RIGHT, TURN_RIGHT, FORWARD),
-)
-"""Action that leads from the direction of the row to that of the column, or drives if they are equal."""
 
 
 def couriers(team: TeamSpec, env: Choice) -> Act:
@@ -65,7 +57,7 @@ def couriers(team: TeamSpec, env: Choice) -> Act:
         inviting = inviting & ~at_home[..., None]
         heading = torch.where(loaded & wanted, plan.to_goal[cell], plan.tour[cell])
         heading = torch.where(inviting.any(-1), inviting.byte().argmax(-1), heading)
-        drive = torch.tensor(_TURNS, device=obs.device)[direction, heading]
+        drive = plan.drive[direction, heading]
         toggles = at_home & (loaded != wanted)
         return _action(torch.where(toggles, TOGGLE, drive), config.msg_bits)
 

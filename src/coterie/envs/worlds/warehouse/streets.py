@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.envs.worlds.warehouse.layout import DOWN, LEFT, RIGHT, STEPS, UP, Floor
+from coterie.envs.worlds.warehouse.task import FORWARD, TURN_LEFT, TURN_RIGHT
 
 Place = tuple[int, int]
 """Column and row."""
@@ -24,12 +25,22 @@ class Streets:
         to_goal: [C] int64, along the shortest way to a goal on the streets.
         highway: [C] bool.
         ahead: [C * 4] int64, cell ahead at index cell * 4 + direction; the cell itself at a wall.
+        drive: [4, 4] int64, action that leads from the direction of the row to that of the column, or drives forward.
     """
 
     tour: Tensor
     to_goal: Tensor
     highway: Tensor
     ahead: Tensor
+    drive: Tensor
+
+
+_DRIVE = (
+    (FORWARD, TURN_RIGHT, TURN_LEFT, TURN_RIGHT),
+    (TURN_RIGHT, FORWARD, TURN_RIGHT, TURN_LEFT),
+    (TURN_RIGHT, TURN_LEFT, FORWARD, TURN_RIGHT),
+    (TURN_LEFT, TURN_RIGHT, TURN_RIGHT, FORWARD),
+)
 
 
 @functools.cache
@@ -63,6 +74,7 @@ def streets(floor: Floor, device: torch.device) -> Streets:
         to_goal=torch.tensor([to_goal.get(place, DOWN) for place in places], device=device),
         highway=torch.tensor([place in highways for place in places], device=device),
         ahead=torch.tensor([y * width + x for x, y in ahead], device=device),
+        drive=torch.tensor(_DRIVE, device=device),
     )
 
 

@@ -225,7 +225,7 @@ class Warehouse(World):
 
     def observe(self, state: State) -> Observation:
         floor = self.tables(state["cell"].device)
-        shown = {"global": views.global_state(floor, state, self.floor.size)} if self._with_state else {}
+        shown = {"global": views.global_state(floor, state)} if self._with_state else {}
         if self.config.observation_type == "flattened":
             return Observation({ROLE: views.flattened(self.config, floor, state)}, state=shown)
         image = views.images(self.config, floor, state)
