@@ -22,13 +22,17 @@ from coterie.training.trainer import Trainer
 
 _SMALL = "algo.hidden_sizes=[8] kernels=off eval.episodes=4 eval.num_envs=2 num_envs=4 rollout_length=10"
 _SPREAD = "env=particle/simple_spread env.agents=2 env.episode_limit=5 algo=ippo"
+_LESSONS = (
+    "[{name: near, parameters: {speed: 0.5}, advance: {metric: steps, above: 60}}, {name: far, parameters: {speed: 1}}]"
+)
+_POOL = "selfplay.opponents=uniform selfplay.rating_episodes=4 selfplay.snapshot_interval=20 selfplay.window=2"
 _CASES = {
     "evaluation": _SPREAD,
-    "curriculum": f"{_SPREAD} 'curriculum.lessons=[{{name: near, parameters: {{speed: 0.5}}, advance: {{metric: steps, above: 60}}}}, {{name: far, parameters: {{speed: 1}}}}]'",
+    "curriculum": f"{_SPREAD} 'curriculum.lessons={_LESSONS}'",
     "randomized": f"{_SPREAD} randomize.speed.uniform=[0.5,1.5]",
     "external": "env=gym/CartPole-v1 env.episode_limit=6 algo=ppo",
     "early ends": "env=skirmish/3m env.episode_limit=12 algo=mappo",
-    "self-play": "env=particle/simple_ball env.episode_limit=5 algo=ippo selfplay.opponents=uniform selfplay.rating_episodes=4 selfplay.snapshot_interval=20 selfplay.window=2",
+    "self-play": f"env=particle/simple_ball env.episode_limit=5 algo=ippo {_POOL}",
 }
 
 

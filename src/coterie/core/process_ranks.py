@@ -90,8 +90,12 @@ class ProcessRanks(Ranks):
             except Exception:  # the store has ended, and so will this process
                 return
 
-    def _exchange(self, function: Callable[[], Any]) -> Any:
+    def _exchange(self, function: Callable[[], Any], nbytes: int = 0) -> Any:
         """Calls a function of `torch.distributed`.
+
+        Args:
+            function: The function.
+            nbytes: Bytes that this rank contributes.
 
         Raises:
             RankFailedError: If another rank does not take part in time.
@@ -116,6 +120,8 @@ class ProcessRanks(Ranks):
                 "of seconds if a rollout can take that long."
             ) from error
         finally:
+            self.traffic.calls += 1
+            self.traffic.nbytes += nbytes
             self.traffic.seconds += time.perf_counter() - started
 
     def _late_ranks(self) -> list[int]:
@@ -131,15 +137,13 @@ class ProcessRanks(Ranks):
         return late
 
     def sum_(self, x: Tensor) -> Tensor:
-        self.traffic.calls += 1
-        self.traffic.nbytes += x.nbytes
-        self._exchange(lambda: dist.all_reduce(x))
+        self._exchange(lambda: dist.all_reduce(x), x.nbytes)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor]:
         raw = x.contiguous().view(torch.uint8) if x.dtype == torch.bool else x.contiguous()
         found = [torch.empty_like(raw) for _ in range(self.size)]
-        self._exchange(lambda: dist.all_gather(found, raw))
+        self._exchange(lambda: dist.all_gather(found, raw), raw.nbytes)
         return [part.view(x.dtype) for part in found]
 
     def broadcast(self, content: bytes | None) -> bytes:

@@ -25,17 +25,32 @@ from coterie.core.tree import Tree, tree_map
 
 @dataclass
 class Traffic:
-    """Communication of a rank so far.
+    """Exchanges of a rank with the others.
 
     Attributes:
-        calls: Number of sums over ranks.
-        nbytes: Bytes of the tensors that were summed.
+        calls: Number of exchanges.
+        nbytes: Bytes of this rank's tensors in them.
         seconds: Time spent in them on the CPU, waiting for other ranks included.
     """
 
     calls: int = 0
     nbytes: int = 0
     seconds: float = 0.0
+
+    def pop(self) -> Traffic:
+        """Returns the exchanges so far, and starts again from none."""
+        taken = Traffic(self.calls, self.nbytes, self.seconds)
+        self.calls, self.nbytes, self.seconds = 0, 0, 0.0
+        return taken
+
+    def metrics(self, elapsed: float) -> dict[str, float]:
+        """Returns the metrics of the exchanges within `elapsed` seconds."""
+        calls = max(self.calls, 1)
+        return {
+            "time/exchange_share": self.seconds / elapsed,
+            "time/exchange_ms": 1000 * self.seconds / calls,
+            "time/exchange_bytes": self.nbytes / calls,
+        }
 
 
 class Ranks(ABC):

@@ -39,6 +39,15 @@ declare(
         "time/collect_share", "share", "share of the time spent in environments and acting", better=None, combine="mean"
     ),
     Metric("time/update_share", "share", "share of the time spent in updates", better=None, combine="mean"),
+    Metric(
+        "time/exchange_share",
+        "share",
+        "share of the time spent in exchanges with other ranks",
+        better="down",
+        combine="mean",
+    ),
+    Metric("time/exchange_ms", "ms", "mean time of an exchange with other ranks, waiting included", better="down"),
+    Metric("time/exchange_bytes", "byte", "mean size of an exchange with other ranks", better=None),
 )
 
 
@@ -90,6 +99,7 @@ class Trainer:
         schedule = self.schedule
         self._clock, self._last_logged = time.perf_counter(), (self.steps, time.perf_counter())
         self._time_spent = {"collect": 0.0, "update": 0.0}
+        self._ranks.traffic.pop()
         self._outputs.snapshots.remove()  # of an interrupted session, which may have been ahead of its checkpoint
         if self._saved_at < 0:
             for callback in self._callbacks:
@@ -201,6 +211,8 @@ class Trainer:
         self._last_logged = (self.steps, now)
         metrics["time/steps_per_s"] = (self.steps - steps_before) / elapsed
         metrics |= {f"time/{name}_share": spent / elapsed for name, spent in self._time_spent.items()}
+        if self._ranks.size > 1:
+            metrics |= self._ranks.traffic.pop().metrics(elapsed)
         for callback in self._callbacks:
             metrics |= callback.metrics()
         self._time_spent = dict.fromkeys(self._time_spent, 0.0)
