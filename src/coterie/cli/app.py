@@ -40,6 +40,7 @@ from coterie.cli.ps import ps
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
 from coterie.cli.tune import tune
+from coterie.cli.serve import serve
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
@@ -238,6 +239,7 @@ app.command()(diagnose)
 app.command()(league)
 app.command()(exploit)
 app.command()(export)
+app.command()(serve)
 app.command()(play)
 app.command()(watch)
 app.command()(view)

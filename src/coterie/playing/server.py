@@ -157,38 +157,18 @@ class Server:
     def _respond(self, connection: Any, request: Any) -> Any:
         """Response to a request; None opens a web socket."""
         hosts = request.headers.get_all("Host")
-        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
-            return _build_response(connection, 421, b"unknown host: open the address that coterie printed\n")
+        if len(hosts) != 1 or not names_server(hosts[0], self._host, self.port):
+            return build_response(connection, 421, b"unknown host: open the address that coterie printed\n")
         path = urlsplit(request.path).path
         if path == "/socket":
             origins = request.headers.get_all("Origin")
             if origins and origins != [f"http://{hosts[0]}"]:
-                return _build_response(connection, 403, b"web sockets are open to the pages of this server only\n")
+                return build_response(connection, 403, b"web sockets are open to the pages of this server only\n")
             return None
         response = self._page_file(path) or self._files(path)
         if response is None:
-            return _build_response(connection, 404, b"not found\n")
-        return _build_response(connection, 200, response.body, response.type)
-
-    def _is_own_host(self, host: str) -> bool:
-        """True if a Host header names this server, by the given name or by an address."""
-        try:
-            parts = urlsplit(f"//{host}")
-            name, port = parts.hostname or "", parts.port or 80
-        except ValueError:
-            return False
-        if port != self.port:
-            return False
-        if name == self._host.lower():
-            return True
-        if self._host in LOOPBACK:
-            return name in LOOPBACK
-        if name == "localhost":
-            return True
-        with contextlib.suppress(ValueError):  # DNS rebinding needs a name
-            ipaddress.ip_address(name)
-            return True
-        return False
+            return build_response(connection, 404, b"not found\n")
+        return build_response(connection, 200, response.body, response.type)
 
     def _page_file(self, path: str) -> Response | None:
         """A built-in file: the page at `/`, and its resources."""
@@ -237,7 +217,28 @@ class Outbox:
                     await connection.send(self._waiting.pop(kind))
 
 
-def _build_response(connection: Any, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Any:
+def names_server(header: str, host: str, port: int) -> bool:
+    """True if a Host header names the server at a host and port, by the given name or by an address."""
+    try:
+        parts = urlsplit(f"//{header}")
+        name, named_port = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return False
+    if named_port != port:
+        return False
+    if name == host.lower():
+        return True
+    if host in LOOPBACK:
+        return name in LOOPBACK
+    if name == "localhost":
+        return True
+    with contextlib.suppress(ValueError):  # DNS rebinding needs a name
+        ipaddress.ip_address(name)
+        return True
+    return False
+
+
+def build_response(connection: Any, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Any:
     response = connection.respond(status, "")
     response.body = body
     for name in ("Content-Length", "Content-Type"):

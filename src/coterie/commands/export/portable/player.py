@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ class Player:
         }
         self._roles = {role["name"]: role for p in self.policies for role in p.roles}
         self.reset(seed)
+
+    def another(self, seed: int = 0) -> Player:
+        """Returns a player of the same policies with an episode and a random stream of its own."""
+        other = copy.copy(self)
+        other.reset(seed)
+        return other
 
     def reset(self, seed: int | None = None) -> None:
         """Starts a new episode with zero hidden states; `seed` also restarts the random stream of sampled actions."""
