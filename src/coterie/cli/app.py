@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -39,6 +38,7 @@ from coterie.cli.plot import plot
 from coterie.cli.ps import ps
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
+from coterie.cli.sweep import Jobs, LauncherText, check_options, run_sweep
 from coterie.cli.tune import tune
 from coterie.cli.serve import serve
 from coterie.config import user_code
@@ -120,10 +120,11 @@ def train(
         ),
     ] = None,
     multirun: Annotated[bool, typer.Option("-m", "--multirun", help="Run all combinations of values.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="With -m: parallel runs.")] = 1,
+    jobs: Jobs = None,
+    launcher: LauncherText = None,
     print_: Annotated[
         bool,
-        typer.Option("--print", help="With -m: only print the commands."),
+        typer.Option("--print", help="With -m: print the commands."),
     ] = False,
     trust: Trust = False,
     json: Json = False,
@@ -139,12 +140,11 @@ def train(
     coterie train -m seed=0,1,2 algo=mappo,ippo --jobs 2
     """
     overrides = with_names(overrides, algo=algo, env=env)
-    if not multirun and (print_ or jobs != 1):
-        raise UserError(f"{'--print' if print_ else '--jobs'}: requires -m. Add -m.")
+    check_options(multirun, jobs=jobs, launcher=launcher, print_commands=print_)
     if multirun:
         if cfg:
             raise UserError("--cfg job: prints a single configuration. Remove -m and set each key to one value.")
-        return _train_all(overrides, config, jobs, print_commands=print_, json=json)
+        return run_sweep(overrides, config, jobs=jobs, launcher=launcher, print_commands=print_, json=json)
     from coterie.config.resolve import resolve
 
     resolved = resolve(overrides, config)
@@ -161,21 +161,6 @@ def train(
     from coterie.commands import train as command
 
     return finish(command.train(resolved), json)
-
-
-def _train_all(overrides: list[str], config: Path | None, jobs: int, *, print_commands: bool, json: bool) -> int:
-    """Runs every combination of comma-separated values, or prints the commands. Returns the exit code."""
-    from coterie.commands import sweep
-    from coterie.commands.sweep_processes import ForkGate
-
-    gate = ForkGate()
-    gate.preload()
-    planned = sweep.plan(overrides, config)
-    if not print_commands:
-        return sweep.run_all(planned, config, jobs, json, gate=gate)
-    for line in sweep.shell_commands(planned, config):
-        print_line(line)
-    return 0
 
 
 @app.command()

@@ -181,6 +181,18 @@ def _announce(jobs: Sequence[Job], found: Sequence[Found]) -> None:
         print_line(f"sweep of {len(states)} runs: {counts}, {states.count('missing')} to start", sys.stderr)
 
 
+def fitting_jobs(cores: int | None) -> int:
+    """Returns the number of jobs with a number of cores each, by default one, that fit on this machine.
+
+    Raises:
+        UserError: If not even one does.
+    """
+    available = available_cores()
+    if (cores or 1) > available:
+        raise UserError(f"--launcher: cpus={cores}, but this machine has {available}. Choose at most {available}.")
+    return available // (cores or 1)
+
+
 def _threads(jobs: Sequence[Job], config_file: Path | None, num_parallel: int) -> int | None:
     """Returns the threads of each process, so that together they use all cores; None for the configured number."""
     num_parallel = min(num_parallel, len(jobs))
