@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.report_runs import write_run, write_runs
 from selenium import webdriver
@@ -13,9 +14,12 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
 
-from coterie.commands.compare import RunSelection
-from coterie.commands.report import ReportOptions, report
+from coterie.commands.compare import RunSelection, compare_runs
+from coterie.envs.video import write_video
+from coterie.reports.page import ReportContent, page, write_page
+from coterie.reports.page_media import Video
 
 CHART = "figure[data-chart=task0] svg.chart"
 
@@ -67,15 +71,23 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     runs = write_runs(folder / "runs")
     write_run(runs / "z-hostile", algo="</script><b>x", env="matrix/penalty")
-    return report(RunSelection((str(runs),)), ReportOptions(folder / "report.html")).path
+    content = ReportContent(compare_runs(RunSelection((str(runs),))).comparison, videos=[video(folder)])
+    write_page(folder / "report.html", page(content))
+    return folder / "report.html"
+
+
+def video(folder: Path) -> Video:
+    """Returns a video of 20 red images at 10 images per second."""
+    file = write_video(folder / "red.mp4", [np.full((64, 96, 3), (220, 20, 20), np.uint8)] * 20)
+    return Video("matrix/climbing", "vdn", "runs/x", "best", 16.0, 9, 1.0, file.read_bytes())
 
 
 @pytest.fixture
 def shown(chromium: webdriver.Chrome, report_file: Path) -> Iterator[Shown]:
-    page = Shown(chromium, report_file)
-    page.use()
-    yield page
-    requests = page.run("return performance.getEntriesByType('resource').map((one) => one.name)")
+    opened = Shown(chromium, report_file)
+    opened.use()
+    yield opened
+    requests = opened.run("return performance.getEntriesByType('resource').map((one) => one.name)")
     errors = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
     chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -196,3 +208,18 @@ def test_dark_colors_are_used_where_they_are_preferred(shown: Shown) -> None:
 def test_names_with_markup_stay_text(shown: Shown) -> None:
     assert "</script><b>x" in shown.texts(".chip")
     assert not shown.browser.find_elements(By.CSS_SELECTOR, "b")
+
+
+def test_videos_play_from_the_file(shown: Shown) -> None:
+    player = shown.find("video")
+    WebDriverWait(shown.browser, 20, 0.05).until(lambda _: shown.run("return arguments[0].readyState", player) >= 2)
+    assert shown.run("return [arguments[0].videoWidth, arguments[0].videoHeight]", player) == [96, 64]
+    assert shown.run("return arguments[0].duration", player) == pytest.approx(2.0, abs=0.11)
+    assert shown.run("return arguments[0].paused", player)  # nothing moves until the reader wants it
+    color = shown.run(
+        "const copy = document.createElement('canvas').getContext('2d');"
+        "copy.drawImage(arguments[0], 0, 0); return [...copy.getImageData(5, 5, 1, 1).data]",
+        player,
+    )
+    assert color[0] > 180
+    assert max(color[1:3]) < 60

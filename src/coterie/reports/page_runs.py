@@ -28,7 +28,7 @@ _LONGEST_CONFIGURATION = 40_000
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known of how a run was made.
+    """Records of how a run was made.
 
     Attributes:
         command: Words of the command line; empty if unknown.
