@@ -38,9 +38,9 @@ from coterie.cli.plot import plot
 from coterie.cli.ps import ps
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
+from coterie.cli.serve import serve
 from coterie.cli.sweep import Jobs, LauncherText, check_options, run_sweep
 from coterie.cli.tune import tune
-from coterie.cli.serve import serve
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
