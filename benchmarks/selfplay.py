@@ -41,10 +41,15 @@ class Measurement:
     def episodes(self, count: int) -> int:
         return 8 if self.quick else count
 
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Settings of short evaluations, for quick measurements."""
+        return ("eval.num_envs=8", "eval.episodes=8", "eval.min_episodes=8") if self.quick else ()
+
     def trained(self, name: str, *settings: str) -> Path:
         """Folder of a run, which is trained if it does not exist."""
         folder = self.runs / name
-        small = ("num_envs=8", "eval.num_envs=8", "eval.every=0", "algo.rollout_length=25") if self.quick else ()
+        small = ("num_envs=8", "eval.every=0", "algo.rollout_length=25", *self.evaluations) if self.quick else ()
         if not (folder / "curves.png").exists():
             given = dict.fromkeys([*settings, *small])
             training.train(resolve([*given, f"out={folder}", "progress=lines"]))
@@ -93,7 +98,7 @@ def ladder(job: Measurement) -> str:
         noted = job.runs / f"gap-{steps}.json"
         if not noted.exists():
             response = {"steps": job.steps(600_000), "episodes": job.episodes(400), "checkpoint": str(steps)}
-            found = exploit(folder, ["checkpoint.every=0"], **response)
+            found = exploit(folder, ["checkpoint.every=0", *job.evaluations], **response)
             noted.write_text(json.dumps(found.report()))
         gap = json.loads(noted.read_text())
         lines.append(
