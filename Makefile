@@ -11,7 +11,7 @@ ARGS ?=
 # Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-.PHONY: setup train test test-fast check format bench gpu docs wheel clean football football-engine vmas unity unity-test browser-test
+.PHONY: setup train test test-fast lint check format bench gpu docs wheel clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
 $(CORE): pyproject.toml constraints.txt
@@ -34,11 +34,13 @@ test: setup  ## run all tests
 test-fast: setup  ## run the tests that are not marked slow (under three minutes on two cores)
 	$(PYTEST) -m "not slow"
 
-check: setup  ## what CI runs: format, lint, types, imports, tests
+lint: setup  ## check format, lint, types and imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+check: lint  ## what CI runs: format, lint, types, imports, tests
 	$(PYTEST)
 
 format: setup
@@ -71,7 +73,7 @@ FOOTBALL_HEADERS := boost/python.hpp boost/thread.hpp boost/filesystem.hpp SDL2/
 
 football: setup  ## build the football engine if necessary, test it, and train briefly
 	@$(BIN)/python -c 'import gfootball_engine' 2>/dev/null || $(MAKE) --no-print-directory football-engine
-	$(BIN)/pytest -n0 tests/football
+	$(PYTEST) -n0 tests/football
 	$(BIN)/coterie train algo=mappo env=football/academy_empty_goal_close steps=20000 eval.every=10000 eval.episodes=16
 
 football-engine: setup
@@ -94,7 +96,7 @@ football-engine: setup
 # VMAS is GPL-licensed and depends on an older pyglet (for windows, which are never opened): kept in a separate folder.
 vmas: setup  ## install VMAS into a separate folder and test its adapter
 	test -d .vmas/vmas || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .vmas vmas==1.5.2 gym==0.26.2 gym-notices==0.1.0
-	PYTHONPATH=.vmas $(BIN)/pytest -n0 tests/batched
+	PYTHONPATH=.vmas $(PYTEST) -n0 tests/batched
 
 # mlagents-envs needs a protobuf version that conflicts with other packages: a separate virtual environment.
 unity: .venv-unity/.installed  ## create the virtual environment of the Unity helper
@@ -104,7 +106,7 @@ unity: .venv-unity/.installed  ## create the virtual environment of the Unity he
 	touch $@
 
 unity-test: unity  ## test the Unity adapter with the real protocol against a stand-in
-	$(BIN)/pytest -n0 tests/unity/live_unity.py
+	$(PYTEST) -n0 tests/unity/live_unity.py
 
 # A headless browser: Chromium and its driver are system packages, Selenium comes from PyPI.
 browser-test: setup  ## test the browser pages in a headless Chromium
@@ -116,7 +118,7 @@ browser-test: setup  ## test the browser pages in a headless Chromium
 	fi
 	@$(BIN)/python -c 'import selenium' 2>/dev/null || \
 		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
-	$(BIN)/pytest -n0 tests/browser
+	$(PYTEST) -n0 tests/browser
 
 clean:
 	rm -rf .venv .vmas .venv-unity
