@@ -24,6 +24,13 @@ def by_task(matrix: list[list[float]]) -> list[np.ndarray]:
     return list(np.array(matrix).T)
 
 
+def test_statistics_are_those_published_in_the_tests_of_rliable() -> None:
+    x, y = by_task([[1, 2], [2, 2], [1, 1], [2, 1]]), by_task([[1, 1], [2, 2], [3, 3]])
+    assert [float(statistic(x)) for statistic in STATISTICS[:3]] == [1.5, 1.5, 1.5]
+    assert [float(statistic(y)) for statistic in STATISTICS[:3]] == [2, 2, 2]
+    assert aggregates.probability_of_improvement(x, y) == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize(
     ("matrix", "expected", "half"),
     [
