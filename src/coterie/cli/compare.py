@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
+from coterie.cli.compare_options import (
+    Baseline,
+    Csv,
+    Episodes,
+    FileReturns,
+    JsonFile,
+    Latex,
+    Markdown,
+    MarlEval,
+    Metric,
+    Mixed,
+    Normalize,
+    Paired,
+    Plot,
+    Resample,
+    Runs,
+    Team,
+    Threshold,
+    Unfinished,
+    WantedScore,
+)
 from coterie.cli.options import Trust
 from coterie.core.terminal import print_line
-
-_FILE = "FILE|-"
 
 
 class CompareCommand(TyperCommand):
@@ -27,99 +44,25 @@ class CompareCommand(TyperCommand):
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            show_default=False,
-            help="Folders of runs, or that contain runs, patterns such as 'runs/**', or JSON files of marl-eval.",
-        ),
-    ],
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=False,
-            help="Metric, such as won or rollout/return_mean; with a minus sign, lower is better. Default: evaluation "
-            "returns.",
-        ),
-    ] = None,
-    team: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Only this team. Default: teams that learn.")
-    ] = None,
-    score: Annotated[
-        Literal["final", "peak", "fresh", "absolute"] | None,
-        typer.Option(
-            show_default=False,
-            help="Score of a run: last or best evaluation of training, or fresh evaluation of the final or the best "
-            "policies. Default: fresh if all runs have one, else final.",
-        ),
-    ] = None,
-    evaluate: Annotated[
-        int | None,
-        typer.Option(
-            "--evaluate",
-            min=0,
-            max=10**7,
-            metavar="[EPISODES]",
-            show_default=False,
-            help="Evaluate the final and the best policies on fresh episodes first, by default ten times "
-            "eval.episodes. Results are kept in the run folder.",
-        ),
-    ] = None,
-    normalize: Annotated[
-        str,
-        typer.Option(
-            metavar="random|reference|range|none|MIN,MAX",
-            help="Values of the normalized scores 0 and 1. auto: reference (random policy, published score) if known "
-            "for all tasks, else random (random policy, best mean).",
-        ),
-    ] = "auto",
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TASK=]VALUE",
-            show_default=False,
-            help="Value whose first time is reported. Default: the mean of the baseline, or of the worst algorithm.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="ALGO", show_default=False, help="Compare all others with it. Default: all pairs."),
-    ] = None,
-    paired: Annotated[bool, typer.Option("--paired", help="Compare runs with equal seeds.")] = False,
-    resample: Annotated[
-        Literal["seeds", "episodes"],
-        typer.Option(help="Levels of the bootstrap; episodes: seeds, then episodes of the fresh evaluation."),
-    ] = "seeds",
-    unfinished: Annotated[bool, typer.Option("--unfinished", help="Include runs that are not finished.")] = False,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Accept evaluations with different numbers of episodes.")
-    ] = False,
-    file_returns: Annotated[
-        Literal["team", "agent"] | None,
-        typer.Option(show_default=False, help="Convention of returns in JSON files: per team or per agent."),
-    ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write Markdown; -: to stdout.")
-    ] = None,
-    latex: Annotated[
-        Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write LaTeX tables; -: to stdout.")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write values as CSV; -: to stdout.")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write all values as JSON; -: to stdout.")
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Draw curves, intervals and profiles: .png, .svg, .pdf."),
-    ] = None,
-    marl_eval: Annotated[
-        Path | None,
-        typer.Option("--marl-eval", metavar="FILE", show_default=False, help="Write the runs in marl-eval's format."),
-    ] = None,
+    runs: Runs,
+    metric: Metric = None,
+    team: Team = None,
+    score: WantedScore = None,
+    evaluate: Episodes = None,
+    normalize: Normalize = "auto",
+    threshold: Threshold = None,
+    baseline: Baseline = None,
+    paired: Paired = False,
+    resample: Resample = "seeds",
+    unfinished: Unfinished = False,
+    mixed: Mixed = False,
+    file_returns: FileReturns = None,
+    markdown: Markdown = None,
+    latex: Latex = None,
+    csv: Csv = None,
+    json: JsonFile = None,
+    plot: Plot = None,
+    marl_eval: MarlEval = None,
     trust: Trust = False,
 ) -> int:
     """Compare algorithms: means, medians and interquartile means with 95% bootstrap intervals over seeds and tasks.
