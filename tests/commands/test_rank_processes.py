@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coterie.commands import train as training
+from coterie.commands.rank_processes import require_supported, with_launched_ranks
+from coterie.config.resolve import resolve
+from coterie.core.errors import UserError
+from coterie.training.hooks import Callback
+
+_SPREAD = ("env=particle/simple_spread", "algo=ippo", "num_envs=6")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ranks=4",), r"num_envs=6: cannot be divided among 4 ranks. Set num_envs=4"),
+        (
+            ("ranks=2", "algo=masac", "algo.buffer_storage=disk"),
+            r"algo.buffer_storage=disk: not available with",
+        ),
+        (("ranks=2", "rewards.gail.demos=x.safetensors"), r"rewards.gail: not available with several ranks"),
+        (("ranks=2", "workers.count=2", "workers.kind=ray"), r"workers.kind=ray: not available with several ranks"),
+    ],
+)
+def test_what_several_ranks_cannot_do_is_refused(words: tuple[str, ...], message: str) -> None:
+    config = resolve([*_SPREAD, *words]).config
+    with pytest.raises(UserError, match=message):
+        require_supported(config)
+    require_supported(config.model_copy(update={"ranks": 1}))
+
+
+def test_torchrun_decides_the_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert with_launched_ranks(resolve(_SPREAD)).config.ranks == 3
+    with pytest.raises(UserError, match="ranks=2: torchrun started 3"):
+        with_launched_ranks(resolve([*_SPREAD, "ranks=2"]))
+
+
+def test_callbacks_cannot_be_passed_to_other_processes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="callbacks: cannot be passed to the 2 processes"):
+        training.train(resolve([*_SPREAD, "ranks=2", f"out={tmp_path / 'run'}"]), [Callback(on_end=print)])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_run_which_resumes_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    from rank_kills import campaign
+
+    (kill,) = campaign(tmp_path, kills=1, steps=3000, ranks=2, seed=0, every=200)
+    assert f"rank {kill.rank} was killed by signal 9" in kill.message
