@@ -16,11 +16,11 @@ def export(
     run: RunPath,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder to write.", show_default=False)],
     format_: Annotated[
-        Literal["onnx", "torch", "numpy"],
+        Literal["onnx", "torch", "numpy", "mlagents"],
         typer.Option(
             "--format",
             help="onnx: a graph for ONNX runtimes of any language. numpy and torch: weights and a description of the "
-            "layers, played with NumPy alone or with PyTorch.",
+            "layers, played with NumPy alone or with PyTorch. mlagents: ONNX models for Unity.",
         ),
     ] = "onnx",
     team: Annotated[
@@ -48,5 +48,6 @@ def export(
         print_line(f"checkpoint: {chosen['name']}, step {chosen['steps']:,}")
         for name, files in report["teams"].items():
             print_line(f"{out / name}: {', '.join(files)}")
-        print_line(f"{out / 'coterie_player.py'}: acts with them, without Coterie and PyTorch")
+        if format_ != "mlagents":
+            print_line(f"{out / 'coterie_player.py'}: acts with them, without Coterie and PyTorch")
     return 0

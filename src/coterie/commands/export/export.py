@@ -18,6 +18,7 @@ from coterie.commands.export.description import describe, provenance, seal
 from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
 from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
 from coterie.commands.export.subject import Subject, subject_of
+from coterie.commands.export.unity_graph import require_unity, write_unity
 from coterie.commands.export.weights import NetworkDescription, require_own_layers
 from coterie.commands.learners import eval_modes, load_run
 from coterie.core.errors import UserError, nearest
@@ -26,8 +27,8 @@ from coterie.core.terminal import print_message, print_progress
 from coterie.runs.folder import RunFolder
 from coterie.runs.manifest import read_manifest
 
-Format = Literal["onnx", "torch", "numpy"]
-FORMATS: tuple[Format, ...] = ("onnx", "torch", "numpy")
+Format = Literal["onnx", "torch", "numpy", "mlagents"]
+FORMATS: tuple[Format, ...] = ("onnx", "torch", "numpy", "mlagents")
 
 
 def export(
@@ -38,7 +39,7 @@ def export(
     Args:
         run: Folder of the run.
         out: Folder to write. Teams of an earlier export are replaced.
-        form: `onnx`, `torch` or `numpy`.
+        form: `onnx`, `torch`, `numpy` or `mlagents`.
         checkpoint: auto, best, best:TEAM, last or a number of steps.
         team: The only team to export; None for all.
 
@@ -50,8 +51,8 @@ def export(
     """
     if form not in FORMATS:
         raise UserError(f"--format {form}: no such format. {nearest(str(form), FORMATS)}")
-    if form == "onnx":
-        require_libraries()
+    if form in {"onnx", "mlagents"}:
+        require_libraries(form)
     trained = load_run(run, checkpoint, torch.device("cpu"), team=team, announce=False)
     assert trained.choice is not None
     algorithms = trained.algorithms
@@ -67,7 +68,8 @@ def export(
         with _replaced(out / subject.team.name) as place, kernels_off():
             files = write_team(subject, form, origin, place)
         report["teams"][subject.team.name] = files
-    write_text(out / PLAYER, player_source())
+    if form != "mlagents":
+        write_text(out / PLAYER, player_source())
     if form == "torch":
         write_text(out / TORCH_POLICY, torch_source())
     return report
@@ -83,6 +85,8 @@ def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) 
                 subject = subject_of(policy.team, policy, modes[name])
                 if form != "onnx":
                     require_own_layers(subject)
+                if form == "mlagents":
+                    require_unity(subject)
                 subjects.append(subject)
             except UserError as error:
                 skipped[name] = str(error)
@@ -98,6 +102,8 @@ def write_team(subject: Subject, form: Format, origin: dict[str, Any], folder: P
     info = describe(subject, form, origin)
     if form == "onnx":
         names, info["onnx"] = ["policy.onnx"], write_onnx(subject, folder / "policy.onnx")
+    elif form == "mlagents":
+        names = write_unity(subject, info, folder)
     else:
         network = NetworkDescription(subject)
         names, info["network"] = ["weights.safetensors"], network.blocks

@@ -129,11 +129,11 @@ def write_onnx(subject: Subject, path: Path) -> dict[str, Any]:
     Raises:
         UserError: If a library is missing, or PyTorch cannot export the networks.
     """
-    require_libraries()
+    require_libraries("onnx")
     graph = TeamGraph(subject).eval()
     example = tuple(_example(spec) for spec in graph.inputs)
     batch = torch.export.Dim("batch", min=1)
-    with torch.no_grad(), kernels_off(), _quiet():
+    with torch.no_grad(), kernels_off(), quiet():
         try:
             torch.onnx.export(
                 graph,
@@ -152,11 +152,13 @@ def write_onnx(subject: Subject, path: Path) -> dict[str, Any]:
     return {"opset": OPSET, "exporter": f"torch {torch.__version__}"}
 
 
-def require_libraries() -> None:
+def require_libraries(form: str) -> None:
     """Raises UserError if a library for the export to ONNX is not installed."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"--format onnx: {missing[0]} is not installed. Install it with: pip install 'coterie[export]'")
+        raise UserError(
+            f"--format {form}: {missing[0]} is not installed. Install it with: pip install 'coterie[export]'"
+        )
 
 
 @contextmanager
@@ -216,7 +218,7 @@ def _lstm(layer: LSTM, x: Tensor, first: Tensor, hidden_state: HiddenState) -> t
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hides notes of the exporter about itself."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

@@ -42,6 +42,8 @@ class Policy:
         files = {name: read_file(self.path, name, entry) for name, entry in self.info["files"].items()}
         if self.info["backend"] == "onnx":
             self._run = _onnx_network(files["policy.onnx"])
+        elif "network" not in self.info:
+            raise PolicyError(f"{self.path}: written for Unity. Export again with another --format")
         else:
             self._run = NumpyNetwork(self.info, read_tensors(files["weights.safetensors"]))
 

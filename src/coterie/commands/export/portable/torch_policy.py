@@ -43,7 +43,18 @@ class TorchPolicy(nn.Module):
         if "network" not in self.info:
             raise PolicyError(f"{folder}: an ONNX graph. Export again with --format torch")
         file = "weights.safetensors"
-        tensors = read_tensors(read_file(folder, file, self.info["files"][file]))
+        self._fill(read_tensors(read_file(folder, file, self.info["files"][file])))
+
+    @classmethod
+    def of(cls, info: dict[str, Any], tensors: dict[str, Any]) -> TorchPolicy:
+        """Returns the module of a description, in the form of `policy.json`, and of NumPy arrays by name."""
+        policy = cls.__new__(cls)
+        nn.Module.__init__(policy)
+        policy.info = info
+        policy._fill(tensors)
+        return policy
+
+    def _fill(self, tensors: dict[str, Any]) -> None:
         self._roles = {role["name"]: role for role in self.info["roles"]}
         self._index = {name: i for i, name in enumerate(tensors)}
         self.weights = nn.ParameterList(nn.Parameter(torch.tensor(value)) for value in tensors.values())
