@@ -18,10 +18,10 @@ Jobs = Annotated[
 ]
 LauncherText = Annotated[
     str | None,
-    typer.Option("--launcher", metavar="NAME", show_default=False, help="With -m: local or slurm."),
+    typer.Option("--launcher", metavar="NAME", show_default=False, help="With -m: local, ray or slurm."),
 ]
 
-_OPTIONS = {"local": ("cpus",), "slurm": ("cpus", "gpus")}
+_OPTIONS = {"local": ("cpus",), "ray": ("cpus", "gpus", "address"), "slurm": ("cpus", "gpus")}
 """Launchers and their options."""
 
 
@@ -30,7 +30,7 @@ class Launcher:
     """The launcher of a sweep, which decides where its jobs run.
 
     Attributes:
-        name: `local` or `slurm`.
+        name: `local`, `ray` or `slurm`.
         cpus: Cores per job; None for the default.
         gpus: GPUs per job.
         address: Address of a Ray cluster: `auto`, `local` or `host:port`.
@@ -45,7 +45,7 @@ class Launcher:
 
 
 def parse_launcher(text: str) -> Launcher:
-    """Parses e.g. `local`, `slurm cpus=4 --partition=long --time=8:00:00`.
+    """Parses e.g. `local`, `ray cpus=2 gpus=0.5 address=head:6379`, `slurm cpus=4 --partition=long --time=8:00:00`.
 
     Raises:
         UserError: For an unknown launcher or option, or an invalid value.
@@ -118,5 +118,10 @@ def run_sweep(
         for line in sweep.shell_commands(planned, config):
             print_line(line)
         return 0
+    if where is not None and where.name == "ray":
+        from coterie.commands.sweep_ray import RayOptions, run_on_ray
+
+        ray = RayOptions(address=where.address, cores=where.cpus, gpus=where.gpus, parallel=jobs)
+        return run_on_ray(planned, config, ray, json=json)
     fitting = 1 if where is None else sweep.fitting_jobs(where.cpus)
     return sweep.run_all(planned, config, jobs or fitting, json, gate=gate)

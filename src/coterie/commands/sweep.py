@@ -121,7 +121,7 @@ def run_all(
         UserError: If the folder of a job contains another run, or another process writes to its run.
     """
     found = [find(job.config, job.out, named=job.named) for job in jobs]
-    _announce(jobs, found)
+    announce(jobs, found)
     scheduler = _Scheduler(jobs, found, config_file, num_parallel, command=command, gate=gate)
     with interruptible(lambda: None) as received:
         try:
@@ -169,12 +169,12 @@ def _require_different(jobs: Sequence[Job]) -> None:
             raise UserError(f"-m: '{shown[0]}' and '{shown[1]}' are the same run. Remove one of them.")
 
 
-def _announce(jobs: Sequence[Job], found: Sequence[Found]) -> None:
+def announce(jobs: Sequence[Job], found: Sequence[Found]) -> None:
     """Prints which jobs are skipped and resumed, and how many are started."""
     for job, run in zip(jobs, found, strict=True):
         if run.state != "missing":
             text = f"skipped, finished in {run.path}" if run.state == "finished" else f"resumes {run.path}"
-            _print(job, text + (f". {run.note}. Remove that folder to train it again" if run.note else ""))
+            print_job_line(job, text + (f". {run.note}. Remove that folder to train it again" if run.note else ""))
     states = [run.state for run in found]
     if len(states) > states.count("missing"):
         counts = f"{states.count('finished')} finished, {states.count('broken')} to resume"
@@ -274,8 +274,10 @@ class _Scheduler:
             words += ["--config", str(self._config_file)] if self._config_file else []
         command = None if self._gate is not None and self._gate.is_safe() else self._command
         log = job.out.with_name(f"{job.out.name}.log")
-        _print(job, "started: " + shlex.join(["coterie", *words]))
-        running = Running(words, command, self._free_cores.pop(), log=log, on_line=lambda line: _print(job, line))
+        print_job_line(job, "started: " + shlex.join(["coterie", *words]))
+        running = Running(
+            words, command, self._free_cores.pop(), log=log, on_line=lambda line: print_job_line(job, line)
+        )
         self._running[job.name] = (job, running)
 
     def _read(self, timeout: float) -> None:
@@ -304,7 +306,7 @@ class _Scheduler:
         outcome = {"exit_code": code, "wall_s": time.monotonic() - running.started, **report}
         if code:
             outcome["error"] = running.last_line.removeprefix("coterie: ") or f"exit code {code}"
-            _print(job, f"failed with exit code {code}")
+            print_job_line(job, f"failed with exit code {code}")
         resumed = self._found[name].state == "broken"
         state = "interrupted" if code in {130, 143} else "failed" if code else "resumed" if resumed else "finished"
         self._done[name] = {"state": state, **outcome}
@@ -320,5 +322,6 @@ class _Scheduler:
         return {**head, "state": "not started", "exit_code": None, "error": "not started"}
 
 
-def _print(job: Job, line: str) -> None:
+def print_job_line(job: Job, line: str) -> None:
+    """Prints a line with the name of its job on stderr."""
     print_line(f"[{job.name}] {line}", sys.stderr)

@@ -55,10 +55,10 @@ def main() -> None:
         import ray
 
         try:
-            _connect(ray, address, known=known, folder=folder, cores=cores)
+            connect_ray(ray, address, known=known, folder=folder, cores=cores)
         except Exception as error:
             connection.send_bytes((0).to_bytes(ID_BYTES, "big"))
-            connection.send_bytes(_FAILED + _connect_error(error).encode())
+            connection.send_bytes(_FAILED + connect_error(error).encode())
             return
         _ignore_signals()  # Ray replaces the handlers
         connection.send_bytes((0).to_bytes(ID_BYTES, "big"))
@@ -97,7 +97,7 @@ def _exit_with_node(ray: Any) -> None:
         os._exit(1)
 
 
-def _connect(ray: Any, address: str, *, known: str, folder: str, cores: int) -> None:
+def connect_ray(ray: Any, address: str, *, known: str, folder: str, cores: int) -> None:
     """Starts a local Ray, or connects to the one at the address."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != LOCAL:
@@ -117,7 +117,7 @@ def _connect(ray: Any, address: str, *, known: str, folder: str, cores: int) -> 
     )
 
 
-def _connect_error(error: Exception) -> str:
+def connect_error(error: Exception) -> str:
     """The reason why Ray cannot be used, in one line."""
     message = " ".join(f"{error}: {error.__cause__}".split() if error.__cause__ else str(error).split())
     if "AuthToken" in message or "AuthenticationError" in message:

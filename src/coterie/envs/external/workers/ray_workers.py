@@ -98,7 +98,7 @@ class RayConnection:
                     *(str(other.fileno()), address, _last_known.get(address, address), self.folder, cores),
                 ],
                 pass_fds=[other.fileno()],
-                env=_process_environment(address),
+                env=process_environment(address),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 stdout=output,
@@ -181,7 +181,7 @@ class RayConnection:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _process_environment(address: str) -> dict[str, str]:
+def process_environment(address: str) -> dict[str, str]:
     """Environment variables of the process that talks to Ray, and of a local Ray and its workers."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(_module_paths()), "RAY_USAGE_STATS_ENABLED": "0"}
     variables.pop("PYTHONWARNINGS", None)  # Ray's own warnings are not the user's to fix
