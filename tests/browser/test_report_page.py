@@ -21,6 +21,7 @@ from coterie.envs.video import write_video
 from coterie.reports.page import ReportContent, page, write_page
 from coterie.reports.page_media import Video
 
+HOSTILE = "</script><b>x" + "a_very_long_name_of_an_algorithm" * 3
 CHART = "figure[data-chart=task0] svg.chart"
 
 
@@ -70,7 +71,7 @@ class Shown:
 def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     runs = write_runs(folder / "runs")
-    write_run(runs / "z-hostile", algo="</script><b>x", env="matrix/penalty")
+    write_run(runs / "z-hostile", algo=HOSTILE, env="matrix/penalty")
     content = ReportContent(compare_runs(RunSelection((str(runs),))).comparison, videos=[video(folder)])
     write_page(folder / "report.html", page(content))
     return folder / "report.html"
@@ -206,7 +207,7 @@ def test_dark_colors_are_used_where_they_are_preferred(shown: Shown) -> None:
 
 
 def test_names_with_markup_stay_text(shown: Shown) -> None:
-    assert "</script><b>x" in shown.texts(".chip")
+    assert HOSTILE in shown.texts(".chip")
     assert not shown.browser.find_elements(By.CSS_SELECTOR, "b")
 
 

@@ -17,7 +17,7 @@ from coterie.reports.comparison import Comparison
 from coterie.reports.markup import Markup, element, join
 from coterie.reports.page_charts import AXES, Colors, charts
 from coterie.reports.page_media import Matrix, Video, matrices, video_data, videos
-from coterie.reports.page_results import findings, learning_curves, pairs, profiles
+from coterie.reports.page_results import findings, learning_curves, pairs, profiles, thresholds
 from coterie.reports.page_runs import commands, provenance, read_record, runs_table, settings, trials_of
 from coterie.reports.records import CollectedRun
 from coterie.reports.sentences import count, metric_name
@@ -56,7 +56,7 @@ def page(content: ReportContent) -> str:
     parts = [
         ("Findings", "findings", findings(comparison, colors)),
         ("Learning curves", "curves", join([_controls(comparison, colors), learning_curves(comparison, data)])),
-        ("Comparisons", "pairs", _joined(pairs(comparison, colors), profiles(data))),
+        ("Comparisons", "pairs", _joined(pairs(comparison, colors), thresholds(comparison, colors), profiles(data))),
         ("Episodes", "episodes", videos(content.videos, content.failed, colors)),
         ("League", "league", matrices(content.matrices)),
         ("Runs", "runs", runs_table(comparison, content.left_out, colors)),

@@ -189,6 +189,37 @@ def _probability(estimate: Estimate) -> Markup:
     return Markup(drawn.replace('class="interval g0"', 'class="interval neutral"').replace("</svg>", f"{middle}</svg>"))
 
 
+def thresholds(comparison: Comparison, colors: Colors) -> Markup | None:
+    """Returns the times to the thresholds as a table; None without thresholds."""
+    found = [result for result in comparison.results.values() if result.time is not None]
+    if not found:
+        return None
+    rows = [
+        [
+            colors.swatch(result.algo),
+            result.task,
+            cell(number(result.time.threshold), value=result.time.threshold),
+            cell(f"{result.time.reached} of {result.time.runs}", value=result.time.reached / result.time.runs),
+            _time(result.time.steps),
+            _time(result.time.seconds),
+        ]
+        for result in found
+        if result.time is not None
+    ]
+    caption = "Time to a threshold"
+    columns = ["Algorithm", "Task", "Threshold", "Runs that reach it", "Steps", "Seconds"]
+    note = (
+        "Median over runs until evaluations first reach the threshold, with its interval. By default the threshold is "
+        "the mean score of the worst algorithm on the task, or of the baseline."
+    )
+    shown = scrolling(table(columns, rows, caption=caption, class_="sortable"), caption)
+    return join([element("h3", caption), shown, element("p", note, class_="note")])
+
+
+def _time(estimate: Estimate) -> Markup:
+    return cell("not reached", value=math.inf) if math.isinf(estimate.value) else interval_cell(estimate)
+
+
 # -------------------------------------------------------------------------------------------------------------- curves
 
 
