@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.commands.rank_processes import SIZE, require_supported
+from coterie.commands.rank_processes import PARENT, SIZE, require_supported
 from coterie.commands.result import TrainingResult
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
@@ -91,6 +91,7 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
 def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
     """Starts a rank. Only rank 0 shows progress."""
     env = os.environ | {FOLDER: str(folder), RANK: str(rank), SIZE: str(config.ranks), "LOCAL_RANK": str(rank)}
+    env[PARENT] = str(os.getpid())
     if config.threads == "auto":
         env.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // config.ranks)))
     if rank == 0:

@@ -32,6 +32,8 @@ from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
 from coterie.runs.folder import RunFolder
 from coterie.training.rank_states import pack, unpack
 
+PARENT = "COTERIE_RANKS_PARENT"
+"""Environment variable of a rank that a command of Coterie started: the process number of the command."""
 SIZE = "COTERIE_RANKS"
 """Environment variable of a rank that a command of Coterie started: the number of ranks."""
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -146,6 +148,8 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):  # it ended before
+        raise RankLostError("the process that started this rank has ended.")
 
 
 # --------------------------------------------------------------------------------------------------------- run folder
