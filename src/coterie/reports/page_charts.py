@@ -94,7 +94,11 @@ def _levels(comparison: Comparison, task: str) -> list[dict[str, Any]]:
     if not comparison.metric.endswith("return_mean"):
         return []
     pairs = (("random", "random policy", anchors.random), ("published", "published score", anchors.reference))
-    return [{"kind": kind, "label": label, "value": rounded(x)} for kind, label, x in pairs if x is not None]
+    return [
+        {"kind": kind, "label": label, "value": rounded(x)}
+        for kind, label, x in pairs
+        if x is not None and math.isfinite(x)
+    ]
 
 
 def _series(

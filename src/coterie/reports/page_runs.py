@@ -154,7 +154,8 @@ def settings(comparison: Comparison, records: Mapping[str, RunRecord], colors: C
             summary = join([colors.swatch(algo), " ", element("span", task, class_="muted")])
             full.append(folded(summary, _code(records[first].configuration)))
     title = element("h3", "Full configuration, of the first seed of each group")
-    parts = differing or [element("p", "The groups do not differ in any setting.")]
+    none = "The groups do not differ in any setting." if full else "The settings of the runs are unknown."
+    parts = differing or [element("p", none)]
     return join([*parts, title, *full] if full else parts)
 
 

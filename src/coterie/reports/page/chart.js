@@ -158,6 +158,10 @@ class Chart {
     const area = node("g", { "clip-path": `url(#${this.clip})` }, ...this.levels(), ...this.lines());
     this.marks = node("g", { class: "marks" });
     this.svg.replaceChildren(clip, this.grid(yTicks, labels, unit, [x0, x1]), area, this.marks);
+    if (!this.series.length) {
+      const why = this.spec.series.some((one) => one[this.axis]) ? "All algorithms are hidden." : "No common data on this axis.";
+      this.marks.append(node("text", { x: (box.left + box.right) / 2, y: (box.top + box.bottom) / 2, "text-anchor": "middle" }, why));
+    }
     this.reset.hidden = !this.zoom;
     this.svg.dataset.zoomed = this.zoom ? "true" : "false";
     if (this.cursor !== null) this.point(this.cursor);
