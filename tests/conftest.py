@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 
@@ -115,6 +116,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: PyTorch finds no GPU")
     switch.AUTO_IS_ON = config.getoption("--kernels") == "on"
     switch.configure("auto")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture
