@@ -162,6 +162,12 @@ def test_bad_input_is_answered_with_one_line(
     assert captured.out == ""
 
 
+def test_runs_must_be_named(capsys: pytest.CaptureFixture) -> None:
+    assert compare() == 2
+    assert "Missing argument" in (error := capsys.readouterr().err)
+    assert len(error.strip().splitlines()) == 1
+
+
 def test_missing_scipy_is_answered_with_the_install_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from typer.core import TyperCommand
@@ -36,7 +37,7 @@ class CompareCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words: list[str] = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip_longest(args, args[1:], fillvalue=""):
             words.append(word)
             if word == "--evaluate" and not following.isdigit():
                 words.append("0")

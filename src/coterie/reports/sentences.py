@@ -151,7 +151,9 @@ def _reaches(result: TaskResult, comparison: Comparison) -> str:
         else (SCORE_NAMES[comparison.score])
     )
     value = with_interval(result.statistics.iqm)
-    return f"has a {metric_name(comparison.metric)} of {value} after {steps:,.0f} steps ({what}, {seeds})"
+    name = metric_name(comparison.metric)
+    name = f"a {name} of" if name.endswith("return") else f"{name} ="
+    return f"has {name} {value} after {steps:,.0f} steps ({what}, {seeds})"
 
 
 def _difference(pair: PairResult, best: str, comparison: Comparison, names: str = "") -> str:
