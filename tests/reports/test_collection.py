@@ -8,7 +8,9 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.reports.collection import Collection, collect, read_run, series_of
+from coterie.reports.fresh_evaluations import Protocol, store_fresh
 from coterie.reports.grouping import Selection, group, require_equal_episodes, select_metric
+from coterie.reports.records import FreshEvaluation
 from writtenruns import write_marl_eval, write_run
 
 
@@ -142,3 +144,17 @@ def test_other_json_is_refused_with_the_expected_format(tmp_path: Path, content:
 
 def test_an_empty_collection_has_no_notes() -> None:
     assert Collection(()).notes == ()
+
+
+def test_fresh_evaluations_of_checkpoints_that_were_replaced_do_not_count(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last").write_text("000000002000\n")
+    values = {("", "eval/return_mean"): np.array([1.0, 2.0])}
+    for policies, steps in (("final", 1000), ("best", 1000)):
+        store_fresh(run, Protocol(policies, steps, 2, 0, "auto"), FreshEvaluation(policies, steps, values))
+    assert [fresh.policies for fresh in read_run(run).fresh] == ["best"]
+    store_fresh(run, Protocol("final", 2000, 2, 0, "auto"), FreshEvaluation("final", 2000, values))
+    found = read_run(run).fresh_values("final", "", "eval/return_mean")
+    assert found is not None
+    assert found.tolist() == [1.0, 2.0]

@@ -16,7 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.metrics import by_team
 from coterie.reports.fresh_evaluations import read_fresh
 from coterie.reports.marl_eval import read_file
-from coterie.reports.records import CollectedRun, EvaluationSeries
+from coterie.reports.records import CollectedRun, EvaluationSeries, FreshEvaluation
 from coterie.runs.activity import activity
 from coterie.runs.curves import RETURNS, Run
 from coterie.runs.evaluations import measurement
@@ -117,8 +117,22 @@ def read_run(path: Path) -> CollectedRun:
         hardware={**(hardware if isinstance(hardware, Mapping) else {}), **({"device": device} if device else {})},
         versions=manifest.get("versions") or {},
         revision=git.get("revision") if isinstance(git, Mapping) else None,
-        fresh=read_fresh(path),
+        fresh=_current(folder),
     )
+
+
+def _current(folder: RunFolder) -> tuple[FreshEvaluation, ...]:
+    """Returns the fresh evaluations of a run without those of checkpoints that are no longer the last or the best."""
+    now = {"final": _pointer(folder, "last"), "best": _pointer(folder, "best")}
+    return tuple(fresh for fresh in read_fresh(folder.path) if now[fresh.policies] in (None, fresh.steps))
+
+
+def _pointer(folder: RunFolder, name: str) -> int | None:
+    """Returns the steps of the last or the best checkpoint; None if it is unknown."""
+    try:
+        return int((folder.checkpoints_path / name).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _integer(value: Any) -> int:
