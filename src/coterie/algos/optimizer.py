@@ -187,7 +187,7 @@ def _ranks_with_nan(report: Tensor) -> str:
 
 
 def averaged(metric: Tensor) -> float:
-    """Returns a metric [] averaged over ranks, for a decision that all ranks take alike."""
+    """Returns a metric [] averaged over ranks, for a decision that is the same on all ranks."""
     return float(current().mean(metric))
 
 

@@ -156,7 +156,7 @@ def _end_with_parent() -> None:
 
 
 def write_result(run: Path, exit_code: int) -> None:
-    """Tells the process that started this rank where the run is. Does nothing if there is none."""
+    """Writes the folder of the run for the process that started this rank. Does nothing if there is none."""
     if FOLDER in os.environ:
         path = Path(os.environ[FOLDER]) / "result.json"
         write_text(path, json.dumps({"run": str(run), "exit_code": exit_code}))

@@ -1,4 +1,4 @@
-"""How a run that is resumed differs from before: settings that are kept, and lines for the user."""
+"""Differences of a run that is resumed: settings that are kept, and lines for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank tells the process that started it why it failed."""
+"""Reasons of failed ranks, as files for the process that started them."""
 
 from __future__ import annotations
 
