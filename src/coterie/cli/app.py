@@ -167,7 +167,7 @@ def train(
 def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json: Json = False) -> int:
     """Resume a run.
 
-    Only steps (to train longer), eval.*, checkpoint.*, log.*, progress, threads, kernels, workers.* and ranks can be changed.
+    Only steps (to train longer), eval.*, checkpoint.*, log.*, progress, threads, kernels and ranks can be changed.
 
     Example: coterie resume runs/particle/simple_spread/mappo/20260101-120000-seed0 steps=20M
     """

@@ -28,7 +28,7 @@ _JOIN_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 _BEAT_SECONDS = 1.0
 _LOST_SECONDS = 3.0
-"""A rank whose connection broke waits this long, because the process that started the ranks stops it with a better message."""
+"""A rank whose connection broke waits this long for the process that started the ranks, which knows the reason."""
 _RANK_0_SECONDS = 30.0
 """Seconds without a sign of life after which rank 0 is given up while the others wait for its evaluation."""
 
