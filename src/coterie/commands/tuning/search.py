@@ -136,10 +136,9 @@ class Search:
         trial, runs = active.trial, active.runs
         self._free_cores += runs.poll()
         if not active.ending:
-            evaluations = runs.evaluations()
-            is_complete = bool(evaluations) and evaluations[-1][0] >= runs.steps
-            for steps, value in evaluations:
-                if trial.report(steps, value) and not is_complete:
+            # Also if the runs have ended meanwhile, so that the decision does not depend on time.
+            for steps, value in runs.evaluations():
+                if trial.report(steps, value) and steps < runs.steps:
                     active.ending = "pruned"
                     break
             if runs.failure:

@@ -250,6 +250,7 @@ class Trial:
         self.number: int = optuna.number
         reached = study.records[self.number].reached
         self._reported = -1 if reached is None else reached[0]
+        self._compared = self._reported - 1  # the search may have been killed before it stopped the trial
 
     def report(self, steps: int, value: float) -> bool:
         """Records the mean over the seeds at an evaluation.
@@ -261,10 +262,12 @@ class Trial:
         Returns:
             True if the trial is worse than the median of the finished ones at these steps. Never for trial 0.
         """
-        if steps <= self._reported or not math.isfinite(value):
+        if steps <= self._compared or not math.isfinite(value):
             return False
-        self._reported = steps
-        self.optuna.report(value, steps)
+        self._compared = steps
+        if steps > self._reported:
+            self._reported = steps
+            self.optuna.report(value, steps)
         return self.number > 0 and bool(self.optuna.should_prune())
 
 
