@@ -6,16 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.report_runs import write_run, write_runs
 
 import coterie
 from coterie.cli.app import run
 from coterie.commands import train
 from coterie.commands.compare import RunSelection, compare_runs
+from coterie.commands.league import LeagueResult
 from coterie.commands.report import ReportOptions, report
 from coterie.commands.report_videos import VideoOptions, best_runs, record
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.reports.page_media import read_league
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,28 @@ def test_leagues_are_shown_as_matrices(tmp_path: Path, symmetric: bool) -> None:
     else:
         assert "x/y: mean return of two" in text
         assert '<td data-value="2.5" class="shade s9">2.5 <small>± 2.5</small></td>' in text
+
+
+def test_the_matrix_of_a_page_is_the_win_rate_that_the_league_prints(tmp_path: Path) -> None:
+    score = torch.tensor([[0.5, 0.9], [0.3, 0.5]], dtype=torch.float64)
+    zeros = {team: torch.zeros(2, 2, dtype=torch.float64) for team in ("one", "two")}
+    teams = ("one", "two")
+    result = LeagueResult(
+        env="x/y",
+        members=("a", "b"),
+        teams=teams,
+        returns=zeros,
+        error=zeros,
+        score=score,
+        games=40,
+        symmetric=True,
+        win_criterion="return",
+    )
+    (tmp_path / "league.json").write_text(json.dumps(result.report()))
+    (matrix,) = read_league(tmp_path / "league.json")
+    assert matrix.values[0][1] == pytest.approx(float(result.win_rate()[0, 1])) == pytest.approx(0.8)
+    assert matrix.values[1][0] == pytest.approx(0.2)
+    assert matrix.ratings["b"][0] < matrix.ratings["a"][0] == 0
 
 
 def test_other_files_than_leagues_are_refused_in_one_line(tmp_path: Path) -> None:
