@@ -135,6 +135,7 @@ def test_the_command_prints_findings_and_notes_and_writes_the_file(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ([], "no runs given. Name folders of runs"),
         (["nowhere"], "nowhere: no such folder or file"),
         (["empty"], "empty: contains no runs"),
         (["runs", "--metric", "eval/metric/wonn"], "--metric eval/metric/wonn: not in the logs"),

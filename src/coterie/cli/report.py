@@ -15,13 +15,13 @@ from coterie.core.terminal import print_line, print_message
 
 def report(
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="RUN...",
             show_default=False,
             help="Folders of runs, or that contain runs, patterns such as 'runs/**', or JSON files of marl-eval.",
         ),
-    ],
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.")] = Path("report.html"),
     metric: Annotated[
         str | None,
@@ -86,7 +86,7 @@ def report(
     from coterie.reports.options import CompareOptions
 
     written = command.report(
-        RunSelection(tuple(runs), metric, team, file_returns, unfinished),
+        RunSelection(tuple(runs or ()), metric, team, file_returns, unfinished),
         command.ReportOptions(
             out=out,
             videos=command.VideoOptions(episodes=episodes) if videos else None,
