@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,6 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    from rank_kills import campaign
-
-    (kill,) = campaign(tmp_path, kills=1, steps=3000, ranks=2, seed=0, every=200)
+    rank_kills = importlib.import_module("rank_kills")
+    (kill,) = rank_kills.campaign(tmp_path, kills=1, steps=3000, ranks=2, seed=0, every=200)
     assert f"rank {kill.rank} was killed by signal 9" in kill.message
