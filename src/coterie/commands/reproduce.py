@@ -16,10 +16,10 @@ from coterie.commands.sweep import Job
 from coterie.commands.sweep_processes import ForkGate
 from coterie.commands.sweep_runs import find
 from coterie.core.errors import UserError, nearest
+from coterie.math.student_t import mean_interval_95
 from coterie.reports.collection import RETURN, read_run, series_of
 from coterie.reports.published import Level, PublishedTable, Row
 from coterie.reports.records import EvaluationSeries
-from coterie.reports.scipy_stats import scipy_stats
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -267,10 +267,8 @@ def peak_of_mean(series: Sequence[EvaluationSeries], divisor: float = 1.0) -> tu
 
 def _level(means: Sequence[float]) -> Level:
     """Returns the mean over seeds with its 95% interval by Student's t distribution; one seed has no interval."""
-    mean, n = float(np.mean(means)), len(means)
-    if n < 2:
-        return Level(mean)
-    return Level(mean, float(scipy_stats().t.ppf(0.975, n - 1) * np.std(means, ddof=1) / math.sqrt(n)))
+    mean, half_width = mean_interval_95([float(one) for one in means])
+    return Level(mean, None if math.isnan(half_width) else half_width)
 
 
 def as_rows(found: Sequence[Value]) -> tuple[list[str], list[list[Any]]]:

@@ -6,8 +6,7 @@ import math
 
 from torch import Tensor
 
-Z_95 = 1.959963984540054
-"""97.5% quantile of the normal distribution: the half-width of a 95% interval in standard errors."""
+from coterie.math.student_t import Z_95
 
 
 def standard_error(x: Tensor) -> float:

@@ -12,7 +12,8 @@ _QUANTILES = (
 )
 """97.5% quantiles of Student's t distribution with 1 to 20 degrees of freedom."""
 
-_Z = 1.959963984540054
+Z_95 = 1.959963984540054
+"""97.5% quantile of the normal distribution: the half-width of a 95% interval in standard errors."""
 
 
 def quantile_975(degrees: int) -> float:
@@ -28,7 +29,7 @@ def quantile_975(degrees: int) -> float:
     """
     if degrees <= len(_QUANTILES):
         return _QUANTILES[degrees - 1]
-    z = _Z
+    z = Z_95
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
