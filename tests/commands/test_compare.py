@@ -44,6 +44,12 @@ def compare(*words: str | Path) -> int:
     return main(["compare", *map(str, words)])
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are not folded."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def test_the_table_has_intervals_and_the_probability_of_improvement(
     folder: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -106,7 +106,8 @@ def run_on_slurm(
     wanted = [job for job in jobs if job.name in found and found[job.name].state != "finished"]
     if print_script:
         if wanted:
-            print(slurm_script(wanted, config_file, options), end="", flush=True)
+            for line in slurm_script(wanted, config_file, options).splitlines():
+                print_line(line)
         else:
             print_line(f"no job is left to submit: {_counts(found, queued)}", sys.stderr)
         return 0

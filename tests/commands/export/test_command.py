@@ -7,6 +7,7 @@ import pytest
 
 from coterie.__main__ import main
 from coterie.commands.export import onnx_graph
+from coterie.core.installation import install_extra
 from tinyruns import train
 
 
@@ -89,7 +90,7 @@ def test_missing_libraries_are_named(
 ):
     monkeypatch.setattr(onnx_graph, "_LIBRARIES", ("onnx", "no_such_library"))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 2
-    assert "no_such_library is not installed. Install it with: pip install 'coterie[export]'" in capsys.readouterr().err
+    assert f"no_such_library is not installed. Install it with: {install_extra('export')}" in capsys.readouterr().err
 
 
 def test_networks_of_the_user_are_refused_where_they_would_be_code(

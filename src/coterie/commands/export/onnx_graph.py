@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from coterie.commands.export.signature import DTYPES, Input, inputs, outputs
 from coterie.commands.export.subject import NetworkPolicy, Subject
 from coterie.core.errors import UserError, one_line
+from coterie.core.installation import install_extra
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState, Timestep
 from coterie.kernels import switch
@@ -156,9 +157,7 @@ def require_libraries(form: str) -> None:
     """Raises UserError if a library for the export to ONNX is not installed."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(
-            f"--format {form}: {missing[0]} is not installed. Install it with: pip install 'coterie[export]'"
-        )
+        raise UserError(f"--format {form}: {missing[0]} is not installed. Install it with: {install_extra('export')}")
 
 
 @contextmanager
