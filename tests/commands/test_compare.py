@@ -130,6 +130,14 @@ def test_runs_written_for_marl_eval_read_back_as_the_same_results(folder: Path, 
         np.testing.assert_array_equal(own.series.seconds, read.series.seconds)
 
 
+@pytest.mark.parametrize(("metric", "peak"), [("return", 10.0), ("-return", -10.0)])
+def test_the_peak_written_for_marl_eval_is_the_best_value(folder: Path, metric: str, peak: float) -> None:
+    file, runs = folder.parent / "results.json", folder / "particle" / "simple_tag" / "mappo" / "0"
+    assert compare(runs, f"--metric={metric}", "--marl-eval", file) == 0
+    run = json.loads(file.read_text())["particle"]["simple_tag"]["mappo"]["seed_0"]
+    assert run["absolute_metrics"] == {"team_return": [peak]}
+
+
 def test_results_of_other_programs_stand_in_the_same_table(folder: Path, capsys: pytest.CaptureFixture) -> None:
     file = write_marl_eval(folder.parent / "benchmarl.json", algo="masac")
     assert compare(folder, file) == 2

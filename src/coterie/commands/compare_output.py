@@ -91,7 +91,7 @@ def write(compared: Compared, outputs: Outputs) -> list[str]:
         written.append(outputs.plot)
     if outputs.marl_eval is not None:
         _make_folder(outputs.marl_eval)
-        for note in write_file(compared.trials, outputs.marl_eval, comparison.metric):
+        for note in write_file(compared.trials, outputs.marl_eval, comparison.metric, lowest=comparison.lowest):
             print_message(note)
         written.append(outputs.marl_eval)
     return [] if outputs.to_stdout else [str(path) for path in written]

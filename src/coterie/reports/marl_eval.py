@@ -138,7 +138,7 @@ def _row(steps: int, seconds: float, values: Mapping[str, list[float]], returns:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def write_file(trials: Sequence[Trial], path: Path, metric: str) -> list[str]:
+def write_file(trials: Sequence[Trial], path: Path, metric: str, *, lowest: bool = False) -> list[str]:
     """Writes runs in the format of marl-eval, atomically.
 
     The return of a team is written as `team_return`, a metric of the environment under its name. Values of evaluations
@@ -148,6 +148,7 @@ def write_file(trials: Sequence[Trial], path: Path, metric: str) -> list[str]:
         trials: The runs. Tasks are split at the first slash into environment and task.
         path: The file.
         metric: Metric of the trials.
+        lowest: True if lower values are better, for the peak.
 
     Returns:
         Sentences on what differs from the format, for the user.
@@ -165,7 +166,7 @@ def write_file(trials: Sequence[Trial], path: Path, metric: str) -> list[str]:
         while key in runs:
             key = f"{base}_{len(runs)}"
         without += trial.absolute is None
-        runs[key] = _entries(trial, name)
+        runs[key] = _entries(trial, name, lowest=lowest)
     write_text(path, json.dumps(tree, indent=1) + "\n")
     if not without:
         return []
@@ -176,12 +177,12 @@ def write_file(trials: Sequence[Trial], path: Path, metric: str) -> list[str]:
     ]
 
 
-def _entries(trial: Trial, name: str) -> dict[str, Any]:
+def _entries(trial: Trial, name: str, *, lowest: bool) -> dict[str, Any]:
     series = trial.series
     entries: dict[str, Any] = {}
     for i in range(len(series)):
         entries[f"step_{i}"] = {"step_count": int(series.steps[i]), name: [float(series.mean[i])]}
         if math.isfinite(series.seconds[i]):
             entries[f"step_{i}"]["elapsed_time"] = float(series.seconds[i])
-    absolute = [series.peak()] if trial.absolute is None else [float(value) for value in trial.absolute]
+    absolute = [series.peak(lowest=lowest)] if trial.absolute is None else [float(value) for value in trial.absolute]
     return {**entries, _ABSOLUTE: {name: absolute}}
