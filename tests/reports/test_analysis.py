@@ -14,7 +14,9 @@ from coterie.reports.analysis import compare
 from coterie.reports.comparison import Comparison
 from coterie.reports.grouping import Selection
 from coterie.reports.options import CompareOptions
+from coterie.reports.page import ReportContent, page
 from coterie.reports.records import CollectedRun, EvaluationSeries, Trial
+from coterie.reports.tables import tables_of
 from coterie.runs.curves import Run
 
 MAPPO, IPPO = [10.0, 12.0, 11.0, 13.0, 9.0], [8.0, 9.5, 7.0, 8.5, 10.0]
@@ -76,6 +78,15 @@ def test_pairs_with_equal_seeds_use_the_paired_test() -> None:
     assert (pair.probability.low, pair.probability.high) == (1.0, 1.0)
     assert pair.p < 0.001
     assert run({("a", "mappo"): MAPPO, ("a", "ippo"): [x - 1 for x in MAPPO]}).pairs[0].p > 0.3
+
+
+def test_a_pair_names_the_number_of_tasks_that_both_have() -> None:
+    two = {("b", "mappo"): MAPPO, ("b", "ippo"): IPPO}
+    comparison = run({**TWO, **two, ("c", "mappo"): MAPPO})
+    assert [(pair.task, pair.num_tasks) for pair in comparison.pairs] == [("a", 1), ("b", 1), (None, 2)]
+    pairs = next(table for table in tables_of(comparison) if table.title.startswith("pairs"))
+    assert pairs.rows[-1][1] == "2 tasks, normalized"
+    assert "2 of 3 tasks" in page(ReportContent(comparison))
 
 
 def test_lower_is_better_turns_every_comparison_around() -> None:

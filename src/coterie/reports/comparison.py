@@ -173,7 +173,8 @@ class PairResult:
     Attributes:
         algo: The first algorithm.
         other: The second algorithm.
-        task: Label of the task; None over all tasks.
+        task: Label of the task; None over several tasks.
+        num_tasks: Number of tasks, those that both have.
         paired: True if runs with equal seeds are compared.
         runs: Number of runs of each; of pairs if paired.
         probability: Probability that a run of the first algorithm is better than one of the second.
@@ -186,6 +187,7 @@ class PairResult:
     algo: str
     other: str
     task: str | None
+    num_tasks: int
     paired: bool
     runs: tuple[int, int]
     probability: Estimate

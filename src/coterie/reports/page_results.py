@@ -148,8 +148,9 @@ def pairs(comparison: Comparison, colors: Colors) -> Markup | None:
     """Returns the probabilities of improvement as a table; None without pairs."""
     if not comparison.pairs:
         return None
-    over = f"all {len(comparison.tasks)} tasks"
-    rows = [_pair(pair, pair.task or over, colors) for pair in comparison.pairs]
+    every = len(comparison.tasks)
+    over = {n: f"all {n} tasks" if n == every else f"{n} of {every} tasks" for n in range(every + 1)}
+    rows = [_pair(pair, pair.task or over[pair.num_tasks], colors) for pair in comparison.pairs]
     columns = ["Comparison", "Task", "Probability of improvement", _ends(_Scale(0, 1)), "Difference of means"]
     columns += ["p", "p, corrected", "Runs"]
     paired = comparison.pairs[0].paired

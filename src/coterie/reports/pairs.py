@@ -93,6 +93,7 @@ def _pair(
         algo=algo,
         other=other,
         task=shared[0].name if len(shared) == 1 else None,
+        num_tasks=len(shared),
         paired=paired,
         runs=(sum(map(len, scores[0])), sum(map(len, scores[1]))),
         probability=bootstrap.estimate_of_two(

@@ -94,7 +94,7 @@ def _pair_table(comparison: Comparison) -> ReportTable:
         rows.append(
             (
                 f"{pair.algo} - {pair.other}",
-                pair.task or f"{len(comparison.tasks)} tasks, normalized",
+                pair.task or f"{pair.num_tasks} tasks, normalized",
                 runs,
                 estimate_text(pair.probability) + (mark if pair.task is None else ""),
                 estimate_text(pair.difference),
@@ -239,6 +239,7 @@ def _pair(pair: PairResult) -> dict[str, Any]:
         "algo": pair.algo,
         "other": pair.other,
         "task": pair.task,
+        "num_tasks": pair.num_tasks,
         "paired": pair.paired,
         "runs": list(pair.runs),
         **estimates,
