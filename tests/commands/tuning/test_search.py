@@ -16,6 +16,7 @@ from coterie.commands.sweep_runs import settings_of
 from coterie.commands.tuning.plan import TunePlan, make_plan
 from coterie.commands.tuning.report import best_settings
 from coterie.commands.tuning.study import Study, TrialRecord
+from coterie.commands.tuning.trial_runs import Metric, TrialRuns
 from coterie.commands.tuning.tune import tune
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
@@ -126,6 +127,22 @@ def test_bad_trials_are_pruned_on_the_mean_over_seeds(
     assert worst.number > 3
     log = (plan.folder / f"trial{worst.number:03}" / "seed1000" / "metrics.jsonl").read_text()
     assert '"steps": 1000' not in log  # its runs were stopped
+
+
+def test_values_that_trials_are_compared_by_do_not_change_later(tmp_path: Path):
+    words = ["algo=ippo", "env=matrix/climbing", "steps=1000", "eval.every=300"]
+    runs = TrialRuns(tmp_path, words, None, seeds=[1000, 1001], metric=Metric("auto"))
+
+    def log(seed: int, steps: int, value: float) -> None:
+        with (tmp_path / f"seed{seed}" / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"steps": steps, "eval/episodes": 20, "eval/return_mean": value}) + "\n")
+        runs.poll()
+
+    for seed in (1000, 1001):
+        (tmp_path / f"seed{seed}").mkdir()
+        log(seed, 910, 4.0)
+    log(1000, 1000, 8.0)  # the last one, after 910 and before another multiple of 300
+    assert runs.evaluations() == [(900, 4.0)]
 
 
 @pytest.mark.slow

@@ -215,4 +215,5 @@ class TrialRuns:
         for row in read_evaluations(file):
             value = self._metric.value(row)
             if math.isfinite(value):
-                run.values[int(row["steps"]) // self._every] = value
+                # The last evaluation of a run may follow soon after another one, whose value is not replaced.
+                run.values.setdefault(int(row["steps"]) // self._every, value)
