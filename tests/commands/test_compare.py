@@ -99,6 +99,14 @@ def test_markdown_and_latex_escape_names_and_set_the_best_values_in_bold(
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 3
 
 
+def test_latex_has_commands_for_letters_that_old_fonts_lack(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    for seed in range(3):
+        write_run(folder / "a|b" / str(seed), seed, "a|b", values=(0.0, 0.0, 1000.0 + seed))
+    compare(folder / "particle" / "simple_spread", folder / "a|b", "--latex", "-")
+    text = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")]
+    assert any(line.startswith(r"a\textbar{}b - mappo") and r"\textless{} 0.0001" in line for line in text)
+
+
 def test_a_figure_has_curves_intervals_profiles_and_pairs(folder: Path) -> None:
     figure = draw(coterie.compare(folder))
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.get_axes()]

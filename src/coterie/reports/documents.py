@@ -14,6 +14,9 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",  # without T1 fonts, these three are other letters
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
 
