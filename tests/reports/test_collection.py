@@ -67,6 +67,13 @@ def test_teams_that_learn_are_separate_tasks(tmp_path: Path) -> None:
     assert [trial.team for trial in trials_of(tmp_path, team="agent")] == ["agent"]
 
 
+def test_a_run_that_was_killed_in_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last").write_text("1000\n")
+    assert read_run(folder).state == "stopped"
+
+
 def test_unfinished_runs_are_left_out_with_one_line_that_says_how_to_continue(tmp_path: Path) -> None:
     write_run(tmp_path / "done")
     half = write_run(tmp_path / "half", seed=1, values=(0.0, 5.0))

@@ -57,6 +57,19 @@ def test_a_run_is_training_while_its_process_exists(folder: RunFolder):
     assert activity(folder, 1000).state == "stopped"
 
 
+def test_a_run_is_complete_when_the_checkpoint_after_its_last_evaluation_exists(folder: RunFolder):
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "last").write_text("200")
+    hold(folder, os.getpid())
+    assert not activity(folder, 300).is_complete  # evaluates
+    (folder.path / "lock").unlink()
+    assert activity(folder, 300).state == "stopped"  # was killed then
+    (folder.checkpoints_path / "last").write_text("300")
+    assert activity(folder, 300).state == "finished"
+    hold(folder, os.getpid())
+    assert activity(folder, 300).is_complete
+
+
 def test_a_process_that_started_after_the_lock_is_another_one(folder: RunFolder):
     hold(folder, os.getpid())
     os.utime(folder.path / "lock", (1e9, 1e9))

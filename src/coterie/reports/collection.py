@@ -97,7 +97,7 @@ def read_run(path: Path) -> CollectedRun:
     log, manifest = Run.load(path), folder.read_manifest()
     total = _integer(log.all_settings.get("steps"))
     now = activity(folder, total)
-    state = "finished" if 0 < total <= now.steps else now.state  # trained in this process, which still exists
+    state = "finished" if now.is_complete else now.state  # trained in this process, which still exists
     metrics = metric_names(log.rows)
     teams = _learning_teams(metrics)
     device = manifest.get("device")

@@ -31,12 +31,14 @@ class Activity:
     Attributes:
         state: `training` while a process writes to the run, `finished` if all steps are done, otherwise `stopped`:
             interrupted, killed, or ended by an error.
+        is_complete: True if all steps are done and evaluated, even if the process (of a notebook) still exists.
         steps: Environment steps in the log or of the last checkpoint.
         training, evaluation: Latest mean return by team, "" in a run with one team.
         lesson: Lesson of the curriculum, counted from 0; None if unknown.
     """
 
     state: State
+    is_complete: bool
     steps: int
     training: dict[str, float]
     evaluation: dict[str, float]
@@ -47,12 +49,16 @@ def activity(folder: RunFolder, total: int) -> Activity:
     """Returns the state of a run of `total` environment steps."""
     rows = last_rows(folder.metrics_path)
     steps = max((row["steps"] for row in rows), default=0)
-    with contextlib.suppress(OSError, ValueError):  # of an update that was not logged
-        steps = max(steps, int((folder.checkpoints_path / "last").read_text()))
+    # The last update is logged before the last evaluation. The checkpoint that follows is the end of a run.
+    done = steps
+    with contextlib.suppress(OSError, ValueError):
+        done = int((folder.checkpoints_path / "last").read_text())
+        steps = max(steps, done)  # of an update that was not logged
     lesson = next((int(row["lesson/index"]) - 1 for row in reversed(rows) if "lesson/index" in row), None)
-    state: State = "training" if _is_written(folder) else "finished" if steps >= total else "stopped"
+    state: State = "training" if _is_written(folder) else "finished" if done >= total else "stopped"
     return Activity(
         state=state,
+        is_complete=0 < total <= done,
         steps=steps,
         training=_latest(rows, "rollout/return_mean"),
         evaluation=_latest(rows, "eval/return_mean"),

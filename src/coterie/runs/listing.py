@@ -70,7 +70,7 @@ def _status(folder: RunFolder) -> RunStatus:
     steps = settings.get("steps")
     total = int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0
     now, rows = activity(folder, total), last_rows(folder.metrics_path)
-    state = "finished" if 0 < total <= now.steps else now.state  # trained in this process, which still exists
+    state = "finished" if now.is_complete else now.state  # trained in this process, which still exists
     speed = steps_per_second(rows)
     seed = settings.get("seed", manifest.get("seed"))
     walls = [row["time/wall_s"] for row in rows if _is_number(row.get("time/wall_s"))]
