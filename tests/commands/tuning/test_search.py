@@ -214,6 +214,20 @@ def test_an_interrupted_search_continues_with_the_same_trials(
     assert _values(_study(plan).records) == _values(_study(calm).records)
 
 
+def test_a_trial_whose_runs_are_in_use_does_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = _plan(tmp_path / "study")
+    plan.folder.mkdir()
+    _study(plan).ask()  # by a search that was killed
+
+    def in_use(*words: object, **more: object) -> None:
+        raise UserError("run trial000/seed1000: in use by process 1. Wait for it to finish, or stop it, and try again.")
+
+    monkeypatch.setattr("coterie.commands.tuning.search.TrialRuns", in_use)
+    with pytest.raises(UserError, match="trial 0 cannot continue: run trial000/seed1000: in use"):
+        tune(plan, trials=3)
+    assert [record.state for record in _study(plan).records] == ["running"]
+
+
 @pytest.mark.slow
 def test_a_search_stops_after_its_time(tmp_path: Path, stand_in: list[str], capsys: pytest.CaptureFixture[str]):
     plan = _plan(tmp_path / "study")

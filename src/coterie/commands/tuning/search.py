@@ -71,7 +71,8 @@ class Search:
         """Runs until all trials have ended. Returns the numbers of signals that have stopped it.
 
         Raises:
-            UserError: If trial 0 fails, because then the settings of all trials are likely wrong.
+            UserError: If trial 0 fails, because then the settings of all trials are likely wrong, or if the runs of an
+                unfinished trial cannot be continued.
         """
         unfinished = self._study.unfinished()
         with interruptible(lambda: None) as received:
@@ -90,9 +91,9 @@ class Search:
             stopping = bool(received) or self._is_late()
             while not stopping and len(self._active) < self._jobs:
                 if unfinished:
-                    self._start(unfinished.pop(0), "continues")
+                    self._start(unfinished.pop(0), continues=True)
                 elif len(self._study.records) < self._trials:
-                    self._start(self._study.ask(), "started")
+                    self._start(self._study.ask())
                 else:
                     break
             if not self._active:
@@ -111,9 +112,10 @@ class Search:
         self.timed_out = self._until is not None and time.monotonic() >= self._until
         return self.timed_out
 
-    def _start(self, trial: Trial, verb: str) -> None:
+    def _start(self, trial: Trial, *, continues: bool = False) -> None:
         settings = [f"{key}={text}" for key, text in trial.settings.items()]
         shown = " ".join(f"{key}={cell(_number(text))}" for key, text in trial.settings.items())
+        verb = "continues" if continues else "started"
         print_line(f"trial {trial.number} {verb}: {shown or 'the default settings'}", sys.stderr)
         folder = self._plan.folder / f"trial{trial.number:03}"
         words = [*self._plan.words, *settings]
@@ -121,6 +123,8 @@ class Search:
             runs = TrialRuns(folder, words, self._plan.config_file, seeds=self._plan.seeds, metric=self._metric)
             runs.start(self._choose_command, threads=self._threads, cores=self._take_cores)
         except UserError as error:
+            if continues:  # not a result of its settings: runs of a killed search may still save their checkpoints
+                raise UserError(f"trial {trial.number} cannot continue: {error}") from error
             self._fail(trial, str(error), is_mistake=True)
             return
         self._active.append(_Active(trial, runs))
