@@ -11,11 +11,12 @@ from scipy import stats
 from coterie.core.errors import UserError
 from coterie.reports import aggregates
 from coterie.reports.analysis import compare
-from coterie.reports.comparison import Comparison
+from coterie.reports.comparison import Comparison, Estimate
 from coterie.reports.grouping import Selection
 from coterie.reports.options import CompareOptions
 from coterie.reports.page import ReportContent, page
 from coterie.reports.records import CollectedRun, EvaluationSeries, Trial
+from coterie.reports.sentences import with_interval
 from coterie.reports.tables import tables_of
 from coterie.runs.curves import Run
 
@@ -203,6 +204,11 @@ def test_the_sentence_of_a_task_has_intervals_seeds_and_the_test() -> None:
     assert "5 seeds), ippo 8.7 (95% CI" in sentence
     assert "the probability of improvement is 0.90 (95% CI" in sentence
     assert "in Welch's t-test." in sentence
+
+
+def test_small_values_keep_their_digits() -> None:
+    assert with_interval(Estimate(1e-9, 9e-10, 1.1e-9)) == "1e-09 (95% CI 9e-10 to 1.1e-09)"
+    assert with_interval(Estimate(0.3, 0.1, 0.7)) == "0.30 (95% CI 0.10 to 0.70)"
 
 
 def test_no_variation_at_all_is_compared_without_warnings() -> None:

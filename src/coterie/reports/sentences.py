@@ -34,12 +34,17 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def digits(estimate: Estimate) -> tuple[str, str, str]:
-    """Formats an estimate and its bounds with two significant digits of half the width of the interval."""
+    """Formats an estimate and its bounds with two significant digits of half the width of the interval.
+
+    Narrow intervals, which need more than six decimals, have four significant digits instead.
+    """
     numbers = (estimate.value, estimate.low, estimate.high)
     width = estimate.high - estimate.low
     if not all(map(math.isfinite, numbers)) or width <= 0:
         return number(numbers[0]), number(numbers[1]), number(numbers[2])
-    decimals = min(6, max(0, 1 - math.floor(math.log10(width / 2))))
+    decimals = max(0, 1 - math.floor(math.log10(width / 2)))
+    if decimals > 6:
+        return number(numbers[0]), number(numbers[1]), number(numbers[2])
     value, low, high = (f"{round(x, decimals) + 0.0:,.{decimals}f}" for x in numbers)
     return value, low, high
 
