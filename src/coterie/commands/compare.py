@@ -17,7 +17,7 @@ from coterie.reports.records import CollectedRun, Scale, Trial
 
 @dataclass(frozen=True)
 class RunSelection:
-    """Runs to compare, and what of them.
+    """Runs to compare, with the metric and the team.
 
     Attributes:
         paths: Folders of runs, folders that contain runs, patterns, and JSON files of marl-eval.

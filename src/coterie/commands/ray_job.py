@@ -24,7 +24,7 @@ _OUTPUT_BYTES = 1 << 16
 """Bytes at the end of the process's output that are kept for its report."""
 
 OUT = "{out}"
-"""Stands in words of a command for the folder of the run on the node."""
+"""Placeholder in words of a command for the folder of the run on the node."""
 
 
 def pack(run: Path) -> bytes:

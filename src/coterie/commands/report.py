@@ -55,7 +55,7 @@ def report(runs: RunSelection, options: ReportOptions | None = None, compare: Co
 
     Args:
         runs: The runs.
-        options: What to write, and where.
+        options: Output file, videos and league results.
         compare: Options of the comparison.
 
     Raises:
@@ -97,6 +97,6 @@ def read_leagues(runs: Sequence[str], files: Sequence[Path]) -> list[Matrix]:
         raise UserError(
             f"--league {missing}: no such file. Name a file that `coterie league` wrote, such as league.json."
         )
-    beside = [file for path in runs if (file := Path(path) / LEAGUE_FILE).is_file()]
-    chosen = {file.resolve(): file for file in [*files, *beside]}
+    stored = [file for path in runs if (file := Path(path) / LEAGUE_FILE).is_file()]
+    chosen = {file.resolve(): file for file in [*files, *stored]}
     return [matrix for file in chosen.values() for matrix in read_league(file)]

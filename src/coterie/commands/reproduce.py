@@ -80,7 +80,7 @@ class Value:
 
     @property
     def below(self) -> bool:
-        """True if the interval of the value lies below that of the published one."""
+        """True if the interval of the value is below that of the published one."""
         if self.peak is None or self.published is None:
             return False
         highest = self.peak.mean + (self.peak.half_width or 0.0)
@@ -149,7 +149,7 @@ def train(choice: Choice, num_parallel: int = 1, gate: ForkGate | None = None) -
     """Trains what is missing, rows in their order, and evaluates the best checkpoints.
 
     Args:
-        choice: What to reproduce.
+        choice: Rows, algorithms and seeds.
         num_parallel: Runs at the same time.
         gate: As in `sweep.run_all`.
 

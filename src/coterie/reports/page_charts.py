@@ -158,7 +158,7 @@ def figure(key: str, title: Any, note: str, data: Mapping[str, Any]) -> Markup:
     Args:
         key: Key of the chart's data.
         title: Title.
-        note: What lines and bands are.
+        note: Meaning of lines and bands.
         data: The chart's data.
     """
     tables = [_values(axis, data) for axis in data["axes"] if any(one.get(axis) for one in data["series"])]

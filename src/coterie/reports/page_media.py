@@ -104,7 +104,7 @@ class Matrix:
         rows: Names of the members.
         values: Values by row and column, NaN where unknown.
         errors: Their standard errors, NaN where unknown.
-        note: What the values are.
+        note: Meaning of the values.
         ratings: Elo rating and standard error by member; empty if sides differ.
     """
 

@@ -81,7 +81,7 @@ class PublishedTable:
 
     Attributes:
         name: Name on the command line.
-        title: What was published.
+        title: Title of the publication.
         source: Address of the publication.
         columns: Algorithms in their published order, also those that Coterie does not have.
         rows: Tasks by name.

@@ -57,7 +57,7 @@ class TunePlan:
         return Metric(self.metric.removeprefix("-"), tuple(silent))
 
     def identity(self) -> dict[str, Any]:
-        """Returns what has to be equal to continue the study."""
+        """Returns the values that must be equal to continue the study."""
         settings = {key: value for key, value in settings_of(self.resolved.config).items() if _matters(key)}
         return {
             "settings": settings,

@@ -81,7 +81,7 @@ class Study:
     Args:
         folder: The folder.
         space: The search space by key.
-        identity: What has to be equal to continue the study: plain values by name.
+        identity: Values by name that must be equal to continue the study.
         defaults: Values of the settings of the search space in trial 0.
         minimize: True if lower values are better.
         steps: Environment steps of a run.
