@@ -8,7 +8,7 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.reports.collection import Collection, collect, read_run, series_of
-from coterie.reports.fresh_evaluations import Protocol, store_fresh
+from coterie.reports.fresh_evaluations import Protocol, read_fresh, store_fresh
 from coterie.reports.grouping import Selection, group, require_equal_episodes, select_metric
 from coterie.reports.records import FreshEvaluation
 from writtenruns import write_marl_eval, write_run
@@ -165,3 +165,10 @@ def test_fresh_evaluations_of_checkpoints_that_were_replaced_do_not_count(tmp_pa
     found = read_run(run).fresh_values("final", "", "eval/return_mean")
     assert found is not None
     assert found.tolist() == [1.0, 2.0]
+
+
+def test_metrics_that_are_not_finite_leave_a_fresh_evaluation_readable(tmp_path: Path) -> None:
+    values = {("", "eval/return_mean"): np.array([1.0, 2.0]), ("", "eval/metric/time"): np.array([3.0, np.nan])}
+    store_fresh(tmp_path, Protocol("final", 2000, 2, 0, "auto"), FreshEvaluation("final", 2000, values))
+    (found,) = read_fresh(tmp_path)
+    assert list(found.values) == [("", "eval/return_mean")]

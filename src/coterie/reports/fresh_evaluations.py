@@ -60,12 +60,15 @@ def find_fresh(run: Path, protocol: Protocol) -> FreshEvaluation | None:
 def store_fresh(run: Path, protocol: Protocol, found: FreshEvaluation) -> None:
     """Adds a fresh evaluation to a run's file, atomically. It replaces one of the same policies.
 
+    Metrics that are not finite in every episode are left out, like evaluations during training that are not finite.
+
     Raises:
         UserError: If the file cannot be written.
     """
     values = [
         {"team": team, "metric": metric, "values": [float(x) for x in x_by_episode]}
         for (team, metric), x_by_episode in found.values.items()
+        if np.isfinite(x_by_episode).all()
     ]
     kept = [entry for entry in _entries(run / FILE) if entry.get("policies") != protocol.policies]
     entry = {**vars(protocol), "evaluated_episodes": len(values[0]["values"]) if values else 0, "values": values}
