@@ -51,6 +51,12 @@ def test_a_value_is_below_if_the_intervals_do_not_meet(peak: Level | None, below
     assert not replace(value, published=None).below
 
 
+def test_a_value_that_rounds_to_the_published_one_is_not_below() -> None:
+    value = Value(TABLE.row("spread"), "mappo", 10, (1, 2), peak=Level(0.997, 0.001), published=Level(1.0))
+    assert not value.below
+    assert replace(value, peak=Level(0.99, 0.001)).below
+
+
 def test_wrong_choices_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"--algo maa2c: Coterie does not have it\. Columns: iql, ippo"):
         choose(TABLE, algorithms=["maa2c"])

@@ -26,6 +26,9 @@ INTERRUPTED = 130
 
 DEFAULT_OUT = Path("runs/reproduce")
 
+_ROUNDING = 0.005
+"""Largest error of published levels, which have two decimals."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -80,11 +83,11 @@ class Value:
 
     @property
     def below(self) -> bool:
-        """True if the interval of the value is below that of the published one."""
+        """True if the interval of the value is below that of the published one by more than its rounding."""
         if self.peak is None or self.published is None:
             return False
         highest = self.peak.mean + (self.peak.half_width or 0.0)
-        return highest < self.published.mean - (self.published.half_width or 0.0)
+        return highest < self.published.mean - (self.published.half_width or 0.0) - _ROUNDING
 
     def report(self) -> dict[str, Any]:
         """Returns plain numbers and strings."""
