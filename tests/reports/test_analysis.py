@@ -81,6 +81,14 @@ def test_pairs_with_equal_seeds_use_the_paired_test() -> None:
     assert run({("a", "mappo"): MAPPO, ("a", "ippo"): [x - 1 for x in MAPPO]}).pairs[0].p > 0.3
 
 
+def test_a_run_is_in_one_pair_even_if_others_have_its_seed() -> None:
+    values = {"mappo": (1.0, 2.0, 4.0), "ippo": (0.0, 1.0, 2.0)}
+    runs = [trial("a", algo, seed, x) for algo, own in values.items() for seed, x in zip((0, 0, 1), own, strict=True)]
+    (pair,) = compare(runs, Selection(), CompareOptions(paired=True)).pairs
+    assert pair.runs == (2, 2)
+    assert pair.difference.value == pytest.approx((2.0 - 1.0 + 4.0 - 2.0) / 2)
+
+
 def test_a_pair_names_the_number_of_tasks_that_both_have() -> None:
     two = {("b", "mappo"): MAPPO, ("b", "ippo"): IPPO}
     comparison = run({**TWO, **two, ("c", "mappo"): MAPPO})
