@@ -57,7 +57,7 @@ def _ranked(groups: Groups, samples: Samples, tasks: Mapping[str, Task]) -> list
 
 
 def _common_seeds(groups: Groups, task: str, algo: str, other: str) -> list[int]:
-    """Returns the seeds that both have, each once: of runs of files with equal seeds, only the last one has a partner."""
+    """Returns the seeds that both have, each once. Of runs with equal seeds, only the last one has a partner."""
     seeds = [dict.fromkeys(trial.seed for trial in groups[task, name]) for name in (algo, other)]
     return [seed for seed in seeds[0] if seed is not None and seed in seeds[1]]
 
