@@ -175,6 +175,12 @@ def test_fresh_evaluations_are_the_default_score_if_all_runs_have_one() -> None:
         run(TWO, score="fresh")
 
 
+def test_a_note_says_that_fresh_evaluations_have_different_numbers_of_episodes() -> None:
+    runs = [trial("a", "mappo", seed, 1.0, fresh=np.ones(10 + 90 * seed)) for seed in range(2)]
+    assert any("10 to 100 episodes" in note for note in compare(runs, Selection()).notes)
+    assert not any("episodes" in note for note in compare(runs, Selection(), CompareOptions(score="final")).notes)
+
+
 def test_episodes_are_resampled_within_seeds() -> None:
     fresh = {"fresh": np.array([-10.0, 10.0] * 8)}
     seeds = run(TWO, fresh).results["a", "mappo"].statistics.mean

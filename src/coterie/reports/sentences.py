@@ -103,6 +103,13 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
     states = {t.run.name for t in trials if t.run.state != "finished"}
     if states:
         yield f"{count(len(states), 'run')} not finished, compared at the last evaluation: {_listed(sorted(states))}"
+    fresh = [t.fresh if comparison.score == "fresh" else t.absolute for t in trials]
+    episodes = [len(x) for x in fresh if x is not None]
+    if comparison.score in ("fresh", "absolute") and max(episodes) >= 2 * min(episodes):
+        yield (
+            f"fresh evaluations have {min(episodes):,} to {max(episodes):,} episodes, so their noise differs. Evaluate all "
+            "runs again with --evaluate"
+        )
     if comparison.score == "peak":
         yield "peaks are biased upward, as the best of several noisy evaluations. Add --evaluate for a fresh evaluation"
 
