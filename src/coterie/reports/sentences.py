@@ -107,8 +107,8 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
     episodes = [len(x) for x in fresh if x is not None]
     if comparison.score in ("fresh", "absolute") and max(episodes) >= 2 * min(episodes):
         yield (
-            f"fresh evaluations have {min(episodes):,} to {max(episodes):,} episodes, so their noise differs. Evaluate all "
-            "runs again with --evaluate"
+            f"fresh evaluations have {min(episodes):,} to {max(episodes):,} episodes, so their noise differs. Evaluate "
+            "all runs again with --evaluate"
         )
     if comparison.score == "peak":
         yield "peaks are biased upward, as the best of several noisy evaluations. Add --evaluate for a fresh evaluation"
