@@ -105,7 +105,7 @@ FAULTS = [
     ("collapsed", "gradients", "high", "the gradient of the policy vanishes: its norm is 0", "dead", "ppo"),
     ("large rewards", "gradients", "", "the gradient norm of the critic is ", "algo.lr=0.000333", "ddqn"),
     ("dying", "dead units", "high", "% of the 32 units of agent layer ", "algo.lr=0.003 (now 0.5)", "ddqn"),
-    ("large observations", "saturated tanh", "", "100% of the activations of agent layer 1", "normalize_obs", "ppo"),
+    ("large observations", "saturated tanh", "", "% of the activations of agent layer 1 are beyond 0.97", "normalize_obs", "ppo"),
     ("large observations", "observation scale", "high", " of agent reaches 1,000", "algo.normalize_obs=true", "ppo"),
     ("large rewards", "reward scale", "high", "at most 1,000,000 per step", "algo.reward_scale=std", "ddqn"),
     ("tiny rewards", "reward scale", "high", "at most 1e-06 per step", "algo.reward_scale=std", "ddqn"),

@@ -180,7 +180,7 @@ def test_a_crash_of_one_job_does_not_end_the_others(tmp_path: Path):
 @pytest.mark.slow
 def test_ctrl_c_ends_all_jobs_and_another_sweep_resumes_them(tmp_path: Path):
     words = ("steps=1M", "checkpoint.every=40", "eval.every=0", "seed=0,1", "out=sweep", "--jobs", "2")
-    process = start(tmp_path, *words)
+    process = start(tmp_path, *words, COLUMNS="200")
     for name in ("seed0", "seed1"):
         wait_for(tmp_path / "sweep" / name / "checkpoints" / "last", process)
     process.send_signal(signal.SIGINT)
