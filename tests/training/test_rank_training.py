@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ _CASES = {
 }
 
 
-def _log(words: str, ranks: Ranks, folder: Path, steps: int = 160) -> list[dict[str, Any]]:
-    """Trains and returns what this rank logs, without times."""
+def _log(
+    words: str, ranks: Ranks, folder: Path, steps: int = 160, prepare: Callable[[Trainer], None] = lambda trainer: None
+) -> list[dict[str, Any]]:
+    """Trains and returns what this rank logs, without times. `prepare` is called before."""
     own = folder / f"{ranks.size}-{ranks.rank}"
     own.mkdir(parents=True)
     torch.set_num_threads(1)
@@ -54,6 +57,7 @@ def _log(words: str, ranks: Ranks, folder: Path, steps: int = 160) -> list[dict[
     schedule = Schedule(steps=steps, eval_every=80, checkpoint_every=80, log_every=1)
     with closing(metrics_file), closing(build(config, ranks)) as components:
         trainer = Trainer(components, schedule, outputs)
+        prepare(trainer)
         trainer.run()
     rows = loggers.read(own / "metrics.jsonl")
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows]
@@ -80,3 +84,30 @@ def test_the_log_of_two_ranks_is_that_of_one(case: str, tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path / "2-0" / "checkpoints").latest()
     assert saved is not None
     assert num_ranks(saved.state) == 2
+
+
+@pytest.mark.parametrize("moment", ["_evaluation_metrics", "_save"])
+def test_a_stop_that_only_rank_0_knows_ends_all_ranks_with_a_checkpoint(moment: str, tmp_path: Path) -> None:
+    def interrupt(trainer: Trainer) -> None:
+        """Requests a stop in the first evaluation or checkpoint after the start, as a signal would."""
+        function = getattr(trainer, moment)
+
+        def called(*arguments: Any) -> Any:
+            found = function(*arguments)
+            if trainer.steps >= 80:
+                trainer.request_stop()
+            return found
+
+        setattr(trainer, moment, called)
+
+    def stopped(ranks: Ranks) -> list[dict[str, Any]]:
+        prepare = interrupt if ranks.is_first else lambda trainer: None
+        return _log(_SPREAD, ranks, tmp_path, steps=400, prepare=prepare)
+
+    before = torch.get_num_threads()
+    logs = on_ranks(2, stopped)
+    torch.set_num_threads(min(before, most_threads()))
+    saved = Checkpoints(tmp_path / "2-0" / "checkpoints").latest()
+    assert saved is not None
+    assert 80 <= saved.steps < 160
+    assert [log[-1]["steps"] for log in logs] == [saved.steps, saved.steps]

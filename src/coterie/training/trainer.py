@@ -108,25 +108,36 @@ class Trainer:
             self._evaluate()
         if self._saved_at < 0:
             self._save()
-        while self.steps < schedule.steps and not self.stop_requested:
+        stops = self._stops()
+        while self.steps < schedule.steps and not stops:
             steps_before = self.steps
             self.train_once()
-            self.stop_requested = self._ranks.any(self.stop_requested)
             is_last = self.steps >= schedule.steps
             evaluates = schedule.eval_every > 0 and (
                 is_last or _passes_multiple(schedule.eval_every, steps_before, self.steps)
             )
             best = self._evaluate() if evaluates else Best()
             saves = bool(best) or _passes_multiple(schedule.checkpoint_every, steps_before, self.steps)
-            if is_last or self.stop_requested or (schedule.checkpoint_every and saves):
+            stops = self._stops()
+            if is_last or stops or (schedule.checkpoint_every and saves):
                 if self._best is not None and not schedule.checkpoint_every:
                     best = self._best.only()  # without checkpoints in between, it is the best that is kept
                 self._save(best)
+                stops = self._stops()
             else:
                 self._outputs.snapshots.write_if_due(self.steps, self._policy_states)
         self._outputs.snapshots.remove()
         self._logger.flush()
         self._call("on_end")
+
+    def _stops(self) -> bool:
+        """Returns True if a stop was requested on any rank.
+
+        Signals arrive at any time, and only rank 0 evaluates and writes checkpoints. Branches that not all ranks would
+        take must therefore depend on this result, not on `stop_requested`.
+        """
+        self.stop_requested = self._ranks.any(self.stop_requested)
+        return self.stop_requested
 
     def _call(self, hook: str, **state: Any) -> None:
         """Calls the user's hooks of this name."""
