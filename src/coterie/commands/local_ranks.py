@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.commands.rank_processes import PARENT, SIZE, require_supported
+from coterie.commands.rank_processes import PARENT, RESULT, SIZE, require_supported
 from coterie.commands.result import TrainingResult
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
@@ -30,6 +30,8 @@ from coterie.training.hooks import Callback
 _GRACE_SECONDS = 1.0
 """Seconds for other ranks to report the same error before they are killed."""
 _POLL_SECONDS = 0.05
+_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of an interrupted run."""
 
 
 def local_result(
@@ -59,7 +61,7 @@ def local_result(
             write_text(folder / "config.yaml", resolved_yaml)
             command += ["--config", str(folder / "config.yaml")]
         _run(command, config, folder)
-        found = json.loads((folder / "result.json").read_text())
+        found = json.loads((folder / RESULT).read_text())
     run = RunFolder(Path(found["run"]))
     manifest = run.read_manifest()
     summary = summarize(
@@ -73,9 +75,15 @@ def local_result(
 
 
 def _run(command: list[str], config: RunConfig, folder: Path) -> None:
-    """Runs a command on all ranks. Raises ReportedError if one of them fails, after all have ended."""
-    processes = [_start(command, config, folder, rank) for rank in range(config.ranks)]
+    """Runs a command on all ranks.
+
+    Raises:
+        ReportedError: If one of them fails, after all have ended.
+        KeyboardInterrupt: If rank 0 was interrupted before it could write a result, such as during imports.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        processes.extend(_start(command, config, folder, rank) for rank in range(config.ranks))
         with _forwarded_signals(processes[0]):
             failed = _wait(processes, folder)
     finally:
@@ -110,6 +118,8 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
     while True:
         # A rank that has written its reason may take seconds to end.
         codes = [process.poll() or _reported_code(folder, rank) for rank, process in enumerate(processes)]
+        if codes[0] in _INTERRUPTED and not (folder / RESULT).exists():
+            raise KeyboardInterrupt
         failed = [rank for rank, code in enumerate(codes) if _is_failure(code)]
         blamed = [rank for rank in failed if codes[rank] != LOST]
         if all(process.poll() is not None for process in processes):
@@ -131,7 +141,7 @@ def _reported_code(folder: Path, rank: int) -> int | None:
 
 def _is_failure(code: int | None) -> bool:
     """True for exit codes other than those of success and of an interrupted run."""
-    return code not in (None, 0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+    return code not in (None, 0, *_INTERRUPTED)
 
 
 def _failure(rank: int, code: int, folder: Path) -> ReportedError:

@@ -36,6 +36,8 @@ PARENT = "COTERIE_RANKS_PARENT"
 """Environment variable of a rank that a command of Coterie started: the process number of the command."""
 SIZE = "COTERIE_RANKS"
 """Environment variable of a rank that a command of Coterie started: the number of ranks."""
+RESULT = "result.json"
+"""File with the folder of the run and its exit code, for the process that started the ranks."""
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -158,7 +160,7 @@ def _end_with_parent() -> None:
 def write_result(run: Path, exit_code: int) -> None:
     """Writes the folder of the run for the process that started this rank. Does nothing if there is none."""
     if FOLDER in os.environ:
-        path = Path(os.environ[FOLDER]) / "result.json"
+        path = Path(os.environ[FOLDER]) / RESULT
         write_text(path, json.dumps({"run": str(run), "exit_code": exit_code}))
 
 
