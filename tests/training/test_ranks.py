@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.rank_threads import on_ranks
@@ -171,6 +172,19 @@ def test_a_state_of_two_ranks_resumes_with_the_same_bits(case: str, tmp_path: Pa
         before, after = _tensors(expected), _tensors(found)
         assert before.keys() == after.keys()
         assert [place for place, x in before.items() if not x.equal(after[place])] == []
+
+
+def test_states_of_ranks_differ_in_single_numbers_of_large_arrays() -> None:
+    def state(rank: int) -> dict[str, Any]:
+        grid = np.zeros((60, 60), np.float32)
+        grid[30, 30] = rank
+        return {"env": [{"grid": grid}, np.array([1 + rank * 1e-12])], "same": np.ones(3)}
+
+    saved = on_ranks(3, lambda ranks: join_states(state(ranks.rank), ranks))[0]
+    assert saved is not None
+    content = pack(saved, whole=True)
+    for rank, found in enumerate(on_ranks(3, lambda ranks: own_state(unpack(content), ranks, dict))):
+        assert pack(found) == pack(state(rank))
 
 
 def test_another_number_of_ranks_keeps_networks_and_starts_environments_again() -> None:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 
@@ -124,6 +125,8 @@ def _digest(leaf: Any) -> str:
         content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         text = f"{leaf.dtype} {list(leaf.shape)}"
         return hashlib.sha256(text.encode() + content).hexdigest()
+    if isinstance(leaf, np.ndarray):  # its text has three of many numbers
+        return hashlib.sha256(f"{leaf.dtype} {leaf.shape}".encode() + leaf.tobytes()).hexdigest()
     if isinstance(leaf, Segment):
         return "segment"
     return f"{type(leaf).__name__} {leaf!r}"
