@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +18,10 @@ from coterie.runs import loggers
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.progress import progress
 from coterie.runs.snapshots import PolicySnapshots
+from coterie.training.evaluation import Evaluation, evaluate
 from coterie.training.rank_states import num_ranks
 from coterie.training.run_parts import Outputs, Schedule
+from coterie.training.selfplay import selfplay_callback
 from coterie.training.trainer import Trainer
 
 _SMALL = "algo.hidden_sizes=[8] kernels=off eval.episodes=4 eval.num_envs=2 num_envs=4 rollout_length=10"
@@ -84,6 +87,25 @@ def test_the_log_of_two_ranks_is_that_of_one(case: str, tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path / "2-0" / "checkpoints").latest()
     assert saved is not None
     assert num_ranks(saved.state) == 2
+
+
+def test_rating_games_are_played_by_rank_0_and_decide_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def played(*arguments: Any, **options: Any) -> Evaluation:
+        threads.append(threading.get_ident())
+        return evaluate(*arguments, **options)
+
+    def log(ranks: Ranks) -> tuple[int, list[dict[str, Any]]]:
+        return threading.get_ident(), _log(_CASES["self-play"], ranks, tmp_path)
+
+    monkeypatch.setattr(selfplay_callback, "evaluate", played)
+    before = torch.get_num_threads()
+    (first, log_0), (_, log_1) = on_ranks(2, log)
+    torch.set_num_threads(min(before, most_threads()))
+    assert len(threads) > 1
+    assert set(threads) == {first}
+    assert log_0 == log_1
 
 
 @pytest.mark.parametrize("moment", ["_evaluation_metrics", "_save"])

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from coterie.core.ranks import Ranks
 from coterie.training.episodes import FinishedEpisodes
+from coterie.training.rank_states import pack, unpack
+
+
+def episodes_of_first_rank(play: Callable[[], FinishedEpisodes], ranks: Ranks) -> FinishedEpisodes:
+    """Returns the episodes that rank 0 plays, on all ranks. They decide what all ranks do next.
+
+    Not every environment repeats its episodes exactly, even with the same seed and policies.
+    """
+    if ranks.size == 1:
+        return play()
+    content = ranks.broadcast(pack(vars(play())) if ranks.is_first else None)
+    return FinishedEpisodes(**unpack(content))
 
 
 def episodes_of_all_ranks(

@@ -30,6 +30,7 @@ from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.collector import Collector
 from coterie.training.episodes import FinishedEpisodes
 from coterie.training.evaluation import Evaluator, evaluate
+from coterie.training.rank_episodes import episodes_of_first_rank
 from coterie.training.selfplay.elo_ladder import EloLadder, RatedSnapshot, score_by_opponent, win_scores
 from coterie.training.selfplay.opponents import OpponentPolicy
 from coterie.training.selfplay.pool import CURRENT_POLICY, SnapshotPool
@@ -229,14 +230,16 @@ class SelfPlayCallback(TrainerCallback):
     def _rate_and_add_snapshot(self, learner: str, steps: int) -> Sequence[str]:
         """Plays rating games and makes a snapshot of the learner if its win rate suffices."""
         opponent = self._teams.opponent_of(learner)
-        games = evaluate(
+        play = partial(
+            evaluate,
             self._evaluator.env,
             self._evaluator.policies,
             episodes=self._config.rating_episodes,
             modes=self._teams.rating_modes,
             seed=seed_of(self._seed, "ladder", steps),
             on_progress=PeriodicProgress(self.notify, "rating games"),
-        ).episodes
+        )
+        games = episodes_of_first_rank(lambda: play().episodes, current())
         score = win_scores(games, self._spec(learner), self._spec(opponent))
         win_rate, required = float(score.mean()), self._config.promotion_win_rate
         if required is not None and win_rate < required:
