@@ -4,9 +4,10 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from coterie.commands import train as training
-from coterie.commands.rank_processes import require_supported, with_launched_ranks
+from coterie.commands.rank_processes import joined, require_supported, with_launched_ranks
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.training.hooks import Callback
@@ -39,6 +40,16 @@ def test_torchrun_decides_the_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -
     assert with_launched_ranks(resolve(_SPREAD)).config.ranks == 3
     with pytest.raises(UserError, match="ranks=2: torchrun started 3"):
         with_launched_ranks(resolve([*_SPREAD, "ranks=2"]))
+
+
+def test_a_rank_without_a_gpu_says_so_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    config = resolve([*_SPREAD, "ranks=2", "device=cuda"]).config
+    with pytest.raises(UserError, match="ranks=2: rank 1 has no GPU, there are 1 on this machine"), joined(config):
+        pass
 
 
 def test_callbacks_cannot_be_passed_to_other_processes(tmp_path: Path) -> None:

@@ -102,20 +102,26 @@ def require_supported(config: RunConfig) -> None:
 
 
 def device_of(config: RunConfig, ranks: Ranks) -> str:
-    """Returns the device of this rank.
+    """Returns the device of this rank. Raises UserError as `_exchange_device`."""
+    device = process_ranks.rank_device(config.device, process_ranks.local_rank())
+    if ranks.size == 1 or device.type == "cpu":
+        return config.device
+    return str(_exchange_device(config, ranks.rank))
+
+
+def _exchange_device(config: RunConfig, rank: int) -> torch.device:
+    """Returns the device whose tensors this rank of several exchanges.
 
     Raises:
         UserError: If there are fewer GPUs than ranks on this machine.
     """
     device = process_ranks.rank_device(config.device, process_ranks.local_rank())
-    if ranks.size == 1 or device.type == "cpu":
-        return config.device
-    if device.index >= torch.cuda.device_count():
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise UserError(
-            f"ranks={ranks.size}: rank {ranks.rank} has no GPU, there are {torch.cuda.device_count()} on this machine. "
+            f"ranks={config.ranks}: rank {rank} has no GPU, there are {torch.cuda.device_count()} on this machine. "
             "Start as many ranks as there are GPUs, or set device=cpu."
         )
-    return str(device)
+    return device
 
 
 # ------------------------------------------------------------------------------------------------------------- joining
@@ -127,14 +133,14 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
     if config.ranks == 1:
         yield ONE
         return
-    device = process_ranks.rank_device(config.device, process_ranks.local_rank())
+    rank = int(os.environ[RANK if FOLDER in os.environ else "RANK"])
+    device = _exchange_device(config, rank)  # before NCCL finds out, whose error names no setting
     if FOLDER in os.environ:
         _end_with_parent()
-        rank = int(os.environ[RANK])
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         store = process_ranks.file_store(Path(os.environ[FOLDER]) / "store", config.ranks)
     else:
-        rank, store = int(os.environ["RANK"]), process_ranks.launcher_store(config.rank_timeout)
+        store = process_ranks.launcher_store(config.rank_timeout)
     ranks = ProcessRanks(store, rank, config.ranks, timeout=config.rank_timeout, device=device)
     try:
         yield ranks
