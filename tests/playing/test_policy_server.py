@@ -6,6 +6,7 @@ import http.client
 import json
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -98,6 +99,21 @@ def test_mistakes_and_large_messages_end_no_other_connection(export: Path):
             with pytest.raises(ConnectionClosed):
                 other.recv(timeout=10)
         assert "actions" in ask(one, {"obs": observations(0)})
+
+
+def test_a_client_that_is_killed_leaves_no_traceback(export: Path, caplog: pytest.LogCaptureFixture):
+    with running(export) as server:
+        with connect(server.url) as killed:
+            assert "actions" in ask(killed, {"obs": observations(0)})
+            killed.socket.shutdown(socket.SHUT_RDWR)
+        with connect(server.url) as other:
+            assert "actions" in ask(other, {"obs": observations(0)})
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_an_empty_token_is_refused(export: Path):
+    with pytest.raises(UserError, match="an empty password"), serving(export, "greedy", "0.0.0.0", 0, token=" "):
+        pass
 
 
 def test_the_number_of_connections_is_limited(export: Path, monkeypatch: pytest.MonkeyPatch):

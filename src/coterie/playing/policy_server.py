@@ -16,7 +16,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -105,14 +105,17 @@ class PolicyServer:
         return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
 
     def _handle(self, connection: Any) -> None:
-        """Answers the messages of one connection."""
+        """Answers the messages of one connection until it ends, in whatever way."""
+        from websockets.exceptions import ConnectionClosed
+
         if not self._places.acquire(blocking=False):
             connection.close(1013, "too many connections")
             return
         try:
             player = self._player.another()
-            for message in connection:
-                connection.send(json.dumps(answer(player, message)))
+            with suppress(ConnectionClosed):  # clients may be killed
+                for message in connection:
+                    connection.send(json.dumps(answer(player, message)))
         finally:
             self._places.release()
 
@@ -153,8 +156,10 @@ def serving(export: Path, mode: str, host: str, port: int, *, token: str | None)
     """Context with a server of an export. Addresses that other machines reach get a token if none is given.
 
     Raises:
-        UserError: If the export is damaged, or the server cannot listen.
+        UserError: If the export is damaged, the token is empty, or the server cannot listen.
     """
+    if token is not None and not token.strip():
+        raise UserError("--token '': an empty password protects nothing. Leave --token out to get a new one.")
     try:
         player = Player(export, mode=mode)
     except PolicyError as error:
