@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import venv
@@ -61,6 +62,28 @@ def test_roles_and_masks_are_accepted_as_by_coteries_player(tag: Path):
     assert copy.act(obs, {"adversary": mask})["adversary"].tolist() == [4, 2, 0]
     pettingzoo = {"adversary_0": {"observation": np.ones(16), "action_mask": mask[0]}}
     assert copy.act(pettingzoo) == {"adversary_0": 4}
+
+
+def test_teams_of_several_runs_in_one_folder_are_refused(tag: Path, tmp_path: Path):
+    for name in ("agent", "before"):
+        shutil.copytree(tag / "out" / "agent", tmp_path / name)
+    player = load_player(tag)
+    with pytest.raises(player.PolicyError, match="several teams have the agent 'agent_0'"):
+        player.Player(tmp_path)
+
+
+def test_huge_numbers_are_refused(tag: Path):
+    player = load_player(tag)
+    with pytest.raises(player.PolicyError, match="obs of 'agent_0'"):
+        player.Player(tag / "out").act({"agent_0": [10**400] * 14})
+
+
+@pytest.mark.parametrize("obs", [{}, 3, np.zeros(2)])
+def test_missing_sensors_are_named(tag: Path, obs: Any):
+    player = load_player(tag)
+    role = {"agents": ["a"], "sensors": {"camera": {"shape": [2], "dtype": "float32"}}}
+    with pytest.raises(player.PolicyError, match="obs of 'a' lacks the sensor 'camera'"):
+        player._stack(role, {"a": obs})
 
 
 def test_sampled_actions_follow_the_seed(tag: Path):

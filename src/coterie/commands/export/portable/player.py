@@ -22,7 +22,7 @@ class Player:
         seed: Seed of sampled actions.
 
     Raises:
-        PolicyError: If a file is missing, truncated or changed.
+        PolicyError: If a file is missing, truncated or changed, or the folder holds teams of several runs.
     """
 
     def __init__(self, path: str | Path, *, mode: str = "auto", seed: int = 0):
@@ -36,6 +36,9 @@ class Player:
             raise PolicyError(f"{folder}: no policy.json here or in its folders. Pass what `coterie export` wrote.")
         self._mode = mode
         self.policies = [Policy(team) for team in teams]
+        agents = [agent for policy in self.policies for agent in policy.agents]
+        if twice := next((agent for agent in agents if agents.count(agent) > 1), None):
+            raise PolicyError(f"{folder}: several teams have the agent '{twice}'. Export every run to its own folder.")
         self._owner = {
             agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
         }
@@ -146,12 +149,19 @@ def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
     if role["sensors"]:
         parts = {}
         for name, sensor in role["sensors"].items():
-            own = {agent: value[name] for agent, value in given.items() if agent in role["agents"]}
+            own = {agent: _sensor(value, name, agent) for agent, value in given.items() if agent in role["agents"]}
             parts[name] = _stack({**role, **sensor, "sensors": None}, own)
         return parts
     shape, dtype = tuple(role["shape"]), role["dtype"]
     rows = [_checked(given[a], shape, f"obs of '{a}'") if a in given else np.zeros(shape) for a in role["agents"]]
     return np.stack(rows).astype(dtype)[None]
+
+
+def _sensor(value: Any, name: str, agent: str) -> Any:
+    try:
+        return value[name]
+    except (KeyError, TypeError, IndexError):
+        raise PolicyError(f"obs of '{agent}' lacks the sensor '{name}'") from None
 
 
 def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any]) -> np.ndarray:
@@ -169,7 +179,7 @@ def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any
 def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     try:
         array = np.asarray(value, np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise PolicyError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from None
     if array.shape != shape:
         raise PolicyError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
