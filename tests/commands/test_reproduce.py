@@ -135,3 +135,17 @@ def test_the_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("papoudakis2021: Papoudakis et al. 2021")
     assert main(["reproduce", "papoudakis2021", "--steps=many"]) == 2
     assert "--steps many: not a number of environment steps" in capsys.readouterr().err
+
+
+def test_rows_whose_opponents_fail_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def fail_for_opponents(jobs, **options) -> int:
+        started.extend(job.name for job in jobs)
+        assert all(job.config.steps == 400 for job in jobs)
+        return 3 if jobs[0].name.endswith("/opponents") else 0
+
+    monkeypatch.setattr("coterie.commands.sweep.run_all", fail_for_opponents)
+    choice = choose(TABLE, ["adversary", "spread"], algorithms=["mappo"], num_seeds=1, steps=400, out=tmp_path)
+    assert reproduce.train(choice) == 3
+    assert started == ["adversary/opponents", "spread/mappo/seed10"]

@@ -160,11 +160,14 @@ def train(choice: Choice, num_parallel: int = 1, gate: ForkGate | None = None) -
         0, the highest exit code of failed runs, or 130 after an interruption. Failed runs do not stop the others.
     """
     code = 0
-    # The runs of values can be planned only when those of their opponents exist.
-    for plan in (opponent_jobs, lambda choice: (job for _, _, job in value_jobs(choice))):
-        jobs = list(plan(choice))
-        if jobs and not code:
-            code = sweep.run_all(jobs, num_parallel=num_parallel, gate=gate, tables=False)
+    if opponents := dict(opponent_jobs(choice)):
+        code = sweep.run_all(list(opponents.values()), num_parallel=num_parallel, gate=gate, tables=False)
+        # The runs of values can be planned only when those of their opponents exist.
+        failed = {row for row, job in opponents.items() if find(job.config, job.out, named=True).state != "finished"}
+        choice = replace(choice, rows=tuple(row for row in choice.rows if row.name not in failed))
+    jobs = [job for _, _, job in value_jobs(choice)]
+    if jobs and code != INTERRUPTED:
+        code = max(code, sweep.run_all(jobs, num_parallel=num_parallel, gate=gate, tables=False))
     if code != INTERRUPTED:
         _evaluate_best(choice)
     return code
@@ -172,17 +175,19 @@ def train(choice: Choice, num_parallel: int = 1, gate: ForkGate | None = None) -
 
 def shell_commands(choice: Choice) -> list[str]:
     """Returns all runs as lines for a shell. Those of opponents come first."""
-    return sweep.shell_commands([*opponent_jobs(choice), *(job for _, _, job in value_jobs(choice))])
+    opponents = (job for _, job in opponent_jobs(choice))
+    return sweep.shell_commands([*opponents, *(job for _, _, job in value_jobs(choice))])
 
 
-def opponent_jobs(choice: Choice) -> Iterator[Job]:
-    """The runs that train the fixed opponents of rows."""
+def opponent_jobs(choice: Choice) -> Iterator[tuple[str, Job]]:
+    """Names of rows with fixed opponents, and the runs that train these."""
     for row in choice.rows:
         if row.opponents is not None:
-            words = choice.table.settings(row, row.opponents.algo, row.opponents.steps)
+            steps = row.opponents.steps if choice.steps is None else min(choice.steps, row.opponents.steps)
+            words = choice.table.settings(row, row.opponents.algo, steps)
             folder = _opponent_folder(choice, row)
             (job,) = sweep.plan([*words, f"seed={row.opponents.seed}", f"out={folder}"])
-            yield replace(job, name=f"{row.name}/opponents", configuration=f"{row.name}, opponents")
+            yield row.name, replace(job, name=f"{row.name}/opponents", configuration=f"{row.name}, opponents")
 
 
 def value_jobs(choice: Choice, *, started: bool = False) -> Iterator[tuple[Row, str, Job]]:

@@ -21,7 +21,8 @@ def welch(x: np.ndarray, y: np.ndarray) -> float:
         y: Scores, [k].
 
     Returns:
-        The p-value. NaN if there are fewer than two scores of either. 0 or 1 if neither varies.
+        The p-value. NaN if there are fewer than two scores of either, or if neither varies and the means differ: the
+        test has no estimate of the noise then.
 
     Source: Welch 1947; recommended for reinforcement learning by Colas et al. 2019.
     """
@@ -29,7 +30,7 @@ def welch(x: np.ndarray, y: np.ndarray) -> float:
         return math.nan
     noise = _rounding(x, y)
     if np.ptp(x) <= noise and np.ptp(y) <= noise:
-        return float(abs(x[0] - y[0]) <= noise)
+        return 1.0 if abs(x[0] - y[0]) <= noise else math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # one sample may be constant
         return float(scipy_stats().ttest_ind(x, y, equal_var=False).pvalue)
@@ -43,13 +44,13 @@ def paired_t(x: np.ndarray, y: np.ndarray) -> float:
         y: Scores of the partners, [n].
 
     Returns:
-        The p-value. NaN for fewer than two pairs. 0 or 1 if the difference does not vary.
+        The p-value. NaN for fewer than two pairs, or if the difference does not vary and is not 0.
     """
     if len(x) < 2:
         return math.nan
     noise = _rounding(x, y)
     if np.ptp(x - y) <= noise:
-        return float(abs(x[0] - y[0]) <= noise)
+        return 1.0 if abs(x[0] - y[0]) <= noise else math.nan
     return float(scipy_stats().ttest_rel(x, y).pvalue)
 
 
