@@ -15,6 +15,8 @@ from coterie.config.resolve import resolve
 from coterie.core.errors import NonFiniteError
 from coterie.core.ranks import ONE, Ranks, sharing
 from coterie.core.serialize import Parts, encode
+from coterie.envs.make import make
+from coterie.envs.worlds.world import WorldEnv
 from coterie.training.rank_states import join_states, num_ranks, own_state, pack, unpack
 from coterie.training.run_parts import RunComponents
 
@@ -172,6 +174,18 @@ def test_a_state_of_two_ranks_resumes_with_the_same_bits(case: str, tmp_path: Pa
         before, after = _tensors(expected), _tensors(found)
         assert before.keys() == after.keys()
         assert [place for place, x in before.items() if not x.equal(after[place])] == []
+
+
+def test_worlds_of_all_ranks_resume_with_the_earliest_start_of_any() -> None:
+    def resumed(ranks: Ranks) -> int:
+        env = make("particle/simple_spread", num_envs=2, ranks=ranks)
+        env.reset()
+        assert isinstance(env, WorldEnv)
+        state = env.state_dict()
+        env.load_state_dict({**state, "age": state["age"] + 3 + ranks.rank})
+        return env._earliest_start
+
+    assert on_ranks(2, resumed) == [-4, -4]
 
 
 def test_states_of_ranks_differ_in_single_numbers_of_large_arrays() -> None:

@@ -200,7 +200,7 @@ class WorldEnv(RandomizableEnv):
         if resetting is not None:
             self._episode_start = self._episode_start.masked_fill(resetting, self._clock)
             if self._on_host:
-                self._earliest_start = int(self._ranks.all_envs(self._episode_start.amin(0, keepdim=True), 0).min())
+                self._earliest_start = self._earliest_of_all_ranks()
         step = self._make_step(outcome, resetting)
         return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
 
@@ -287,6 +287,10 @@ class WorldEnv(RandomizableEnv):
         """Expands [B] to [B, N]."""
         return self._no_agents if envs is self._no_envs else envs[:, None].expand(self.num_envs, self._n)
 
+    def _earliest_of_all_ranks(self) -> int:
+        """Returns the earliest start of an episode on any rank: all ranks must expect time limits at the same steps."""
+        return int(self._ranks.all_envs(self._episode_start.amin(0, keepdim=True), 0).min())
+
     def _set_final(self, terminated: Tensor, truncated: Tensor) -> None:
         """Stores which environments are at a final timestep.
 
@@ -348,7 +352,7 @@ class WorldEnv(RandomizableEnv):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
         self._clock, self._episode_start = 0, -state["age"].to(self.device)
-        self._earliest_start = int(self._episode_start.min())
+        self._earliest_start = self._earliest_of_all_ranks()
         self._set_final(state["final"].to(self.device), self._no_envs)
         self._alive = state["alive"].to(self.device)
         self._generator.set_state(state["generator"].cpu())
