@@ -40,8 +40,14 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
             print(f"{job.name}: {len(read)} runs", flush=True)
             found[job.name] = report(job, read, episodes)
     for name in {job.picture for job in jobs if job.name in found}:
-        folders = [folder for job in JOBS if job.picture == name for folder in sorted((runs / job.name).glob("seed*/"))]
-        shown = [Run.load(folder) for folder in folders if finished(folder)]
+        folders = {
+            j.name: sorted((runs / j.name).glob("seed*/")) for j in JOBS if j.picture == name and j.name in found
+        }
+        missing = [job for job, paths in folders.items() if not paths]
+        if missing:  # a picture without some of its curves would replace a complete one
+            print(f"learning-{name}.png: not drawn, there are no runs of {', '.join(missing)}")
+            continue
+        shown = [Run.load(folder) for paths in folders.values() for folder in paths if finished(folder)]
         if shown:
             draw(shown).savefig(results / f"learning-{name}.png", dpi=150)
     content = {
