@@ -10,7 +10,7 @@ import select
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,7 +264,7 @@ class _Scheduler:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Returns the result of every job in their order."""
-        return [self._outcome(job) for job in self._jobs]
+        return [outcome_of(job, self._found[job.name], self._done.get(job.name)) for job in self._jobs]
 
     def _start(self, job: Job) -> None:
         run = self._found[job.name]
@@ -311,15 +311,21 @@ class _Scheduler:
         state = "interrupted" if code in {130, 143} else "failed" if code else "resumed" if resumed else "finished"
         self._done[name] = {"state": state, **outcome}
 
-    def _outcome(self, job: Job) -> dict[str, Any]:
-        """Returns exit code, wall time, report and, after a failure, the error of a job."""
-        found = self._found[job.name]
-        head = {"job": job.name, "configuration": job.configuration, "seed": job.config.seed}
-        if job.name in self._done:
-            return {**head, **self._done[job.name]}
-        if found.state == "finished":
-            return {**head, "state": "skipped", "exit_code": 0, **found.report}
-        return {**head, "state": "not started", "exit_code": None, "error": "not started"}
+
+def outcome_of(job: Job, found: Found, done: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns exit code, wall time, report and, after a failure, the error of a job.
+
+    Args:
+        job: The job.
+        found: Its run from before.
+        done: Result of the run that this sweep started; None without one.
+    """
+    head = {"job": job.name, "configuration": job.configuration, "seed": job.config.seed}
+    if done is not None:
+        return {**head, **done}
+    if found.state == "finished":
+        return {**head, "state": "skipped", "exit_code": 0, **found.report}
+    return {**head, "state": "not started", "exit_code": None, "error": "not started"}
 
 
 def print_job_line(job: Job, line: str) -> None:

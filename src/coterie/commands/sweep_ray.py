@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, final
 
 from coterie.commands.ray_job import OUT, RayJob, pack, unpack
-from coterie.commands.sweep import Job, announce, print_job_line
+from coterie.commands.sweep import Job, announce, outcome_of, print_job_line
 from coterie.commands.sweep_results import print_results
 from coterie.commands.sweep_runs import Found, find
 from coterie.core.errors import UserError
@@ -150,7 +150,7 @@ class _RaySweep:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Returns the result of every job in their order."""
-        return [self._outcome(job) for job in self._jobs]
+        return [outcome_of(job, self._found[job.name], self._done.get(job.name)) for job in self._jobs]
 
     def _start(self, job: Job) -> None:
         options, run = self._options, self._found[job.name]
@@ -223,12 +223,3 @@ class _RaySweep:
 
     def _path(self, job: Job) -> Path:
         return self._found[job.name].path or job.out
-
-    def _outcome(self, job: Job) -> dict[str, Any]:
-        found = self._found[job.name]
-        head = {"job": job.name, "configuration": job.configuration, "seed": job.config.seed}
-        if job.name in self._done:
-            return {**head, **self._done[job.name]}
-        if found.state == "finished":
-            return {**head, "state": "skipped", "exit_code": 0, **found.report}
-        return {**head, "state": "not started", "exit_code": None, "error": "not started"}
