@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from coterie.__main__ import main
+from coterie.config import registry
+from places import ROOT
 
 NAME = "particle/simple_tag"
 SMALL = ("algo=random", "device=cpu", "threads=1", "progress=off")
@@ -61,3 +64,14 @@ def test_an_environment_without_a_name_is_refused(capsys: pytest.CaptureFixture[
     assert "env.size=3: no environment given. Add env=NAME or --env NAME." in capsys.readouterr().err
     assert main(["check-env", NAME, "algo=ippo"]) == 2
     assert "algo=ippo: not a setting of the environment" in capsys.readouterr().err
+
+
+def test_examples_name_environments_that_exist() -> None:
+    found = {
+        match
+        for path in sorted((ROOT / "src" / "coterie" / "cli").glob("*.py"))
+        for match in re.findall(r"(?:env=|--env )([a-z]\w*/[\w./-]+)", path.read_text(encoding="utf-8"))
+    }
+    assert "particle/simple_spread" in found
+    for name in sorted(found):
+        registry.check_environment(name.rstrip("."))

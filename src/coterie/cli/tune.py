@@ -9,57 +9,61 @@ import typer
 
 from coterie.cli.options import AlgoName, ConfigFile, EnvName, Json, Trust, with_names
 
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]... [KEY=RANGE]...",
+        show_default=False,
+        help="Settings, and ranges to search: log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...), or "
+        "range() for the setting's own.",
+    ),
+]
+Trials = Annotated[int, typer.Option("--trials", min=1, max=100_000, help="Trials of the study in total.")]
+Seeds = Annotated[
+    str,
+    typer.Option("--seeds", metavar="N|LIST", help="Number of seeds per trial, from 1000 on, or seeds: 7,8 or 7-9."),
+]
+Space = Annotated[
+    Path | None,
+    typer.Option("--space", metavar="FILE", show_default=False, help="YAML file with ranges; arguments override it."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", min=1, max=1024, help="Parallel trials. The seeds of a trial always run in parallel."),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        show_default=False,
+        help="Metric of evaluations, as in eval.best; -NAME: lower is better. Default: the mean return.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", show_default=False, help="Folder. Default: runs/ENV/ALGO/tune-IDENTITY."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", min=1, metavar="SECONDS", show_default=False, help="Stop after this time."),
+]
+Pruning = Annotated[bool, typer.Option("--pruning/--no-pruning", help="Stop trials below the median.")]
+
 
 def tune(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]... [KEY=RANGE]...",
-            show_default=False,
-            help="Settings, and ranges to search: log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...), or "
-            "range() for the setting's own.",
-        ),
-    ] = None,
+    words: Words = None,
     algo: AlgoName = None,
     env: EnvName = None,
     config: ConfigFile = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, max=100_000, help="Trials of the study in total.")] = 20,
-    seeds: Annotated[
-        str,
-        typer.Option(
-            "--seeds", metavar="N|LIST", help="Number of seeds per trial, from 1000 on, or seeds: 7,8 or 7-9."
-        ),
-    ] = "3",
-    space: Annotated[
-        Path | None,
-        typer.Option(
-            "--space", metavar="FILE", show_default=False, help="YAML file with ranges; arguments override it."
-        ),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option("--jobs", min=1, max=1024, help="Parallel trials. The seeds of a trial always run in parallel."),
-    ] = 1,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            show_default=False,
-            help="Metric of evaluations, as in eval.best; -NAME: lower is better. Default: the mean return.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER", show_default=False, help="Folder. Default: runs/ENV/ALGO/tune-IDENTITY."
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", min=1, metavar="SECONDS", show_default=False, help="Stop after this time."),
-    ] = None,
-    pruning: Annotated[bool, typer.Option("--pruning/--no-pruning", help="Stop trials below the median.")] = True,
+    trials: Trials = 20,
+    seeds: Seeds = "3",
+    space: Space = None,
+    jobs: Jobs = 1,
+    metric: Metric = None,
+    out: Out = None,
+    timeout: Timeout = None,
+    pruning: Pruning = True,
     trust: Trust = False,
     json: Json = False,
 ) -> int:
@@ -71,7 +75,7 @@ def tune(
 
     coterie tune algo=mappo env=particle/simple_spread steps=500k --trials 30 --jobs 2
 
-    coterie tune env=coop/switch 'algo.lr=log(1e-5,1e-2)' 'algo.clip_eps=choice(0.1,0.2)' --seeds 5 --out runs/switch
+    coterie tune env=coop/escape 'algo.lr=log(1e-5,1e-2)' 'algo.clip_eps=choice(0.1,0.2)' --seeds 5 --out runs/escape
 
     coterie tune --space space.yaml --timeout 3600
     """
