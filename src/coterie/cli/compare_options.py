@@ -9,14 +9,13 @@ import typer
 
 _FILE = "FILE|-"
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...",
-        show_default=False,
-        help="Folders of runs, or that contain runs, patterns such as 'runs/**', or JSON files of marl-eval.",
-    ),
-]
+_RUNS = typer.Argument(
+    metavar="RUN...",
+    show_default=False,
+    help="Folders of runs, or that contain runs, patterns such as 'runs/**', or JSON files of marl-eval.",
+)
+Runs = Annotated[list[str], _RUNS]
+OptionalRuns = Annotated[list[str] | None, _RUNS]
 Metric = Annotated[
     str | None,
     typer.Option(

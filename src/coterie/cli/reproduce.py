@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli.options import Json
 from coterie.core.terminal import print_line
 
+if TYPE_CHECKING:
+    from coterie.commands.reproduce import Choice
+
+Table = Annotated[
+    str | None, typer.Argument(metavar="[TABLE]", show_default=False, help="Table. Default: list all tables.")
+]
+Rows = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ROW]...", show_default=False, help="Rows to train. Default: only show the results."),
+]
+All = Annotated[bool, typer.Option("--all", help="Train all rows.")]
+Columns = Annotated[
+    str, typer.Option(metavar="NAMES", show_default=False, help="Columns, separated by commas. Default: all.")
+]
+Seeds = Annotated[
+    int | None, typer.Option(metavar="N", show_default=False, help="Number of seeds. Default: all of the table.")
+]
+Steps = Annotated[
+    str | None,
+    typer.Option(metavar="N", show_default=False, help="Environment steps of each run, fewer than published."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, max=1024, help="Parallel runs.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs.")]
+Markdown = Annotated[
+    Path | None, typer.Option(metavar="FILE", show_default=False, help="Write the table as Markdown, too.")
+]
+Print = Annotated[bool, typer.Option("--print", help="Only print the commands of the runs.")]
+
 
 def reproduce(
-    table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", show_default=False, help="Table. Default: list all tables.")
-    ] = None,
-    rows: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ROW]...", show_default=False, help="Rows to train. Default: only show the results."),
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Train all rows.")] = False,
-    algo: Annotated[
-        str, typer.Option(metavar="NAMES", show_default=False, help="Columns, separated by commas. Default: all.")
-    ] = "",
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Number of seeds. Default: all of the table.")
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(metavar="N", show_default=False, help="Environment steps of each run, fewer than published."),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, help="Parallel runs.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = Path("runs/reproduce"),
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="Write the table as Markdown, too.")
-    ] = None,
-    print_: Annotated[bool, typer.Option("--print", help="Only print the commands of the runs.")] = False,
+    table: Table = None,
+    rows: Rows = None,
+    all_: All = False,
+    algo: Columns = "",
+    seeds: Seeds = None,
+    steps: Steps = None,
+    jobs: Jobs = 1,
+    out: Out = Path("runs/reproduce"),
+    markdown: Markdown = None,
+    print_: Print = False,
     json: Json = False,
 ) -> int:
     """Train the rows of a published table with five seeds, and compare the results with the published ones.
@@ -54,10 +68,7 @@ def reproduce(
     from coterie.commands.sweep_processes import ForkGate
     from coterie.config.schema import parse_count
     from coterie.core.errors import UserError
-    from coterie.core.files import write_text
-    from coterie.core.json_output import print_json
     from coterie.reports import published
-    from coterie.runs.tables import print_table
 
     if table is None:
         for name in published.names():
@@ -83,14 +94,24 @@ def reproduce(
         gate = ForkGate()
         gate.preload()
         code = command.train(choice, jobs, gate)
+    _show(choice, markdown, json)
+    return code
+
+
+def _show(choice: Choice, markdown: Path | None, json: bool) -> None:
+    """Prints the values, and writes them as Markdown if a file is given."""
+    from coterie.commands import reproduce as command
+    from coterie.core.files import write_text
+    from coterie.core.json_output import print_json
+    from coterie.runs.tables import print_table
+
     found = command.values(choice)
     if markdown is not None:
         write_text(markdown, command.as_markdown(choice, found))
     if json:
-        print_json({"table": table, "values": [value.report() for value in found]})
-        return code
+        print_json({"table": choice.table.name, "values": [value.report() for value in found]})
+        return
     columns, cells = command.as_rows(found)
     print_table(columns, cells)
     for line in command.notes(choice):
         print_line(line)
-    return code
