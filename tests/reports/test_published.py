@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from coterie.config import registry
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load, names
+from places import ROOT
 
 TABLES = [load(name) for name in names()]
 CELLS = [(table, row, algo) for table in TABLES for row in table.rows.values() for algo in table.algorithms]
@@ -54,3 +56,14 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         load("papoudakis")
     with pytest.raises(UserError, match=r"spraed: not a row of papoudakis2021\. Did you mean 'spread'"):
         load("papoudakis2021").row("spraed")
+
+
+def test_scores_that_runs_are_compared_with_are_those_of_the_table() -> None:
+    table = load("papoudakis2021")
+    rows = {word.removeprefix("env="): row for row in table.rows.values() for word in row.settings if "env=" in word}
+    entries = yaml.safe_load((ROOT / "src/coterie/config/presets/reference_scores.yaml").read_text())
+    assert entries
+    for entry in entries:
+        for algo, score in entry["levels"].items():
+            assert score == pytest.approx(rows[entry["env"]].published[algo].mean, abs=0.05), (entry["env"], algo)
+            assert entry["scale"] == rows[entry["env"]].scale
