@@ -1,15 +1,15 @@
 """Measures environment and training throughput relative to the yardstick, so that machines can be compared.
 
-    python benchmarks/speed.py                        # all cases: about 20 minutes
+    python benchmarks/speed.py                        # all cases: about half an hour
     python benchmarks/speed.py --only ippo --rounds 3 --seconds 5
     python benchmarks/speed.py --cuda                 # the cases on a GPU, next to eager PyTorch on the same GPU
     python benchmarks/speed.py --yardstick other.py   # another script that takes SECONDS and prints steps a second
 
 Shared machines lose cores for seconds at a time. Each sample therefore runs in its own process right after a run of the
-yardstick, the cases are interleaved over several rounds, and the result is the upper quartile of the speeds. Samples
-whose yardstick fell below half of its best are discarded and counted. Writes speed.json, speed.md and speed.png. On a
-GPU the yardstick runs there, too, with as many environments. If JaxMARL is installed, its simple_spread is
-measured, too.
+yardstick, with the same settings of OpenMP, the cases are interleaved over several rounds, and the result is the median
+of the speeds with the lowest and the highest. Samples whose yardstick fell below half of its best are discarded and
+counted. Writes speed.json, speed.md and speed.png. On a GPU the yardstick runs there, too, with as many environments.
+If JaxMARL is installed, its simple_spread is measured, too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from coterie.core.threads import available_cores
 HERE = Path(__file__).resolve().parent
 DISCARD_BELOW = 0.5
 """Samples are discarded when their yardstick ran at less than this fraction of its best speed."""
-AS_COTERIE = {"GOMP_SPINCOUNT": "3000"}
-"""Environment variables that the `coterie` command sets before loading PyTorch; the yardstick uses the default."""
+OPENMP = {"GOMP_SPINCOUNT": "3000"}
+"""Environment variables that the `coterie` command sets before loading PyTorch; the yardstick runs with them, too."""
 
 _RECURRENT = (
     *("algo=mappo", "algo.rnn=gru", "algo.rnn_size=128", "algo.hidden_sizes=[128]", "algo.critic=joint"),
@@ -90,13 +90,18 @@ def _cases() -> list[Case]:
     ]
     rows += [
         Case(
-            f"foraging-{task}",
+            f"{family}-{task}",
             "world",
-            (f"env=foraging/{task}", "num_envs=1024", "algo=random", "device=cpu"),
-            f"foraging/{task} alone, 1,024 environments",
+            (f"env={family}/{task}", "num_envs=1024", "algo=random", "device=cpu"),
+            f"{family}/{task} alone, 1,024 environments",
             0.3e6,
         )
-        for task in ("8x8-2p-2f", "2s-10x10-3p-3f", "15x15-4p-5f")
+        for family, task in (
+            ("foraging", "8x8-2p-2f"),
+            ("foraging", "15x15-4p-5f"),
+            ("warehouse", "tiny-2ag"),
+            ("warehouse", "small-4ag"),
+        )
     ]
     rows += [
         Case(
@@ -111,30 +116,8 @@ def _cases() -> list[Case]:
             10_000,
             16_000,
         ),
-        Case(
-            "rqmix-128",
-            "train",
-            (*_EPISODES, "num_envs=128", "algo.gradient_steps=16", "device=cpu"),
-            "the same with 128 environments, 16 gradient steps per 3,328 steps",
-        ),
-        Case(
-            "coma-original",
-            "train",
-            ("algo=coma/original", "algo.rollout_length=510", "device=cpu"),
-            "COMA, settings of the original, one update per 500 steps of all environments",
-            20_000,
-        ),
-        Case("coma-original-50", "train", ("algo=coma/original", "device=cpu"), "the same, one update per 50 steps"),
-        Case(
-            "maddpg-original",
-            "train",
-            ("algo=maddpg/original", "algo.rollout_length=500", "device=cpu"),
-            "MADDPG, settings of the original, one update per 500 steps of all environments",
-            20_000,
-        ),
-        Case(
-            "maddpg-original-100", "train", ("algo=maddpg/original", "device=cpu"), "the same, one update per 100 steps"
-        ),
+        Case("coma-original", "train", ("algo=coma/original", "device=cpu"), "COMA, preset `coma/original`"),
+        Case("maddpg-original", "train", ("algo=maddpg/original", "device=cpu"), "MADDPG, preset `maddpg/original`"),
     ]
     return rows + _cuda_cases() if torch.cuda.is_available() else rows
 
@@ -261,14 +244,14 @@ def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict
         str(given.threads),
     ]
     own = given.yardstick.resolve() == HERE / "yardstick.py"
-    reference = [sys.executable, str(given.yardstick), str(given.seconds), *["--json"] * own]
+    reference = [sys.executable, str(given.yardstick), str(given.seconds / 2), *["--json"] * own]
     samples: dict[Case, list[dict[str, Any]]] = {row: [] for row in rows}
     for number in range(given.rounds):
         for row in rows:
             on_gpu = ["--cuda", str(row.cuda_envs)] if own and row.cuda_envs else []
             output = _run([*reference, *on_gpu], given.threads)
             stick = output if isinstance(output, dict) else {"steps_per_s_quiet": output}
-            taken = _run([*mine, "--sample", row.name], given.threads, AS_COTERIE) | {"yardstick": stick}
+            taken = _run([*mine, "--sample", row.name], given.threads) | {"yardstick": stick}
             samples[row].append(taken)
             print(
                 f"round {number + 1} of {given.rounds}: {row.name} {whole_number(taken['steps_per_s'])} steps/s, "
@@ -279,13 +262,13 @@ def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict
     return samples
 
 
-def _run(words: list[str], threads: int, more: dict[str, str] | None = None) -> Any:
-    """Last line that a process prints, parsed as JSON; `more` holds additional environment variables."""
+def _run(words: list[str], threads: int) -> Any:
+    """Last line that a process prints, parsed as JSON."""
     done = subprocess.run(
         words,
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | (more or {}),
+        env=os.environ | OPENMP | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
     )
     if done.returncode:
         raise UserError(f"{shlex.join(words)} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
@@ -293,7 +276,7 @@ def _run(words: list[str], threads: int, more: dict[str, str] | None = None) -> 
 
 
 def summarize(row: Case, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Result of a case: quartiles of its speed, of the yardstick and of their ratio."""
+    """Result of a case: medians of its speed, of the yardstick and of their ratio, and the range of the speed."""
     best = max(taken["yardstick"]["steps_per_s_quiet"] for taken in samples)
     calm = [taken for taken in samples if taken["yardstick"]["steps_per_s_quiet"] >= DISCARD_BELOW * best]
     speeds = [taken["steps_per_s"] for taken in calm]
@@ -305,29 +288,24 @@ def summarize(row: Case, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "least": row.least,
         "stretch": row.stretch,
         "relative": row.relative,
-        "steps_per_s": upper_quartile(speeds),
-        "yardstick": upper_quartile(sticks),
-        "ratio": upper_quartile(speeds) / upper_quartile(sticks),
-        "ratio_by_pair": statistics.median(mine / stick for mine, stick in zip(speeds, sticks, strict=True)),
+        "steps_per_s": statistics.median(speeds),
+        "range": [min(speeds), max(speeds)],
+        "yardstick": statistics.median(sticks),
+        "ratio": statistics.median(mine / stick for mine, stick in zip(speeds, sticks, strict=True)),
         "discarded": len(samples) - len(calm),
         "peak_mb": max(taken["memory"]["peak_mb"] or 0 for taken in samples),
         "samples": samples,
     }
     if "phases_ms" in calm[0]:
         names = calm[0]["phases_ms"]
-        result["phases_ms"] = {name: -upper_quartile([-taken["phases_ms"][name] for taken in calm]) for name in names}
+        result["phases_ms"] = {name: statistics.median(taken["phases_ms"][name] for taken in calm) for name in names}
     if "gpu_peak_mb" in calm[0]["memory"]:
         result["gpu_peak_mb"] = max(taken["memory"]["gpu_peak_mb"] for taken in samples)
     parts = [taken["yardstick"] for taken in calm if "collect_ms" in taken["yardstick"]]
     if parts:
         for name in ("collect_ms", "update_ms"):
-            result[f"yardstick_{name}"] = -upper_quartile([-part[name] for part in parts])
+            result[f"yardstick_{name}"] = statistics.median(part[name] for part in parts)
     return result
-
-
-def upper_quartile(values: list[float]) -> float:
-    """Value reached by a quarter of the values: the maximum of up to three, the second largest of four to seven."""
-    return sorted(values, reverse=True)[len(values) // 4]
 
 
 # ----------------------------------------------------------------------------------------------------------- the report
@@ -342,10 +320,20 @@ def page(content: dict[str, Any]) -> str:
         f"{facts['cpu']}, {facts['cores']} cores, {', '.join(facts['gpus']) or 'no GPU'}, PyTorch {facts['torch']}, "
         f"threads: {content['threads']}, Coterie {facts['coterie']} ({facts['revision']}), {content['date']}.",
         f"Made by `{content['command']}`: {content['rounds']} rounds of {content['seconds']:g} s, "
-        f"upper quartile of the speeds. The yardstick is `{content['yardstick']}`, run before every sample.",
+        f"median of the speeds and range. The yardstick is `{content['yardstick']}`, run for half as long before every "
+        "sample; *ratio* is the median of the ratios of a sample and its yardstick.",
         "",
         *table(
-            ["case", "steps/s", "yardstick", "ratio", "required / desired", "discarded", "peak MB"],
+            [
+                "case",
+                "steps/s",
+                "lowest to highest",
+                "yardstick",
+                "ratio",
+                "required / desired",
+                "discarded",
+                "peak MB",
+            ],
             [_line(row) for row in content["rows"]],
         ),
         "",
@@ -367,6 +355,7 @@ def _line(row: dict[str, Any]) -> list[str]:
     return [
         row["meaning"],
         f"**{row['steps_per_s']:,.0f}**",
+        " to ".join(f"{speed:,.0f}" for speed in row["range"]),
         f"{row['yardstick']:,.0f}",
         f"{row['ratio']:.2f}",
         " / ".join(asked),
