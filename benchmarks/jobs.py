@@ -106,7 +106,7 @@ UNTUNED = (
     "spread-openai-50-mappo-original",
     "skirmish-3m-qmix",
     "skirmish-2s3z-qmix",
-    "rware-tiny-2ag-mappo",
+    "warehouse-tiny-2ag-mappo",
 )
 """Jobs whose settings were not tuned for Coterie: those of the original trainer, or of another task."""
 
@@ -189,19 +189,14 @@ JOBS = (
     *(
         Job(
             f"spread-openai-50-{algo.replace('/', '-')}",
-            (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k", *more),
+            (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k"),
             *("agent", "agent", "spread-openai-50-core", level, source, (-382.0, -344.0, -300.0), "spread_greedily"),
             conditions=_MOST_PROBABLE,
         )
-        for algo, level, source, *more in (
+        for algo, level, source in (
             ("maddpg", -256.0, _BEST_MADDPG),
             ("coma", -379.0, _BEST_COMA),
-            (
-                "maddpg/original",
-                -256.0,
-                _BEST_MADDPG,
-                "env.terminate_at_limit=false",
-            ),  # the original terminates at the limit, as the other two presets do
+            ("maddpg/original", -256.0, _BEST_MADDPG),
             ("coma/original", -379.0, _BEST_COMA),
             ("mappo/original", -344.0, _LISTED),
         )
@@ -270,22 +265,14 @@ JOBS = (
     ),
     Job(
         "foraging-8x8-2p-2f-coop-mappo",
-        ("algo=mappo", "env=lbforaging/Foraging-8x8-2p-2f-coop-v3", "steps=600k", "eval.every=50k", *_SHORT),
+        ("algo=mappo", "env=foraging/8x8-2p-2f-coop", "steps=600k", "eval.every=50k"),
         *("agent", "sum", "foraging", 1.0, _TABLE, (0.9, 0.99)),
         conditions=_ON_POLICY,
     ),
     Job(
-        "rware-tiny-2ag-mappo",
-        (
-            "algo=mappo",
-            "env=rware/rware-tiny-2ag-v2",
-            "steps=4M",
-            "eval.every=250k",
-            "eval.episodes=40",
-            "eval.num_envs=20",
-        ),
-        *("agent", "sum", "rware", None, "", (1.0, 10.0)),
-        episodes=100,
+        "warehouse-tiny-2ag-mappo",
+        ("algo=mappo", "env=warehouse/tiny-2ag", "steps=4M", "eval.every=250k", "eval.episodes=128"),
+        *("agent", "sum", "warehouse", None, "", (1.0, 10.0)),
     ),
     *(
         Job(

@@ -16,6 +16,7 @@ from coterie.cli.app import run
 from coterie.commands.benchmark import PHASES, Stopwatch, bench
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.reports import aggregates
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -225,8 +226,8 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
         return {"steps_per_s": mine, "phases_ms": phases, "memory": {"peak_mb": 100.0}, "yardstick": beside}
 
     found = speed.summarize(row, [taken(50, 100), taken(60, 100), taken(5, 20), taken(70, 120), taken(40, 90)])
-    assert (found["discarded"], found["steps_per_s"], found["yardstick"]) == (1, 60, 100)
-    assert found["ratio"] == pytest.approx(0.6)
+    assert (found["discarded"], found["steps_per_s"], found["yardstick"], found["range"]) == (1, 55, 100, [40, 70])
+    assert found["ratio"] == pytest.approx((0.5 + 70 / 120) / 2)
     content = {**speed.origin(), "rows": [found]}
     page = speed.page(content | {"threads": 1, "yardstick": "", "rounds": 5, "seconds": 1.0})
     assert "| ratio |  |  |  |  |  | 1.50 | 0.50 |" in page
@@ -265,3 +266,35 @@ def test_the_selfplay_benchmark_writes_all_parts(script: Any, tmp_path: Path, mo
     page = (tmp_path / "selfplay.md").read_text()
     assert page.count("\n## ") == 3
     assert (tmp_path / "selfplay_tag.png").stat().st_size > 1000
+
+
+def test_wider_intervals_contain_the_true_value_more_often(script: Any, monkeypatch: pytest.MonkeyPatch):
+    coverage = script("interval_coverage")
+    monkeypatch.setattr(coverage, "EXPERIMENTS", 150)
+    monkeypatch.setattr(coverage, "SAMPLES", 200)
+    few, many = (coverage.coverage(seeds, 1, aggregates.mean) for seeds in (2, 20))
+    assert few < 0.75
+    assert 0.85 < many <= 1
+
+
+@pytest.mark.slow
+def test_the_latency_of_exported_policies_is_measured(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    latency = script("export_latency")
+    monkeypatch.setattr(latency, "ROUNDS", 1)
+    monkeypatch.setattr(latency, "CALLS", 2)
+    latency.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("us")]
+    assert [row[-3] for row in rows] == ["PyTorch", "onnx", "numpy"] * 2
+    assert all(float(row[-2]) > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_all_reduces_are_measured_and_compared_with_the_cost_model(script: Any, capsys: pytest.CaptureFixture[str]):
+    ranks = script("ranks")
+    assert ranks.ring_seconds(4, 1000, 2e-3, 1e5) == pytest.approx(6 * (2e-3 + 1000 / 4e5))
+    ranks.model([2])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("2 ranks, ") for line in lines) == 5
+    assert sum(line.endswith(" ms") for line in lines) == 4
