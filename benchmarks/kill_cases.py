@@ -76,7 +76,7 @@ def merged(settings: tuple[str, ...]) -> list[str]:
 def _algorithms() -> dict[str, tuple[str, ...]]:
     """Every algorithm: feed-forward, with a GRU and, where it applies, with continuous actions."""
     found: dict[str, tuple[str, ...]] = {}
-    on_policy = {"ppo": EPOCHS, "ippo": EPOCHS, "mappo": EPOCHS, "poca": EPOCHS, "coma": ()}
+    on_policy = {**dict.fromkeys(("ppo", "ippo", "mappo", "ia2c", "maa2c", "poca"), EPOCHS), "coma": ()}
     off_policy = ("ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
     q_learning = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
     for algo, own in (on_policy | dict.fromkeys(off_policy, REPLAY)).items():

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.algos import poca, ppo
 from coterie.algos.poca import poca_loss
 from coterie.algos.ppo import ppo_loss
+from coterie.config.resolve import resolve
 from coterie.math.counterfactual import coma_loss, critic_loss
 
 
@@ -59,6 +60,31 @@ def test_ppo_loss_averages_over_valid_entries():
     assert terms.value.item() == pytest.approx(0.25)
     assert terms.entropy.item() == pytest.approx(0.6)
     assert terms.clip_fraction.item() == pytest.approx(0.5)
+
+
+def test_the_first_gradient_step_of_a_rollout_is_that_of_actor_critic():
+    """IA2C and MAA2C take one step per rollout."""
+    for algo, critic in (("ia2c", "own"), ("maa2c", "joint")):
+        settings = resolve([f"algo={algo}"]).config.algo.params
+        assert (settings.epochs, settings.num_minibatches, settings.gae_lambda, settings.critic) == (1, 1, 1.0, critic)
+        assert settings.value_clip_eps is settings.huber_delta is None
+    logits = torch.randn(6, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    log_prob = logits.log_softmax(-1)[..., 2]
+    value = logits[..., :1]
+    advantage, target = torch.linspace(-2, 3, 18).double().reshape(6, 3), torch.ones(6, 3, 1).double()
+    batch = batch_of(
+        ppo.Batch,
+        log_prob=log_prob.detach(),
+        advantage=advantage,
+        value=value.detach() - 5,
+        target=target,
+        valid=None,
+        critic_valid=None,
+    )
+    terms = ppo_loss(log_prob, log_prob, value, batch, clip_eps=0.2, value_clip_eps=None, huber_delta=None)
+    (found,) = torch.autograd.grad(terms.policy + terms.value, logits, retain_graph=True)
+    expected = -(log_prob * advantage).mean() + 0.5 * (value - target).square().mean()
+    torch.testing.assert_close(found, torch.autograd.grad(expected, logits)[0])
 
 
 def test_poca_loss_of_literal_numbers():

@@ -17,7 +17,7 @@ METRICS = {"algos/optimizer:mean_metrics": 1}
 REPLAY = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1} | METRICS
 DDPG = REPLAY | {"algos/optimizer:mean_metrics": 2}  # of the critics and, if they were trained, of the actors
 UPDATE = {
-    "ippo": METRICS, "mappo": METRICS, "ppo": METRICS, "poca": METRICS,
+    "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
     "ddpg": DDPG, "maddpg": DDPG, "td3": DDPG, "matd3": DDPG,
@@ -25,7 +25,7 @@ UPDATE = {
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
 FEEDFORWARD = {
-    **dict.fromkeys(("ppo", "ippo", "mappo"), "algos/ppo:_samples"),
+    **dict.fromkeys(("ppo", "ippo", "mappo", "ia2c", "maa2c"), "algos/ppo:_samples"),
     "poca": "algos/poca:_samples",
 }
 """One more read, the number of timesteps that minibatches are drawn from, and the function that reads it."""

@@ -8,7 +8,7 @@ from coterie.config.schema import Choice, RunConfig
 from coterie.core.errors import UserError
 from coterie.rewards.rewarded import RewardedAlgorithm
 
-CENTRALIZED = {"ppo": "mappo", "ippo": "mappo", "ddpg": "maddpg", "td3": "matd3", "sac": "masac"}
+CENTRALIZED = {"ppo": "mappo", "ippo": "mappo", "ia2c": "maa2c", "ddpg": "maddpg", "td3": "matd3", "sac": "masac"}
 """Methods with independent critics, and the same methods with centralized ones."""
 
 

@@ -21,6 +21,8 @@ ALGOS: dict[str, str] = {
     "ppo": "coterie.algos.ppo:PPO",
     "ippo": "coterie.algos.ppo:PPO",
     "mappo": "coterie.algos.ppo:PPO",
+    "ia2c": "coterie.algos.ppo:PPO",
+    "maa2c": "coterie.algos.ppo:PPO",
     "poca": "coterie.algos.poca:POCA",
     "coma": "coterie.algos.coma:COMA",
     "ddqn": "coterie.algos.qlearning:QLearning",
