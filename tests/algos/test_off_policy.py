@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from coterie.algos.qlearning_config import QLearningConfig
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
 from policy_cases import CPU
+from rank_threads import ThreadRanks
 
 DEFAULTS = {
     "rollout_length": 26, "gradient_steps": None, "batch_size": 32, "buffer_size": 100_000, "buffer_storage": "device",
@@ -70,6 +72,17 @@ def test_the_buffer_of_a_feed_forward_network_has_sequences_of_n_steps():
     assert (spec.priority_alpha, spec.priority_beta, spec.storage) == (0.6, 0.3, "cpu")
     assert (spec.states, spec.seed, spec.device, spec.team.n) == (("global",), 3, CPU, 3)
     assert buffer_of({}, length=12).rollout_length == 12
+
+
+@pytest.mark.parametrize(("buffer_size", "capacity"), [(144, 48), (145, 49)])
+def test_ranks_share_the_buffer_and_the_batch(buffer_size: int, capacity: int):
+    """Three ranks, of which each has a third, rounded up: five sequences of a batch are two per rank."""
+    ranks = ThreadRanks(0, threading.Barrier(3), [None] * 3)
+    config = OffPolicyConfig(rollout_length=6, buffer_size=buffer_size, batch_size=5)
+    given = replace(context(), ranks=ranks)
+    spec = make_replay_buffer(config, given, n_step=1, states=(), hidden_state={}).spec
+    assert (spec.capacity, spec.min_sequences, spec.num_envs) == (capacity, 2, 4)
+    assert spec.ranks is ranks
 
 
 @pytest.mark.parametrize(

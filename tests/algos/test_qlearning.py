@@ -472,6 +472,7 @@ def test_burn_in_results_in_the_hidden_state_of_a_full_pass():
             whole = unroll(networks[part], inputs(rollout, state))
             for name, q in unroll(networks[part], warmed_up[part]).items():
                 assert torch.allclose(q, whole[name][4:], atol=1e-6)
+            assert not any(x.requires_grad for x in warmed_up[part][2].values())
             cold = unroll(networks[part], inputs(rest, empty))
             assert not torch.allclose(
                 cold["guard"], whole["guard"][4:], atol=1e-4

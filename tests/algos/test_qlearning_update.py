@@ -138,6 +138,15 @@ def test_updates_wait_for_steps_and_sequences(settings: dict[str, Any], learns: 
     assert "loss/td" in again.update(collect_rollout(again, collector), 0.0)
 
 
+@pytest.mark.parametrize(("more", "learns"), [(0, True), (1, False)])
+def test_a_batch_may_have_as_many_sequences_as_the_buffer(more: int, learns: bool):
+    algorithm, collector = make()
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.buffer.add(rollout)
+    other, _ = make(batch_size=algorithm.buffer.num_sequences + more)
+    assert ("loss/td" in other.update(rollout, 0.0)) == learns
+
+
 @pytest.mark.parametrize("mixer", ["none", "qmix"])
 @pytest.mark.parametrize("delta", [None, 0.1])
 def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | None):

@@ -78,8 +78,9 @@ def test_masked_choices_have_probability_and_log_prob_zero():
 
 
 def test_max_entropy_counts_available_choices():
-    mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False, True, False, False, True]])
-    assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0])
+    """Nothing that is available counts as one choice."""
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [0, 0, 0, 1, 1]]).bool()
+    assert max_entropy((3, 2), mask).tolist() == pytest.approx([math.log(6), math.log(2), 0, math.log(2)])
 
 
 def test_noise_is_gumbel_for_choices_and_normal_for_numbers():

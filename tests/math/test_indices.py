@@ -22,3 +22,4 @@ def test_a_gpu_computes_them_without_a_read(mask):
         found = true_indices(torch.tensor(mask, dtype=torch.bool, device=CUDA), len(expected))
         assert cuda.reads == {}
         assert (found.tolist(), found.dtype) == (expected, torch.int64)
+        assert true_indices(torch.tensor(mask, dtype=torch.bool, device=CUDA), None).tolist() == expected

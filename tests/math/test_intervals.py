@@ -13,12 +13,14 @@ from coterie.math.intervals import error_from_std, interval_95, standard_error, 
 def test_the_standard_error_uses_the_unbiased_variance() -> None:
     """Values 1, 2, 3, 4: variance 5/3, error sqrt(5/12)."""
     assert standard_error(torch.tensor([1.0, 2.0, 3.0, 4.0])) == pytest.approx(math.sqrt(5 / 12))
+    assert standard_error(torch.tensor([1.0, 3.0])) == pytest.approx(1.0)
     assert math.isnan(standard_error(torch.tensor([1.0])))
 
 
 def test_the_error_from_a_biased_deviation_is_the_same() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert error_from_std(float(x.std(correction=0)), 4) == pytest.approx(standard_error(x))
+    assert error_from_std(1.5, 2) == 1.5
     assert math.isnan(error_from_std(1.0, 1))
 
 
@@ -36,4 +38,6 @@ def test_welch_compares_with_both_errors() -> None:
 def test_welch_without_spread_or_without_numbers() -> None:
     assert welch_test(1.0, 0.0, 2.0, 0.0) == (math.inf, 0.0)
     assert welch_test(2.0, 0.0, 2.0, 0.0) == (0.0, 1.0)
-    assert all(math.isnan(x) for x in welch_test(1.0, math.nan, 2.0, 0.0))
+    assert welch_test(2.0, 0.0, 1.0, 0.0) == (-math.inf, 0.0)
+    for numbers in ((1.0, math.nan, 2.0, 0.0), (math.nan, 0.0, 2.0, 0.0), (1.0, 1.0, math.nan, 1.0)):
+        assert all(math.isnan(x) for x in welch_test(*numbers))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from coterie.algos.ppo_config import PPOConfig
 from coterie.core.errors import ReportedError, UserCodeError, UserError
 from coterie.core.seeds import generator
 from coterie.nets.config import BodyFactory, NetworkConfig
-from coterie.nets.layers import MLP
+from coterie.nets.layers import MLP, Linear
 from coterie.nets.team import AgentNetwork
 from coterie.nets.user_body import UserBody, build_body
 from learners import coma_learner, ddpg_learner, poca_learner, ppo_learner, q_learner, sac_learner
@@ -46,6 +49,35 @@ class Recurrent(nn.Module):
 class Casting(Wide):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).double()
+
+
+class Doubled(Wide):
+    """Numbers of double precision between inputs and outputs of single precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.double().layer(x.double()).float()
+
+
+class Last(nn.Module):
+    """Returns `found`, whatever the input."""
+
+    def __init__(self, found: Any):
+        super().__init__()
+        self.found = found
+
+    def forward(self, x: Tensor) -> Any:
+        return self.found
+
+
+class Refusing(Wide):
+    """Refuses inputs of more than `most` rows with a message of its own."""
+
+    most = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most:
+            raise UserError("lab: too wide. Make it smaller.")
+        return super().forward(x)
 
 
 class Failing(Wide):
@@ -105,11 +137,17 @@ def test_factories_receive_role_and_part_if_they_have_such_parameters():
         seen.append({"part": part})
         return nn.Linear(size, 4)
 
+    def no_names(size: int, role: int = 5, /) -> nn.Module:
+        seen.append({"positional": role})
+        return nn.Linear(size, 4)
+
     body(everything, role="seeker", part="critic")
+    body(no_names, role="seeker")
     body(part_only, part="q")
     body(functools.partial(everything, width=3), role="seeker")
     assert seen == [
         {"role": "seeker", "part": "critic"},
+        {"positional": 5},
         {"part": "q"},
         {"role": "seeker", "part": "actor", "width": 3},
     ]
@@ -122,6 +160,16 @@ def test_factories_receive_role_and_part_if_they_have_such_parameters():
             Averaging,
             r"returned shape \[7\] for an input of shape \[3, 5\] \(test_user_body.py:\d+\): expected \[3, feat",
         ),
+        (
+            lambda n: Last(torch.zeros(1, 4)),
+            r"returned shape \[1, 4\] for .*: expected \[3, features\]. Return one row",
+        ),
+        (lambda n: Last(torch.zeros(3, 4, 1)), r"returned shape \[3, 4, 1\] for"),
+        (lambda n: Last(torch.zeros(3, 0)), r"returned shape \[3, 0\] for"),
+        (lambda n: Last(None), r"returned a NoneType for .* \(test_user_body.py:\d+\): expected a tensor\.$"),
+        (lambda n: Last([torch.zeros(3, 4)]), r"returned a list for .*: expected one tensor \[rows, features\]"),
+        (Doubled, r"has outputs or parameters of torch.float64 \(test_user_body.py:\d+\): expected torch.float32"),
+        (lambda n: sys.exit("no\nway"), r"failed: SystemExit: no way .* It is called as <lambda>\(input_size"),
         (Recurrent, r"returned a tuple for .* \(test_user_body.py:\d+\).*set algo.rnn=gru"),
         (lambda n: nn.Sequential(nn.Linear(n, 4), nn.Dropout()), r"contains Dropout \(test_user_body.py:\d+\)"),
         (lambda n: nn.Sequential(nn.Linear(n, 4), nn.BatchNorm1d(4)), "contains BatchNorm1d .*LayerNorm is supported"),
@@ -136,6 +184,62 @@ def test_factories_receive_role_and_part_if_they_have_such_parameters():
 def test_a_body_that_does_not_fit_is_an_error_of_one_line_with_the_place(make: Any, message: str):
     with pytest.raises(UserError, match=f"^algo.network=lab:make {message}"):
         body(make)
+
+
+def test_agents_of_a_role_need_modules_of_one_size():
+    sizes = iter([6, 4, 6])
+    with pytest.raises(UserError, match=r"returned modules with 4 and 6 features for agents of one role\. Return the"):
+        body(lambda n: nn.Linear(n, next(sizes)), sets=3)
+    sizes = iter([6, 6, 6])
+    assert body(lambda n: nn.Linear(n, next(sizes)), sets=3).features == 6
+
+
+def test_errors_of_users_keep_their_message():
+    """In the factory, in the first call of the module, and in a later one."""
+
+    def refuse(n: int) -> nn.Module:
+        raise UserError("lab: too wide. Make it smaller.")
+
+    for make in (refuse, Refusing):
+        with pytest.raises(UserError, match=r"^lab: too wide\. Make it smaller\.$"):
+            body(make)
+    found = body(type("Later", (Refusing,), {"most": 3}))
+    with pytest.raises(UserError, match=r"^lab: too wide\. Make it smaller\.$"):
+        found(torch.zeros(4, 5))
+
+
+class Workshop:
+    """A factory that is an object."""
+
+    def __call__(self, size: int) -> Any:
+        return size
+
+
+def test_the_place_of_a_factory_is_that_of_its_definition():
+    """Of functions, classes, objects and partial functions; C functions have none."""
+    lines = inspect.getsource(sys.modules[__name__]).splitlines()
+    start = lines.index("class Workshop:") + 1
+    for make in (Workshop(), functools.partial(Workshop())):
+        with pytest.raises(UserError, match=rf"returned a int \(test_user_body.py:{start}\): expected"):
+            body(make)
+    with pytest.raises(UserError, match=r"returned a float: expected"):
+        body(math.sqrt)
+
+
+def test_a_head_is_applied_to_the_features():
+    for sets, shape in ((None, (4, 5)), (3, (3, 4, 5))):
+        found, x = body(Wide, sets=sets), torch.randn(shape)
+        head = Linear(7, 2, gain=1.0, generator=generator(0, "weights"), sets=sets)
+        torch.testing.assert_close(found(x, head), head(found(x)))
+        assert found(x, head).shape == (*shape[:-1], 2)
+
+
+def test_networks_of_a_run_do_not_share_their_weights():
+    draw = generator(0, "weights")
+    factory = NetworkConfig(body=BodyFactory("lab:make", "algo.network", lambda n: nn.Linear(n, 1)))
+    found = [build_body(1, factory, draw) for _ in range(60)]
+    assert len({next(part.parameters()).item() for part in found}) == 60
+    assert [len(list(part.parameters())) for part in found] == [2] * 60
 
 
 def test_agents_with_their_own_parameters_need_different_modules():

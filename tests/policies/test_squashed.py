@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from algo_worlds import Everything
 from coterie.algos.sac_networks import Temperature
 from coterie.nets.squashed_actions import draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
@@ -78,6 +79,43 @@ def test_the_entropy_of_choices_is_exact():
         actor.blocks, outputs, timestep.action_mask, draw_block_noise(actor.blocks, (6,), draw(), actor.device)
     )
     assert sample.entropy[0].tolist() == pytest.approx([math.log(3), math.log(3), math.log(4)])
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "continuous", "hybrid"])
+def test_agents_with_different_actions_have_entropies_of_their_own_by_loops(kind):
+    """Two guards with choices, numbers, or both, and a scout with four choices; fewer choices are padded."""
+    (team,) = Everything(kind).spec.default_teams()
+    actor = SquashedPolicy(team, SMALL, draw(), CPU)
+    timestep, noise = make_timestep(team, 5), draw_block_noise(actor.blocks, (5,), draw(2), CPU)
+    outputs, _ = actor.net(timestep.obs, None, {})
+    outputs = {name: x.detach() + torch.randn(x.shape, generator=draw(3)) for name, x in outputs.items()}
+    sample = sample_actions(actor.blocks, outputs, {}, noise)
+    assert sample.prob.shape == (5, 3, 5 if kind == "multi_discrete" else 4)
+    places = [(block, b, k) for block in actor.blocks for b in range(5) for k in range(block.n)]
+    for block, b, k in places:
+        spec, i, params, start = block.action_spec, block.start + k, outputs[block.name][b, k], 0
+        entropy, uniform, probs = 0.0, 0.0, []
+        for width in spec.choices:
+            probs += (own := params[start : start + width].softmax(-1).tolist())
+            entropy -= sum(p * math.log(p) for p in own)
+            uniform += math.log(width)
+            start += width
+        for c in range(spec.continuous):
+            mean, raw, drawn = (
+                params[start + c],
+                params[start + spec.continuous + c],
+                noise[block.name][b, k, start + c],
+            )
+            std = math.exp(-1.5 + 3.5 * math.tanh(raw + math.atanh(1.5 / 3.5)))
+            u = (mean + std * drawn).item()
+            density = -0.5 * drawn.item() ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)
+            entropy -= density - math.log(1 - math.tanh(u) ** 2)
+            taken = sample.action["guard"].continuous[b, k, c].item()
+            assert taken == pytest.approx(math.tanh(u), abs=1e-5)
+        padded = (probs or [1.0]) + [0.0] * (sample.prob.shape[-1] - len(probs or [1.0]))
+        assert sample.prob[b, i].tolist() == pytest.approx(padded, abs=1e-6)
+        assert sample.entropy[b, i].item() == pytest.approx(entropy, abs=1e-4)
+        assert sample.max_entropy[b, i].item() == pytest.approx(uniform, abs=1e-6)
 
 
 def test_temperature_is_one_number_per_block_given_to_its_agents():

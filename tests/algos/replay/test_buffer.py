@@ -598,6 +598,10 @@ def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
     assert buffer.storage is not None
     assert 512 * T < buffer.storage.size <= 768 * T
     assert ReplayCheckpoint(buffer).state_dict()["segment_length"] == 3 * T
+    for timesteps, length in ((511, 2), (513, 3)):
+        buffer = make_buffer(rollout_length=1, sequence_length=1, capacity=timesteps * B)
+        buffer.add(rollout_at(0, 1))
+        assert ReplayCheckpoint(buffer).state_dict()["segment_length"] == length
 
 
 @pytest.mark.usefixtures("small_segments")
