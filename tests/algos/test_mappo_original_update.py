@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
 from coterie.algos import mappo_original
+from coterie.algos.algorithm import ALL_ACTIONS
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.core.tree import tree_leaves
@@ -195,6 +197,27 @@ def test_a_restored_learner_continues_with_the_same_bits(critic: str):
     assert other.update(rollout, 0.5) == algorithm.update(rollout, 0.5)
     for one, same in zip(*(tree_leaves(x.state_dict()) for x in (algorithm, other)), strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(same))
+
+
+ALLOWED = {"batch_size": (1, None), "critic_time_chunks": (1, 100_000), "sequence_length": (1, None)}
+FORBIDDEN = {"batch_size": (0,), "critic_time_chunks": (0, 100_001), "sequence_length": (0,)}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_settings_are_accepted_up_to_their_limits(name: str):
+    for value in ALLOWED[name]:
+        assert getattr(MAPPOOriginalConfig(**{name: value}), name) == value
+    for value in FORBIDDEN[name]:
+        with pytest.raises(ValidationError, match=name):
+            MAPPOOriginalConfig(**{name: value})
+
+
+def test_defaults_are_those_of_a_single_pass_over_whole_rollouts():
+    config = MAPPOOriginalConfig()
+    assert (config.batch_size, config.critic_time_chunks, config.sequence_length) == (None, 1, None)
+    supported = MAPPOOriginal.capabilities
+    assert (supported.images, supported.rnn, supported.reward_streams) == (True, False, True)
+    assert supported.actions == ALL_ACTIONS
 
 
 def test_values_critics_and_cloning_are_those_of_ppo():

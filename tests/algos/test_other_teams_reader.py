@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from gymnasium import spaces
 
-from coterie.algos.other_teams import OtherTeamsReader
+from coterie.algos.other_teams import OtherTeamsReader, TargetPolicyLearner
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.core.types import Action, OtherTeams
 from coterie.policies.base import Policy
@@ -89,6 +90,30 @@ def test_other_policies_act_on_their_part_of_every_timestep():
     ((timestep, *_),) = of_pair.seen
     assert timestep.action_mask["pair"].equal(others.action_mask["pair"].view(15, 2, 3))
     assert timestep.alive.equal(others.alive.view(15, 3)[:, :2])
+
+
+class Learner(TargetPolicyLearner):
+    """Stands for an algorithm with a target policy, which names itself."""
+
+    capabilities = SimpleNamespace(learns=True)
+    policy = Recorder(LAST)
+
+    def policy_of_targets(self, *, target: bool) -> Any:
+        return TARGET if target else ONLINE
+
+
+TARGET, ONLINE = Recorder(LAST), Recorder(LAST)
+
+
+def test_next_actions_come_from_target_policies_unless_configured():
+    algorithm: Any = Learner()
+    fixed: Any = SimpleNamespace(capabilities=SimpleNamespace(learns=False), policy=Recorder(PAIR))
+    other: Any = SimpleNamespace(capabilities=SimpleNamespace(learns=True), policy=Recorder(PAIR))
+    for settings, policy in (({}, TARGET), ({"target_policies": True}, TARGET), ({"target_policies": False}, ONLINE)):
+        found = reader(**settings)
+        assert found.policies == ()
+        found.connect([algorithm, fixed, other])
+        assert found.policies == (policy, other.policy)
 
 
 def test_noise_continues_after_a_checkpoint():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from algo_worlds import Everything, env_of
+from algo_worlds import Everything, Probe, env_of, observe_x, unit_reward
 from coterie.algos.replay.buffer import ReplaySample
 from learners import collect_rollout, q_learner
 
@@ -166,6 +166,16 @@ def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | No
     torch.testing.assert_close(report[:4], torch.tensor(entries).mean(0))
     assert report[4] == 7
     assert found[0].shape == (4,)
+
+
+def test_the_team_of_a_single_agent_has_the_targets_of_the_agent():
+    """The sum of one value is that value: the same loss without a mixer and with that of VDN."""
+    found = []
+    for mixer in ("none", "vdn"):
+        world = Probe(observe_x, unit_reward, length=3)
+        algorithm, collector = q_learner(env_of(world, 4), **SMALL | {"mixer": mixer})
+        found.append(algorithm.update(collect_rollout(algorithm, collector), 0.0))
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_a_cloning_optimizer_trains_the_q_networks_and_their_target():

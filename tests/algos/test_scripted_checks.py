@@ -120,6 +120,8 @@ WRONG: list[tuple[Any, str]] = [
      START + "chose 3 for agent 'guard_0' in environment 0. Choose 0 to 2.$"),
     (actions(scout_discrete=torch.tensor([[[0]], [[-1]]])),
      START + "chose -1 for agent 'scout_0' in environment 1. Choose 0 to 3.$"),
+    (actions(guard_discrete=torch.tensor([[[0, 0], [0, 7]], [[9, 0], [0, 0]]])),
+     START + "chose 7 for agent 'guard_1' in environment 0. Choose 0 to 1.$"),
 ]  # fmt: skip
 
 
@@ -139,4 +141,11 @@ def test_a_masked_choice_is_refused(place: tuple[int, int, int], chosen: int):
     mask[place] = False
     message = rf"chose {chosen} for agent 'guard_{place[1]}' in environment {place[0]}, which is masked. Choose where "
     with pytest.raises(UserError, match=message + r"timestep.action_mask\['guard'\] is True.$"):
+        act(actions(), mask={"guard": mask})
+
+
+def test_the_first_of_several_masked_choices_is_named():
+    mask = torch.ones(2, 2, 5, dtype=torch.bool)
+    mask[0, 1, 3] = mask[1, 0, 4] = mask[1, 1, 0] = False
+    with pytest.raises(UserError, match=r"chose 0 for agent 'guard_1' in environment 0, which is masked\."):
         act(actions(), mask={"guard": mask})

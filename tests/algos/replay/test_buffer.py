@@ -6,6 +6,7 @@ import copy
 import errno
 import gc
 import os
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -248,6 +249,17 @@ def test_a_rollout_of_another_shape_is_refused():
         ValueError, match="3 timesteps of 2 environments in a replay buffer for 4 timesteps of 2 environments"
     ):
         make_buffer().add(rollout_at(0, 3))
+
+
+def test_the_mean_age_is_that_of_the_steps_held():
+    """Half of the steps held: of 12 and 20 timesteps of two environments; no more than 20 are held."""
+    assert [filled_buffer(rollouts).mean_age for rollouts in (0, 3, 5, 9)] == [0, 12, 20, 20]
+
+
+def test_samples_are_records_that_do_not_change():
+    sample = filled_buffer(1).sample(3)
+    with pytest.raises(FrozenInstanceError):
+        sample.weight = torch.zeros(3)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_nothing_can_be_sampled_before_a_sequence_is_complete():
@@ -680,6 +692,10 @@ def test_environments_that_restart_truncate_all_episodes_where_the_run_stopped(r
     assert rollout.episode_terminated[0, across].equal(ended)
     assert rollout.episode_truncated[0, across].equal(~ended)
     assert rollout.truncated[0, across].equal((~ended).unsqueeze(-1).expand(-1, 2)), "all agents of the environment"
+    before = row == head - 2
+    truncated = (last & acted_in(head, 1)[0])[b[before]]  # not those that were at a final timestep
+    assert rollout.episode_truncated[1, before].equal(truncated)
+    assert rollout.truncated[1, before].equal(truncated.unsqueeze(-1).expand(-1, 2))
     assert rollout.reward[1, across].abs().sum() == 0
     assert rollout.obs["agent"][2, across, 0, 0].equal(foreign.obs["agent"][0, b[across], 0, 0])
     assert not (row == head).any()
