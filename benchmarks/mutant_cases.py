@@ -98,7 +98,9 @@ CASES: dict[str, Case] = {
     "algos/sequences.py": Case(),
     "algos/weighted_qmix.py": Case(),
     "algos/replay/buffer.py": Case((), _FAST),
-    "algos/replay/checkpoint.py": Case(("algos/replay/test_buffer.py",), _FAST),
+    "algos/replay/checkpoint.py": Case(
+        ("algos/replay/test_buffer.py",), _FAST, "resumed or segment or state or restart or after_a_truncation"
+    ),
     "algos/replay/mapped_files.py": Case(("algos/replay/test_buffer.py",), _FAST, "disk or folder or mapped or file"),
     "algos/replay/memory.py": Case(("algos/replay/test_buffer.py",), _FAST, "memory or size or disk"),
     "algos/replay/prioritized.py": Case(),
