@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from coterie.core.specs import ActionSpec
+from coterie.math import action_sampling
 from coterie.math.action_noise import draw_noise
 from coterie.math.action_sampling import sample_action
 from coterie.math.squashed_gaussian import bounded_log_std, sample_squashed
@@ -122,6 +123,29 @@ def test_every_agent_of_a_batch_takes_its_own_action(spec, with_noise):
             assert action.continuous[i, j, c].item() == pytest.approx(p[start + c] + n[start + c] * math.exp(s))
             expected += -0.5 * n[start + c] ** 2 - s - 0.5 * math.log(2 * math.pi)
         assert log_prob[i, j].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_kernel_samples_if_kernels_are_on_and_there_are_choices_alone(monkeypatch):
+    """If it does not support the shapes, it returns None."""
+    calls, answers = [], [(torch.tensor([[3]]), torch.tensor([-0.5])), None]
+
+    def sample(*given):
+        calls.append(given)
+        return answers.pop(0)
+
+    monkeypatch.setattr(action_sampling.kernels, "sample_categorical", sample)
+    params, hybrid, noise = torch.tensor([[0.0, 9.0, 0.0, 0.0]]), torch.zeros(1, 7), torch.ones(1, 4)
+    for on, count in ((False, 0), (True, 2)):
+        monkeypatch.setattr(action_sampling.switch, "on", on)
+        for choice, density in ((3, -0.5), (1, -0.00037))[not on :]:
+            action, log_prob = sample_action(ONE_COMPONENT, params, log_std=None, mask=None, noise=noise)
+            assert (action.discrete.tolist(), action.continuous) == ([[choice]], None)
+            assert log_prob.tolist() == pytest.approx([density], abs=1e-5)
+        action, _ = sample_action(HYBRID, hybrid, log_std=torch.zeros(2), mask=None, noise=None)
+        assert (action.discrete.tolist(), action.continuous.tolist()) == ([[0, 0]], [[0.0, 0.0]])
+        assert len(calls) == count
+    assert calls[0][0] is params
+    assert calls[0][1:] == (None, noise, (4,))
 
 
 def test_squashed_samples_and_distributions_of_a_batch_are_those_of_its_entries():

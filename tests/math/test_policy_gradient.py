@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from coterie.math import policy_gradient
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_surrogate,
@@ -78,6 +79,27 @@ def test_policy_loss_kl_and_clip_fraction_have_literal_values(valid):
     assert loss.item() == pytest.approx((-1.2 + 0.8 - 2.0 + last) / count, abs=1e-6)
     assert kl.item() == pytest.approx(((2 - 1 - 0.693147) + (0.5 - 1 + 0.693147)) / count, abs=1e-5)
     assert clipped.item() == pytest.approx(2 / count)
+
+
+@pytest.mark.parametrize("name", ["clipped_policy_loss", "clipped_value_loss"])
+def test_a_kernel_computes_losses_if_kernels_are_on(name, monkeypatch):
+    """If it does not support the shapes, it returns None."""
+    calls, zero = [], torch.zeros(2, 1)
+    answer = tuple(torch.tensor(x) for x in (7.0, 8.0, 9.0)) if name == "clipped_policy_loss" else torch.tensor(7.0)
+    options = {"clip_eps": 0.2} | ({"huber_delta": None} if name == "clipped_value_loss" else {})
+
+    def kernel(*given, **named):
+        calls.append((given, named))
+        return answer if len(calls) == 1 else None
+
+    monkeypatch.setattr(policy_gradient.kernels, name, kernel)
+    for on, losses in ((False, [0.0]), (True, [7.0, 0.0])):
+        monkeypatch.setattr(policy_gradient.switch, "on", on)
+        for expected in losses:
+            found = getattr(policy_gradient, name)(zero, zero, zero, None, **options)
+            assert (found[0] if isinstance(found, tuple) else found).item() == expected
+    assert len(calls) == 2
+    assert all(x is zero for x in calls[0][0][:3])
 
 
 def test_a_ratio_at_the_limit_is_not_counted_as_clipped():
