@@ -183,7 +183,7 @@ def test_worlds_of_all_ranks_resume_with_the_earliest_start_of_any() -> None:
         assert isinstance(env, WorldEnv)
         state = env.state_dict()
         env.load_state_dict({**state, "age": state["age"] + 3 + ranks.rank})
-        return env._earliest_start
+        return env._starts.earliest
 
     assert on_ranks(2, resumed) == [-4, -4]
 

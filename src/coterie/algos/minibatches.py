@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.ranks import current
-from coterie.core.tree import Tree, tree_leaves, tree_map
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Rollout
 
 
@@ -30,14 +31,12 @@ def minibatches(
     Args:
         batch: Tensors [M, ..] of timesteps, or [L, M, ..] of sequences if there are hidden states.
         hidden_states: Tensors [M, ..], the hidden states before each sequence.
-        candidates: Indices along M to draw from.
+        candidates: Indices along M to draw from, those of all ranks, see `acted_candidates`.
         num_minibatches: Number of parts.
         shuffle: Source of the random order.
         num_envs: Environments of this rank. Samples are ordered by time first.
     """
     sample_axis, ranks = 1 if hidden_states else 0, current()
-    if ranks.size > 1:
-        candidates = _of_all_ranks(candidates, tree_leaves(batch)[0].shape[sample_axis], num_envs)
     order = candidates[_permutation(len(candidates), shuffle)]
     for chosen in own_parts(_partition(order, num_minibatches), num_envs, never_empty=bool(hidden_states)):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
@@ -47,13 +46,12 @@ def minibatches(
         yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
 
 
-def _of_all_ranks(candidates: Tensor, num_samples: int, num_envs: int) -> Tensor:
-    """Returns the indices of all ranks' candidates in the order of a single process."""
-    is_candidate = torch.zeros(num_samples, dtype=torch.bool, device=candidates.device).index_fill_(0, candidates, True)
-    return current().all_envs(is_candidate.view(-1, num_envs), 1).flatten().nonzero().squeeze(-1)
+def acted_candidates(acted: Tensor) -> Tensor:
+    """Returns the indices t * B + b of timesteps of all ranks that were acted on [M], from `acted` [T, B_r] bool."""
+    return current().all_envs(acted, 1).flatten().nonzero().squeeze(-1)
 
 
-def own_parts(batches: Iterable[Tensor], num_envs: int, *, never_empty: bool = False) -> Iterator[Tensor]:
+def own_parts(batches: Sequence[Tensor], num_envs: int, *, never_empty: bool = False) -> Iterator[Tensor]:
     """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch.
 
     With `never_empty`, the first sample stands in where there is none, since networks may not read empty batches. Its
@@ -63,10 +61,12 @@ def own_parts(batches: Iterable[Tensor], num_envs: int, *, never_empty: bool = F
     if ranks.size == 1:
         yield from batches
         return
-    for chosen in batches:
-        own, places = ranks.own_samples(chosen, num_envs)
-        ranks.start_batch(places, len(chosen), never_empty=never_empty)
-        yield own.new_zeros(1) if ranks.stands_in else own
+    starts = [0, *accumulate(len(chosen) for chosen in batches)]
+    own, places = ranks.own_samples(torch.cat([*batches]), num_envs)
+    limits = torch.searchsorted(places, torch.tensor(starts, device=places.device)).tolist()
+    for chosen, start, part in zip(batches, starts, pairwise(limits), strict=False):
+        ranks.start_batch(places[slice(*part)] - start, len(chosen), never_empty=never_empty)
+        yield own.new_zeros(1) if ranks.stands_in else own[slice(*part)]
     ranks.start_batch()
 
 

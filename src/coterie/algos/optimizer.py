@@ -163,8 +163,12 @@ def mean_metrics(
     """
     more = more or {}
     own, ranks = reports, current()
-    reports = ranks.mean(reports)
-    values = torch.cat([reports.mean(0), *(ranks.mean(x.unsqueeze(0)) for x in more.values())]).tolist()
+    rest = [x.unsqueeze(0) for x in more.values()]
+    if ranks.size > 1:
+        joined = ranks.mean(torch.cat([reports.flatten(), *rest]).double())
+        reports, *rest = joined.split([reports.numel(), *[1] * len(rest)])
+        reports = reports.view_as(own)
+    values = torch.cat([reports.mean(0), *rest]).tolist()
     metrics = dict(zip(names, values[: reports.shape[1]], strict=True))
     non_finite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
     if non_finite:

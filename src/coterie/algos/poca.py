@@ -21,11 +21,12 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
-from coterie.algos.minibatches import minibatches
+from coterie.algos.minibatches import acted_candidates, minibatches
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
 from coterie.algos.reward_streams import weighted_streams
 from coterie.algos.sequences import actor_states, critic_first, split_into_sequences, timestep_critic_first
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
@@ -249,12 +250,11 @@ class POCA(ClippedLearner):
     ) -> tuple[Batch, dict[str, HiddenState], Tensor]:
         """Returns the batch as timesteps or sequences, the hidden states before sequences, and the indices to draw."""
         if self._length is None:
-            acted = rollout.acted[:-1].flatten().nonzero().squeeze(-1)
-            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted
+            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1])
         actor = actor_states(self.policy, batch.obs, rollout, self._length)
         critic = tree_map(lambda *x: torch.cat(x), *critic_states)
         batch = split_into_sequences(batch, self._length)
-        every = torch.arange(batch.log_prob.shape[1], device=self.device)
+        every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
         return batch, {"actor": actor, "critic": critic}, every
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float) -> POCALoss:

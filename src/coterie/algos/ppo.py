@@ -27,7 +27,7 @@ from coterie.algos.algorithm import (
     learns_common_reward,
 )
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
-from coterie.algos.minibatches import minibatches
+from coterie.algos.minibatches import acted_candidates, minibatches
 from coterie.algos.optimizer import averaged, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
@@ -38,6 +38,7 @@ from coterie.algos.sequences import (
     split_into_sequences,
     timestep_critic_first,
 )
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
@@ -270,11 +271,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     def _samples(self, batch: Batch, rollout: Rollout) -> tuple[Batch, dict[str, HiddenState], Tensor]:
         """Returns the batch as timesteps or sequences, the hidden states before sequences, and the indices to draw."""
         if self._length is None:
-            acted = rollout.acted[:-1].flatten().nonzero().squeeze(-1)
-            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted
+            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1])
         actor = actor_states(self.policy, batch.obs, rollout, self._length)
         batch = split_into_sequences(batch, self._length)
-        every = torch.arange(batch.log_prob.shape[1], device=self.device)
+        every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
         return batch, {"actor": actor, "critic": self._critic_states}, every
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> PPOLoss:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.ranks import current
+from coterie.math.statistics import pooled_moments
 
 Moments = dict[str, Tensor]
 """`count` [], `mean` and summed squared `deviation` [size], float64."""
@@ -28,11 +29,11 @@ def update_moments(moments: Moments, x: Tensor, valid: Tensor | None) -> Moments
     x = x.reshape(-1, x.shape[-1]).double()
     keep = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if valid is None else valid.reshape(-1)
     count, total = keep.sum().double(), torch.where(keep[:, None], x, 0.0).sum(0)
-    if (ranks := current()).size > 1:
-        count, total = ranks.sum_(torch.cat([count[None], total])).split([1, len(total)])
-        count = count[0]
     mean = total / count.clamp(min=1)
-    deviation = ranks.sum_(torch.where(keep[:, None], x - mean, 0.0).square().sum(0))
+    deviation = torch.where(keep[:, None], x - mean, 0.0).square().sum(0)
+    if (ranks := current()).size > 1:
+        parts = torch.stack(ranks.gather(torch.cat([count[None], mean, deviation])))
+        count, mean, deviation = pooled_moments(parts[:, 0], *parts[:, 1:].chunk(2, 1))
     total = (moments["count"] + count).clamp(min=1)
     shift = mean - moments["mean"]
     return {

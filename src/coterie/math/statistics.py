@@ -58,10 +58,24 @@ def masked_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     if ranks.size == 1:
         mean = masked_mean(x, valid)
         return mean, masked_mean((x - mean).square(), valid)
-    total, count = masked_sum(x, valid)
-    both = ranks.sum_(torch.stack([total, torch.as_tensor(count, dtype=x.dtype, device=x.device)]))
-    mean, count = both[0] / both[1].clamp(min=1), both[1].clamp(min=1)
-    return mean, ranks.sum_(masked_sum((x - mean).square(), valid)[0]) / count
+    total, entries = masked_sum(x, valid)
+    count = torch.as_tensor(entries, dtype=x.dtype, device=x.device)
+    own_mean = total / count.clamp(min=1)
+    deviation = masked_sum((x - own_mean).square(), valid)[0]
+    count, mean, deviation = pooled_moments(*torch.stack(ranks.gather(torch.stack([count, own_mean, deviation]))).T)
+    return mean, deviation / count.clamp(min=1)
+
+
+def pooled_moments(count: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns count [], mean and summed squared deviation [..] of all data from those of R parts, [R] and [R, ..] each.
+
+        n = sum_r n_r;  m = sum_r n_r m_r / n;  S = sum_r S_r + sum_r n_r (m_r - m)^2
+
+    Source: Chan, Golub and LeVeque 1983, parallel variance.
+    """
+    total, weight = count.sum(), count.view(-1, *[1] * (mean.ndim - 1))
+    pooled = (weight * mean).sum(0) / total.clamp(min=1)
+    return total, pooled, (deviation + weight * (mean - pooled).square()).sum(0)
 
 
 def standardize(x: Tensor, valid: Tensor | None, eps: float = 1e-8) -> Tensor:

@@ -116,7 +116,7 @@ class Collector:
         episode_end = outcome.episode_terminated | outcome.episode_truncated
         if lost is not None:
             episode_end |= lost
-        num_acted, num_ended = self._checked_counts(observed, outcome, visible, episode_end)
+        num_acted, num_ended, largest_rewards = self._checked_counts(observed, outcome, visible, episode_end)
         self.last_finished = self.episodes.add(
             reward=outcome.reward,
             group_reward=outcome.group_reward,
@@ -129,10 +129,18 @@ class Collector:
         )
         dropped = 0 if lost is None else int(lost.sum())
         if self._ranks.size > 1:
-            num_acted, dropped = map(int, self._ranks.total(num_acted, dropped))
+            own = [num_acted, dropped, len(self.last_finished), *largest_rewards]
+            table = torch.stack(self._ranks.gather(torch.tensor(own, dtype=torch.float64)))
+            num_acted, dropped = table[:, :2].sum(0).long().tolist()
+            largest_rewards = table[:, 3:].amax(0).tolist()
             self.last_finished = episodes_of_all_ranks(
-                self.last_finished, self.env.spec.metrics, self.env.num_envs, self._ranks
+                self.last_finished,
+                self.env.spec.metrics,
+                num_envs=self.env.num_envs,
+                ranks=self._ranks,
+                counts=table[:, 2].long().tolist(),
             )
+        self.reward_abs_max = dict(zip(self.policies, largest_rewards, strict=True))
         if len(self.last_finished):
             self.finished.append(self.last_finished)
         self.dropped += dropped
@@ -221,8 +229,9 @@ class Collector:
 
     def _checked_counts(
         self, observed: Timestep, outcome: Step, visible: Tensor, episode_end: Tensor
-    ) -> tuple[int, int]:
-        """Returns the timesteps that were acted on and the episodes that ended: the rollout's only read by the host.
+    ) -> tuple[int, int, list[float]]:
+        """Returns the rollout's only read by the host: timesteps that were acted on, episodes that ended, and the
+        largest absolute reward of each team.
 
         Raises:
             NonFiniteError: If there is a NaN or infinity that counts. Names the environment, agent and step.
@@ -233,12 +242,10 @@ class Collector:
         counts = [finite, observed.acted[:-1].sum(), episode_end.sum()]
         rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
         read = torch.stack([x.double() for x in (*counts, *rewards)]).tolist()
-        is_finite, num_acted, num_ended = read[:3]
+        is_finite, num_acted, num_ended, *largest = read
         if not is_finite:
             self._report_non_finite(observed, outcome, visible)
-        largest = torch.stack(self._ranks.gather(torch.tensor(read[3:]))).amax(0).tolist()
-        self.reward_abs_max = dict(zip(self.policies, largest, strict=True))
-        return int(num_acted), int(num_ended)
+        return int(num_acted), int(num_ended), largest
 
     def _report_non_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
         """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
@@ -281,17 +288,22 @@ class Collector:
         } | self._others.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state returned by `state_dict`. An environment that cannot be restored starts new episodes."""
+        """Restores the state returned by `state_dict`.
+
+        Environments start new episodes if they cannot be restored, or if the state has none because another number of
+        ranks saved it. Their seeds depend on the progress, so that the start of the run is not repeated.
+        """
         device = self.env.device
         for name, noise_state in state["noise"].items():
             self._noise[name].set_state(noise_state.cpu())
         self._others.load_state_dict(state)
         self._collected = state["collected"]
         self.finished = [FinishedEpisodes(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]
-        if state["timestep"] is None:
+        if state["timestep"] is None and not self._collected:
             return
-        if not self.env.spec.exact_resume:  # the seed depends on the progress, so that the start is not repeated
-            self._timestep = reset_env(self.env, seed_of(self._seed, "resumed", self._collected))
+        if state["timestep"] is None or not self.env.spec.exact_resume:
+            seed, rank = seed_of(self._seed, "resumed", self._collected), self._ranks.rank
+            self._timestep = reset_env(self.env, seed_of(seed, "rank", rank) if rank else seed)
             return
         self.env.load_state_dict(state["env"])
         self._timestep = Timestep(**tree_map(lambda x: x.to(device), state["timestep"]))

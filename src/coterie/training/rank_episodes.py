@@ -23,7 +23,7 @@ def episodes_of_first_rank(play: Callable[[], FinishedEpisodes], ranks: Ranks) -
 
 
 def episodes_of_all_ranks(
-    own: FinishedEpisodes, metrics: Sequence[str], num_envs: int, ranks: Ranks
+    own: FinishedEpisodes, metrics: Sequence[str], *, num_envs: int, ranks: Ranks, counts: Sequence[int]
 ) -> FinishedEpisodes:
     """Returns the episodes that ended on any rank, in the order of a single process.
 
@@ -32,13 +32,13 @@ def episodes_of_all_ranks(
         metrics: Names of the environment's metrics.
         num_envs: Environments per rank.
         ranks: The ranks.
+        counts: Number of episodes that ended on each rank.
     """
     count, labels = len(own), tuple(own.labels)
     empty = torch.zeros(count, device=own.length.device)
     columns = [own.length, own.env_index + ranks.rank * num_envs, *(own.metrics.get(name, empty) for name in metrics)]
     columns += [own.labels[team] for team in labels]
     table = torch.cat([own.returns, own.group_returns, *(x.unsqueeze(1).double() for x in columns)], 1)
-    counts = [int(x) for x in torch.cat(ranks.gather(torch.tensor([count])))]
     padded = table.new_zeros(max(counts), table.shape[1])
     padded[:count] = table
     if max(counts):

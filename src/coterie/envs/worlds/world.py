@@ -19,6 +19,7 @@ from coterie.core.seeds import generator
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
+from coterie.envs.worlds.episode_starts import EpisodeStarts
 from coterie.kernels import switch
 
 State = dict[str, Tensor]
@@ -161,10 +162,7 @@ class WorldEnv(RandomizableEnv):
         self._no_metrics = {name: torch.zeros(num_envs, device=self.device) for name in self.spec.metrics}
         self._state: State = {}
         self._clock = 0
-        self._episode_start = torch.zeros(
-            num_envs, dtype=torch.int64, device=self.device
-        )  # clock at the first timestep
-        self._earliest_start = 0  # lower bound of all entries of `_episode_start`
+        self._starts = EpisodeStarts(num_envs, self.device, ranks)
         self._final = self._no_envs  # environments whose current timestep is a final one
         self._may_reset = not self._on_host  # False if `_final` is known to be False everywhere
         self._alive = self._all_agents
@@ -182,15 +180,16 @@ class WorldEnv(RandomizableEnv):
         if seed is not None:
             self._generator, self._parameter_generator = self._make_generators(seed)
         self._state = self._initial_state()
-        self._clock, self._episode_start, self._earliest_start = 0, torch.zeros_like(self._episode_start), 0
+        self._clock = 0
+        self._starts.restart(0)
         self._final, self._may_reset = self._no_envs, not self._on_host
         return self._timestep(first=self._all_envs)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Timestep]:
         self._clock += 1
         if self._final is self._all_envs:  # all environments reset: the result of the world's step would be discarded
-            self._state, self._earliest_start = self._initial_state(), self._clock
-            self._episode_start = torch.full_like(self._episode_start, self._clock)
+            self._state = self._initial_state()
+            self._starts.restart(self._clock)
             step = self._make_step(Outcome(self._no_reward, metrics=self._no_metrics), None)
             return step, self._timestep(first=self._all_envs)
         resetting = self._final if self._may_reset else None
@@ -198,9 +197,7 @@ class WorldEnv(RandomizableEnv):
         initial = None if resetting is None else self._initial_state()
         self._state, outcome, observation = self._advance(action, noise, resetting, initial)
         if resetting is not None:
-            self._episode_start = self._episode_start.masked_fill(resetting, self._clock)
-            if self._on_host:
-                self._earliest_start = self._earliest_of_all_ranks()
+            self._starts.restart_ended(self._clock, resetting)
         step = self._make_step(outcome, resetting)
         return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
 
@@ -254,7 +251,7 @@ class WorldEnv(RandomizableEnv):
             terminated, truncated = terminated & ~resetting, truncated & ~resetting
             if group_reward is not None:
                 group_reward = group_reward.masked_fill(resetting[:, None], 0)
-        self._set_final(terminated, truncated)
+        self._set_final(terminated, truncated, by_task=outcome.terminated is not None)
         agent_terminated, agent_truncated = self._per_agent(terminated), self._per_agent(truncated)
         if self.spec.agents_can_die:
             if outcome.agent_terminated is not None:
@@ -276,9 +273,9 @@ class WorldEnv(RandomizableEnv):
         """Returns which episodes are terminated and which are truncated, [B] each."""
         terminated = self._no_envs if outcome.terminated is None else outcome.terminated
         # Skip the comparison while no episode can have reached the limit.
-        if self._clock - self._earliest_start < self._limit:
+        if self._clock - self._starts.earliest < self._limit:
             return terminated, self._no_envs
-        truncated = self._episode_start <= self._clock - self._limit
+        truncated = self._starts.own <= self._clock - self._limit
         if self.world.terminate_at_limit:
             return terminated | truncated, self._no_envs
         return terminated, truncated if outcome.terminated is None else truncated & ~terminated
@@ -287,25 +284,27 @@ class WorldEnv(RandomizableEnv):
         """Expands [B] to [B, N]."""
         return self._no_agents if envs is self._no_envs else envs[:, None].expand(self.num_envs, self._n)
 
-    def _earliest_of_all_ranks(self) -> int:
-        """Returns the earliest start of an episode on any rank: all ranks must expect time limits at the same steps."""
-        return int(self._ranks.all_envs(self._episode_start.amin(0, keepdim=True), 0).min())
-
-    def _set_final(self, terminated: Tensor, truncated: Tensor) -> None:
+    def _set_final(self, terminated: Tensor, truncated: Tensor, *, by_task: bool) -> None:
         """Stores which environments are at a final timestep.
 
-        On the CPU this reads whether there are any. On an accelerator the read would block, so resets are always
-        computed.
+        On the CPU this reads whether there are any on any rank, since noise is drawn for all of them. On an accelerator
+        the read would block, so resets are always computed.
+
+        Args:
+            terminated: [B] bool.
+            truncated: [B] bool.
+            by_task: False if episodes end at the time limit only, which is at the same steps on all ranks.
         """
         if terminated is self._no_envs and truncated is self._no_envs:
             self._final, self._may_reset = self._no_envs, not self._on_host
             return
         self._final, self._may_reset = terminated | truncated, True
+        self._starts.end(self._final, None if by_task else self._clock - self._limit)
         if self._on_host:
-            count = int(self._ranks.total(int(self._final.sum()))[0])  # noise is drawn if any environment resets
-            self._may_reset = count > 0
-            if count in (0, self._total_envs):
-                self._final = self._all_envs if count else self._no_envs
+            share = self._starts.share_of_ended()
+            self._may_reset = share > 0
+            if share in (0, 1):
+                self._final = self._all_envs if share else self._no_envs
 
     def _metrics(self, outcome: Outcome, resetting: Tensor | None) -> dict[str, Tensor]:
         if callable(outcome.metrics):
@@ -342,7 +341,7 @@ class WorldEnv(RandomizableEnv):
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": dict(self._state),
-            "age": self._clock - self._episode_start,
+            "age": self._clock - self._starts.own,
             "final": self._final,
             "alive": self._alive,
             "generator": self._generator.get_state(),
@@ -351,9 +350,9 @@ class WorldEnv(RandomizableEnv):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
-        self._clock, self._episode_start = 0, -state["age"].to(self.device)
-        self._earliest_start = self._earliest_of_all_ranks()
-        self._set_final(state["final"].to(self.device), self._no_envs)
+        self._clock = 0
+        self._starts.load(-state["age"])
+        self._set_final(state["final"].to(self.device), self._no_envs, by_task=True)
         self._alive = state["alive"].to(self.device)
         self._generator.set_state(state["generator"].cpu())
         if "parameter_generator" in state:
