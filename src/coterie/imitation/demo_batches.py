@@ -77,8 +77,15 @@ class DemoBatches:
 
     def draw(self, count: int | None = None) -> DemonstrationBatch:
         """Samples `count` sequences with replacement; by default as many as fill a batch."""
-        drawn = torch.randint(len(self._starts), (count or self._count,), generator=self._sampling)
-        start = self._starts[drawn.to(self._starts.device)]
+        return self.sequences(self.places(count or self._count))
+
+    def places(self, count: int) -> Tensor:
+        """Draws the places of `count` sequences [count] int64, for `sequences`."""
+        return torch.randint(len(self._starts), (count,), generator=self._sampling).to(self._starts.device)
+
+    def sequences(self, places: Tensor) -> DemonstrationBatch:
+        """Returns the sequences at some places [M]."""
+        start = self._starts[places]
         return self._read((start + self._ahead) % self.timesteps, (start - 1) % self.timesteps)
 
     def all(self) -> DemonstrationBatch:

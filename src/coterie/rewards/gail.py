@@ -20,6 +20,7 @@ from coterie.algos.optimizer import Optimizer
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
+from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
@@ -148,7 +149,7 @@ class GAIL(RewardSignal):
         Returns:
             The loss [], and the mean probabilities of being demonstrated, of demonstrations and of the team's own [2].
         """
-        batch = self._demos.draw(len(valid))
+        batch = self._demos.sequences(current().draw(self._demos.places, len(valid), 0))
         demo_inputs = {name: x[0] for name, x in self.inputs(batch.obs, batch.action).items()}
         demo_valid = batch.valid[0]
         demo_logits, policy_logits = self._logits(demo_inputs), self._logits(policy_inputs)
@@ -168,7 +169,7 @@ class GAIL(RewardSignal):
         """Returns the discriminator's gradients at points between demonstrations and play, [M, N, widest D]."""
         interpolated = {}
         for name, x in demo_inputs.items():
-            weight = torch.rand((*x.shape[:-1], 1), generator=self._interpolation, device=x.device)
+            weight = self._weights(x)
             interpolated[name] = (weight * x + (1 - weight) * policy_inputs[name]).requires_grad_()
         logits = self._logits(interpolated).sum()
         found = torch.autograd.grad(logits, list(interpolated.values()), create_graph=True)
@@ -177,6 +178,14 @@ class GAIL(RewardSignal):
             name: nn.functional.pad(x, (0, width - x.shape[-1])) for name, x in zip(interpolated, found, strict=True)
         }
         return join_blocks(gradients, self.blocks, -2)
+
+    def _weights(self, x: Tensor) -> Tensor:
+        """Draws a weight for each row of a minibatch's inputs [M, n, D]: [M, n, 1]."""
+
+        def draw(count: int) -> Tensor:
+            return torch.rand((count, *x.shape[1:-1], 1), generator=self._interpolation, device=x.device)
+
+        return current().draw(draw, len(x), 0)
 
     def inputs(self, obs: dict[str, Tree], action: dict[str, Action]) -> dict[str, Tensor]:
         """Returns the discriminator's inputs by block, [.., n, D]."""
