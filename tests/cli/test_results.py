@@ -91,6 +91,13 @@ def test_many_environments_are_refused_before_memory_runs_out(monkeypatch: pytes
     assert message.startswith("num_envs=10000000: the observations of a rollout of 99 steps alone need ")
     most = int(message.partition("about num_envs=")[2].partition(",")[0])
     rollout_memory.require_memory(resolve([f"num_envs={most}", "rollout_length=99"]).config, cpu)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    divided = resolve(["num_envs=10M", "rollout_length=99", "ranks=50"]).config  # on 25 machines
+    with pytest.raises(UserError, match="of memory, and") as caught:
+        rollout_memory.require_memory(divided, cpu)
+    most_divided = int(str(caught.value).partition("about num_envs=")[2].partition(",")[0])
+    assert most_divided == pytest.approx(25 * most, rel=1e-3)
+    rollout_memory.require_memory(divided.model_copy(update={"num_envs": most_divided}), cpu)
     monkeypatch.setattr(rollout_memory, "free_bytes", lambda store, device: None)  # unknown
     rollout_memory.require_memory(huge, cpu)
 

@@ -23,7 +23,6 @@ _SPREAD = ("env=particle/simple_spread", "algo=ippo", "num_envs=6")
             ("ranks=2", "algo=masac", "algo.buffer_storage=disk"),
             r"algo.buffer_storage=disk: not available with",
         ),
-        (("ranks=2", "rewards.gail.demos=x.safetensors"), r"rewards.gail: not available with several ranks"),
         (("ranks=2", "workers.count=2", "workers.kind=ray"), r"workers.kind=ray: not available with several ranks"),
     ],
 )

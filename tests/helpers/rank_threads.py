@@ -38,15 +38,13 @@ class ThreadRanks(Ranks):
         return found
 
     def sum_(self, x: Tensor) -> Tensor:
-        found = self._exchange(x.clone())
-        assert len({(part.shape, part.dtype) for part in found}) == 1, [(part.shape, part.dtype) for part in found]
-        self.traffic.calls += 1
-        self.traffic.nbytes += x.nbytes
-        return x.copy_(torch.stack(found).sum(0))
+        return x.copy_(torch.stack(self.gather(x)).sum(0))
 
     def gather(self, x: Tensor) -> list[Tensor]:
         found = self._exchange(x.clone())
         assert len({(part.shape, part.dtype) for part in found}) == 1, [(part.shape, part.dtype) for part in found]
+        self.traffic.calls += 1
+        self.traffic.nbytes += x.nbytes
         return found
 
     def broadcast(self, content: bytes | None) -> bytes:
@@ -55,6 +53,10 @@ class ThreadRanks(Ranks):
     def collect(self, content: bytes) -> list[bytes]:
         found = self._exchange(content)
         return found if self.rank == 0 else []
+
+    def distribute(self, content: Callable[[int], bytes] | None) -> bytes:
+        own = None if content is None else [b"", *(content(rank) for rank in range(1, self.size))]
+        return self._exchange(own)[0][self.rank]
 
 
 def on_ranks(size: int, function: Callable[[Ranks], R]) -> list[R]:

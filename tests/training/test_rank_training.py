@@ -89,6 +89,15 @@ def test_the_log_of_two_ranks_is_that_of_one(case: str, tmp_path: Path) -> None:
     assert num_ranks(saved.state) == 2
 
 
+def test_all_ranks_log_the_times_of_rank_0_by_which_lessons_may_advance(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    on_ranks(2, lambda ranks: _log(_SPREAD, ranks, tmp_path))
+    torch.set_num_threads(min(before, most_threads()))
+    first, second = (loggers.read(tmp_path / f"2-{rank}" / "metrics.jsonl") for rank in range(2))
+    assert any("time/steps_per_s" in row for row in first)
+    assert first == second
+
+
 def test_rating_games_are_played_by_rank_0_and_decide_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 

@@ -17,8 +17,12 @@ from coterie.core.ranks import ONE, Ranks, sharing
 from coterie.core.serialize import Parts, encode
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
-from coterie.training.rank_states import join_states, num_ranks, own_state, pack, unpack
+from coterie.imitation.recorder import DemoSource, record
+from coterie.policies.base import Policy, RandomPolicy
+from coterie.training.collector import Collector
+from coterie.training.rank_states import RanksDifferError, join_states, num_ranks, own_state, pack, state_for, unpack
 from coterie.training.run_parts import RunComponents
+from places import ROOT
 
 _SPREAD = "env=particle/simple_spread env.agents=2 env.episode_limit=6"
 _BATTLE = "env=skirmish/3m env.episode_limit=8"
@@ -40,6 +44,7 @@ _CASES = {
     "masac": f"{_SPREAD} algo=masac algo.reward_scale=standardize {_REPLAY}",
     "icm": f"{_SPREAD} algo=ippo rewards.icm.weight=0.1",
     "rnd": f"{_SPREAD} algo=ippo rewards.rnd.weight=0.1",
+    "replay on disk": f"{_BATTLE} algo=qmix algo.rnn=none algo.buffer_storage=disk {_REPLAY}",
     "mixed teams": "env=particle/simple_tag env.episode_limit=6 algo=ippo teams.adversary.algo=maddpg "
     + _REPLAY.replace("algo.", "teams.adversary.algo."),
 }
@@ -121,6 +126,21 @@ def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 2) < 1e-6
 
 
+def test_updates_with_demonstrations_equal_those_of_one_rank(tmp_path: Path) -> None:
+    env = make("particle/simple_spread", {"agents": 2, "episode_limit": 6}, num_envs=2)
+    (team,) = env.spec.default_teams()
+    teacher: dict[str, Policy] = {team.name: RandomPolicy(team, torch.device("cpu"))}
+    source = DemoSource("particle/simple_spread", {})
+    record(env, teacher, source, episodes=4, modes={team.name: "sample"}, seed=0).write(tmp_path / "demos")
+    gail = f"rewards.gail.demos={tmp_path / 'demos'} rewards.gail.num_minibatches=3 rewards.gail.hidden_sizes=[8]"
+    assert _largest_difference(f"{_SPREAD} algo=ippo rewards.gail.weight=0.5 {gail}", 2) < 1e-6
+
+
+def test_updates_of_an_own_algorithm_equal_those_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    assert _largest_difference(f"{_SPREAD} algo=own_algorithm:ActorCritic", 2) < 1e-6
+
+
 @pytest.mark.parametrize("case", ["ippo", "mappo gru", "qmix priorities"])
 def test_updates_of_three_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 3) < 1e-6
@@ -188,6 +208,21 @@ def test_worlds_of_all_ranks_resume_with_the_earliest_start_of_any() -> None:
     assert on_ranks(2, resumed) == [-4, -4]
 
 
+@pytest.mark.parametrize(("name", "exchanges"), [("particle/simple_spread", {0}), ("skirmish/3m", {*range(20, 31)})])
+def test_ranks_exchange_ends_of_episodes_only_where_the_task_ends_them(name: str, exchanges: set[int]) -> None:
+    def stepped(ranks: Ranks) -> int:
+        env = make(name, {"episode_limit": 7}, num_envs=2, ranks=ranks)
+        timestep = env.reset()
+        policies: dict[str, Policy] = {team.name: RandomPolicy(team, env.device) for team in env.spec.default_teams()}
+        ranks.traffic.pop()
+        collector = Collector(env, policies, seed=0)
+        assert bool(timestep.first.any())
+        collector.advance(30)
+        return ranks.traffic.calls
+
+    assert set(on_ranks(2, stepped)) <= exchanges
+
+
 def test_states_of_ranks_differ_in_single_numbers_of_large_arrays() -> None:
     def state(rank: int) -> dict[str, Any]:
         grid = np.zeros((60, 60), np.float32)
@@ -199,6 +234,55 @@ def test_states_of_ranks_differ_in_single_numbers_of_large_arrays() -> None:
     content = pack(saved, whole=True)
     for rank, found in enumerate(on_ranks(3, lambda ranks: own_state(unpack(content), ranks, dict))):
         assert pack(found) == pack(state(rank))
+
+
+def test_another_parameter_on_one_rank_is_named() -> None:
+    def saved(ranks: Ranks) -> str:
+        components, _ = _updated(_CASES["ippo"], ranks, updates=0)
+        state = _state(components)
+        weight = next(name for name in state["algorithms"]["agent"]["policy"]["module"] if name.endswith("weight"))
+        if ranks.rank == 1:
+            state["algorithms"]["agent"]["policy"]["module"][weight][0, 0] += 1e-6
+            with pytest.raises(RanksDifferError) as error:
+                join_states(state, ranks)
+            assert f"policy.module.{weight} of team agent" in str(error.value)
+            ranks.collect(pack({}))
+            return str(error.value)
+        join_states(state, ranks)
+        return ""
+
+    assert on_ranks(2, saved)[1].startswith("rank 1: policy.module.")
+
+
+def test_each_rank_gets_its_own_state_of_a_checkpoint() -> None:
+    words = _CASES["qmix priorities"]
+    saved = on_ranks(2, lambda ranks: join_states(_state(_updated(words, ranks)[0]), ranks))[0]
+    assert saved is not None
+    content = pack(saved, whole=True)
+    for rank in range(2):
+        whole = on_ranks(2, lambda ranks: own_state(unpack(content), ranks, dict))[rank]
+        sent = unpack(pack(state_for(unpack(content), rank, 2), whole=True))
+        own = on_ranks(2, lambda ranks, sent=sent: own_state(sent, ranks, dict))[rank]
+        assert num_ranks(sent) == 2
+        assert pack(own, whole=True) == pack(whole, whole=True)
+    for_three = state_for(unpack(content), 1, 3)
+    assert num_ranks(for_three) == 2
+    assert [state["buffer"] for state in for_three["algorithms"].values()] == [None]
+
+
+def test_another_number_of_ranks_starts_environments_with_new_seeds() -> None:
+    words = _CASES["ippo"]
+    saved = on_ranks(2, lambda ranks: join_states(_state(_updated(words, ranks)[0]), ranks))[0]
+    assert saved is not None
+
+    def first_observations(resumes: bool) -> torch.Tensor:
+        components, _ = _updated(words, ONE, updates=0)
+        if resumes:
+            components.collector.load_state_dict(own_state(saved, ONE, lambda: _state(components))["collector"])
+        return components.collector.advance(16)[0]["agent"].obs["agent"][0]
+
+    assert not bool((first_observations(True) == first_observations(False)).flatten(1).all(1).any())
+    assert first_observations(True).equal(first_observations(True))
 
 
 def test_another_number_of_ranks_keeps_networks_and_starts_environments_again() -> None:

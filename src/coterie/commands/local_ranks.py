@@ -98,8 +98,8 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
 
 def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
     """Starts a rank. Only rank 0 shows progress."""
-    env = os.environ | {FOLDER: str(folder), RANK: str(rank), SIZE: str(config.ranks), "LOCAL_RANK": str(rank)}
-    env[PARENT] = str(os.getpid())
+    env = os.environ | {FOLDER: str(folder), RANK: str(rank), SIZE: str(config.ranks), PARENT: str(os.getpid())}
+    env |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(config.ranks)}
     if config.threads == "auto":
         env.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // config.ranks)))
     if rank == 0:

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from coterie.algos.off_policy import OffPolicyConfig
-from coterie.config import registry
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
@@ -28,9 +27,11 @@ from coterie.core.files import write_text
 from coterie.core.process_ranks import ProcessRanks, RankLostError
 from coterie.core.rank_failure import FOLDER, RANK
 from coterie.core.ranks import ONE, Ranks
+from coterie.kernels.build import KernelsUnavailableError
+from coterie.kernels.shared_memory import SharedMemory, create_shared_file
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint
 from coterie.runs.folder import RunFolder
-from coterie.training.rank_states import pack, unpack
+from coterie.training.rank_states import pack, state_for, unpack
 
 PARENT = "COTERIE_RANKS_PARENT"
 """Environment variable of a rank that a command of Coterie started: the process number of the command."""
@@ -87,18 +88,12 @@ def require_supported(config: RunConfig) -> None:
     choices = (config.algo, *(team.algo for team in config.teams.values()))
     on_disk = any(isinstance(c.params, OffPolicyConfig) and c.params.buffer_storage == "disk" for c in choices)
     refused = {
-        "rewards.gail": any(r.gail is not None for r in (config.rewards, *(t.rewards for t in config.teams.values()))),
         "algo.buffer_storage=disk": on_disk,
         "workers.kind=ray": config.workers.count > 0 and config.workers.kind == "ray",
     }
     for setting, is_used in refused.items():
         if is_used:
             raise UserError(f"{setting}: not available with several ranks (ranks={size}). Use ranks=1.")
-    for choice in choices:
-        if registry.is_own_algorithm(choice.name):
-            raise UserError(
-                f"algo={choice.name}: your own algorithms train on one rank only (ranks={size}). Use ranks=1."
-            )
 
 
 def device_of(config: RunConfig, ranks: Ranks) -> str:
@@ -137,18 +132,47 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
     device = _exchange_device(config, rank)  # before NCCL finds out, whose error names no setting
     if FOLDER in os.environ:
         _end_with_parent()
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
         store = process_ranks.file_store(Path(os.environ[FOLDER]) / "store", config.ranks)
     else:
         store = process_ranks.launcher_store(config.rank_timeout)
     ranks = ProcessRanks(store, rank, config.ranks, timeout=config.rank_timeout, device=device)
     try:
+        if device.type == "cpu" and config.kernels != "off" and process_ranks.local_size() == config.ranks:
+            share_memory(ranks, config.rank_timeout)
         yield ranks
     except ReportedError as error:
         if FOLDER not in os.environ:  # only the rank that failed first shows its message
-            error.is_reported = isinstance(error, RankLostError) or store.add("failed", 1) > 1
+            error.is_reported = isinstance(error, RankLostError) or not _fails_first(store)
         raise
     ranks.close()
+
+
+def _fails_first(store: Store) -> bool:
+    """True for the first rank that calls it, and if the store has ended."""
+    try:
+        return store.add("failed", 1) == 1
+    except (RuntimeError, dist.DistError):
+        return True
+
+
+def share_memory(ranks: ProcessRanks, timeout: float) -> None:
+    """Makes ranks exchange tensors through memory that they share, unless one of them cannot."""
+    file = b""
+    if ranks.is_first:
+        with contextlib.suppress(KernelsUnavailableError, OSError):
+            file = str(create_shared_file(ranks.size)).encode()
+    path = ranks.broadcast(file if ranks.is_first else None).decode()
+    shared = None
+    if path:
+        with contextlib.suppress(KernelsUnavailableError, OSError, ImportError):
+            shared = SharedMemory(Path(path), ranks.rank, ranks.size, timeout=timeout)
+    is_shared = ranks.total(shared is not None)[0] == ranks.size
+    if path and ranks.is_first:
+        os.unlink(path)
+    if is_shared and shared is not None:
+        ranks.use(shared)
 
 
 def _end_with_parent() -> None:
@@ -205,18 +229,20 @@ def own_folder(run: Path, resolved: Resolved, ranks: Ranks) -> Iterator[RunFolde
 
 
 def latest_checkpoint(folder: RunFolder, ranks: Ranks) -> LoadedCheckpoint | None:
-    """Returns the last checkpoint of a run, which rank 0 reads and sends to the others."""
+    """Returns the last checkpoint of a run. Rank 0 reads it and sends each of the others the state of that rank."""
     found = Checkpoints(folder.checkpoints_path).latest() if ranks.is_first else None
     if ranks.size == 1:
         return found
-    sent = None
-    if ranks.is_first:
-        state = None if found is None else [found.state, found.metadata, found.steps]
-        sent = pack(state, whole=True)
-    content = ranks.broadcast(sent)
+
+    def content(rank: int) -> bytes:
+        if found is None:
+            return pack(None)
+        return pack([state_for(found.state, rank, ranks.size), found.metadata, found.steps], whole=True)
+
+    sent = ranks.distribute(content if ranks.is_first else None)
     if ranks.is_first:
         return found
-    received = unpack(content)
+    received = unpack(sent)
     if received is None:
         return None
     state, metadata, steps = received

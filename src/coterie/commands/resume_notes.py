@@ -69,7 +69,7 @@ def rank_notes(found: LoadedCheckpoint, ranks: Ranks) -> list[str]:
         return []
     return [
         f"ranks: {before} before, {ranks.size} now. Networks, optimizers and statistics continue exactly; environments "
-        "start new episodes, hidden states start at zero, and replay buffers are empty"
+        "start new episodes with new seeds, hidden states start at zero, and replay buffers are empty"
     ]
 
 

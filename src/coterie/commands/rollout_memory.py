@@ -10,6 +10,7 @@ from coterie.commands.environment import make_environment
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.free_memory import format_bytes, free_bytes
+from coterie.core.process_ranks import local_size
 from coterie.core.tree import tree_leaves
 
 _FEWEST = 2000
@@ -17,16 +18,21 @@ _FEWEST = 2000
 
 
 def require_memory(config: RunConfig, device: torch.device) -> None:
-    """Raises UserError if the timesteps of one rollout alone exceed the free memory of `device`."""
+    """Raises UserError if the timesteps of one rollout alone exceed the free memory of `device`.
+
+    On the CPU, the ranks of this machine share its memory. Each has a GPU of its own.
+    """
     if config.num_envs < _FEWEST:
         return
+    sharing = min(local_size(), config.ranks) if device.type == "cpu" else 1
+    num_envs = config.num_envs // config.ranks * sharing
     free = free_bytes("device", device)
     with closing(make_environment(config, "load", num_envs=1, device=device)) as env:
         nbytes = sum(leaf.nbytes for leaf in tree_leaves(env.reset(seed=0)))
     length = _rollout_length(config)
-    needed = nbytes * (length + 1) * config.num_envs
+    needed = nbytes * (length + 1) * num_envs
     if free is not None and needed > free:
-        most = max(1, free // (2 * nbytes * (length + 1)))
+        most = max(1, free // (2 * nbytes * (length + 1))) * config.ranks // sharing
         raise UserError(
             f"num_envs={config.num_envs}: the observations of a rollout of {length:,} steps alone need "
             f"{format_bytes(needed)} of memory, and {format_bytes(free)} are free. "

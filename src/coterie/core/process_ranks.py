@@ -1,5 +1,7 @@
 """Ranks that are processes: tensors are exchanged by `torch.distributed`, with gloo on the CPU and NCCL on GPUs.
 
+Ranks of one machine can exchange tensors on the CPU in another way, see `LocalExchange`.
+
 Every rank counts its exchanges in a store that all of them can read. If one does not take part for `timeout` seconds,
 the others find out from these counts which one it is.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -41,6 +44,47 @@ class RankLostError(ReportedError):
     """The connection to another rank broke: it has ended, and reports the reason itself. Exit code 4."""
 
 
+class PeerEndedError(Exception):
+    """A rank has ended that others wait for in a `LocalExchange`."""
+
+
+class PeersLateError(Exception):
+    """Ranks do not take part in a `LocalExchange` in time.
+
+    Attributes:
+        ranks: Their numbers.
+    """
+
+    def __init__(self, ranks: list[int]):
+        super().__init__(ranks)
+        self.ranks = ranks
+
+
+class LocalExchange(ABC):
+    """Exchange of tensors on the CPU between ranks of one machine, which is faster than connections."""
+
+    @abstractmethod
+    def can_sum(self, x: Tensor) -> bool:
+        """True if tensors of this type, device and layout can be summed."""
+
+    @abstractmethod
+    def sum_(self, x: Tensor) -> None:
+        """Replaces x by its sum over ranks, in their order.
+
+        Raises:
+            PeerEndedError: If another rank has ended.
+            PeersLateError: If other ranks do not take part in time.
+        """
+
+    @abstractmethod
+    def gather(self, x: Tensor) -> list[Tensor]:
+        """Returns the tensors x of all ranks, which have equal shapes. Raises as `sum_`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases the memory."""
+
+
 @final
 class ProcessRanks(Ranks):
     """A rank that is a process.
@@ -56,6 +100,7 @@ class ProcessRanks(Ranks):
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float, device: torch.device):
         super().__init__(rank, size)
         self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
+        self._local: LocalExchange | None = None
         self._meet()
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
@@ -105,15 +150,15 @@ class ProcessRanks(Ranks):
         started = time.perf_counter()
         try:
             return function()
-        except (RuntimeError, dist.DistError) as error:
+        except (RuntimeError, dist.DistError, PeerEndedError, PeersLateError) as error:
             waited = time.perf_counter() - started
-            if waited < 0.9 * self._timeout:
+            if isinstance(error, PeerEndedError) or waited < 0.9 * self._timeout:
                 time.sleep(_LOST_SECONDS)
                 raise RankLostError(
                     f"rank {self.rank} lost the connection to another rank, which has ended. Its own message has the "
                     "reason."
                 ) from error
-            late = self._late_ranks()
+            late = error.ranks if isinstance(error, PeersLateError) else self._late_ranks()
             named = f"rank {', '.join(map(str, late))}" if late else "another rank"
             raise RankFailedError(
                 f"{named} did not respond for {waited:.0f} s, so all ranks end. Set rank_timeout to a larger number "
@@ -136,11 +181,18 @@ class ProcessRanks(Ranks):
                 late.append(rank)
         return late
 
+    def use(self, local: LocalExchange) -> None:
+        """Exchanges tensors on the CPU in this way from now on. All ranks must call it at the same point."""
+        self._local = local
+
     def sum_(self, x: Tensor) -> Tensor:
-        self._exchange(lambda: dist.all_reduce(x), x.nbytes)
+        local = self._local if self._local is not None and self._local.can_sum(x) else None
+        self._exchange(lambda: dist.all_reduce(x) if local is None else local.sum_(x), x.nbytes)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor]:
+        if self._local is not None and x.is_cpu:
+            return self._exchange(lambda local=self._local: local.gather(x), x.nbytes)
         raw = x.contiguous().view(torch.uint8) if x.dtype == torch.bool else x.contiguous()
         found = [torch.empty_like(raw) for _ in range(self.size)]
         self._exchange(lambda: dist.all_gather(found, raw), raw.nbytes)
@@ -148,17 +200,33 @@ class ProcessRanks(Ranks):
 
     def broadcast(self, content: bytes | None) -> bytes:
         self._broadcasts += 1
-        key = f"broadcast/{self._broadcasts}"
-        if content is not None:
-            self._store.set(key, str(len(content)))
-        else:
-            self._await(key)
-        size = int(self._store.get(key))
-        sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-        buffer = sent if content is not None else torch.empty(size, dtype=torch.uint8)
-        if size:
+        buffer = self._announced(f"broadcast/{self._broadcasts}", content)
+        if len(buffer):
             self._exchange(lambda: dist.broadcast(buffer, src=0))
         return buffer.numpy().tobytes()
+
+    def distribute(self, content: Callable[[int], bytes] | None) -> bytes:
+        self._broadcasts += 1
+        for rank in range(1, self.size) if content is not None else [self.rank]:
+            buffer = self._announced(f"broadcast/{self._broadcasts}/{rank}", None if content is None else content(rank))
+            if len(buffer):
+                other = dist.recv if content is None else dist.send
+                self._exchange(
+                    lambda buffer=buffer, rank=rank, other=other: other(buffer, rank if self.is_first else 0)
+                )
+        return b"" if content is not None else buffer.numpy().tobytes()
+
+    def _announced(self, key: str, content: bytes | None) -> Tensor:
+        """Returns the content as bytes [length] uint8 on rank 0, and room for it on the others."""
+        if content is not None:
+            self._store.set(key, str(len(content)))
+            return (
+                torch.frombuffer(bytearray(content), dtype=torch.uint8)
+                if content
+                else torch.empty(0, dtype=torch.uint8)
+            )
+        self._await(key)
+        return torch.empty(int(self._store.get(key)), dtype=torch.uint8)
 
     def _await(self, key: str) -> None:
         """Waits until rank 0 has set a key, as long as it shows signs of life."""
@@ -190,6 +258,8 @@ class ProcessRanks(Ranks):
         """Ends the connections."""
         self._ended.set()
         self._beats.join(2 * _BEAT_SECONDS)
+        if self._local is not None:
+            self._local.close()
         dist.destroy_process_group()
 
 
@@ -213,3 +283,8 @@ def rank_device(name: str, local_rank: int) -> torch.device:
 def local_rank() -> int:
     """Returns the number of this rank among those of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def local_size() -> int:
+    """Returns the number of ranks on this machine; 1 if no launcher names it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -86,6 +86,12 @@ class Ranks(ABC):
     def collect(self, content: bytes) -> list[bytes]:
         """Returns the contents of all ranks on rank 0, [] on the others."""
 
+    @abstractmethod
+    def distribute(self, content: Callable[[int], bytes] | None) -> bytes:
+        """Returns the content for this rank. Rank 0 passes a function of the rank, which is called for the others; its
+        own result is b"". The others pass None and wait as long as rank 0 runs.
+        """
+
     @property
     def is_first(self) -> bool:
         """True for rank 0, which writes the run folder and shows progress."""
@@ -206,6 +212,9 @@ class OneRank(Ranks):
 
     def collect(self, content: bytes) -> list[bytes]:
         return [content]
+
+    def distribute(self, content: Callable[[int], bytes] | None) -> bytes:
+        return b""
 
 
 ONE: Final = OneRank()

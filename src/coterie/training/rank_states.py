@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from coterie.core.errors import ReportedError
 from coterie.core.ranks import Ranks
 from coterie.core.segments import Segment, Written
 from coterie.core.serialize import Parts, decode, encode
@@ -56,17 +57,67 @@ def unpack(content: bytes) -> Any:
     return decode(header["tree"], Parts(tensors, segments))
 
 
+class RanksDifferError(ReportedError):
+    """Parameters differ between ranks, which must not happen. Exit code 3."""
+
+
 def join_states(own: State, ranks: Ranks) -> State | None:
-    """Returns the state of rank 0 with the differences of the others, on rank 0; None on the others."""
+    """Returns the state of rank 0 with the differences of the others, on rank 0; None on the others.
+
+    Raises:
+        RanksDifferError: If a policy or critic is another than on rank 0.
+    """
     if ranks.size == 1:
         return own
     content = json.dumps(_digests(own)).encode() if ranks.is_first else None
     digests = json.loads(ranks.broadcast(content))
+    _require_equal_parameters(own, digests, ranks)
     different = b"" if ranks.is_first else pack(_difference(own, digests))
     found = ranks.collect(different)
     if not ranks.is_first:
         return None
     return own | {_RANKS: [unpack(content) for content in found[1:]]}
+
+
+def _require_equal_parameters(own: State, digests: Any, ranks: Ranks) -> None:
+    for team, state in own["algorithms"].items() if "algorithms" in own else ():
+        known = _entry(_entry(digests, "algorithms"), team)
+        for part in (name for name in ("policy", "critic") if name in state):
+            place = _first_difference(state[part], _entry(known, part), part)
+            if place is not None:
+                raise RanksDifferError(
+                    f"rank {ranks.rank}: {place} of team {team} is not that of rank 0. All ranks must take the same "
+                    "gradient steps: an algorithm has to use coterie.algos.optimizer.Optimizer."
+                )
+
+
+def _entry(digests: Any, name: str) -> Any:
+    """Returns the hashes of an entry of a dictionary, see `_digests`."""
+    return next(found for _, key, found in digests["keys"] if key == name)
+
+
+def _first_difference(value: Any, digests: Any, place: str) -> str | None:
+    """Returns the place of the first leaf whose hash is another; None if there is none."""
+    if isinstance(value, dict) and isinstance(digests, dict):
+        known = {key: found for _, key, found in digests["keys"]}
+        parts = ((f"{place}.{key}", x, known.get(str(key))) for key, x in value.items())
+    elif isinstance(value, list | tuple) and isinstance(digests, list):
+        parts = ((f"{place}[{i}]", x, found) for i, (x, found) in enumerate(zip(value, digests, strict=False)))
+    else:
+        return None if _digests(value) == digests else place
+    return next((found for name, x, known in parts if (found := _first_difference(x, known, name)) is not None), None)
+
+
+def state_for(state: State, rank: int, size: int) -> State:
+    """Returns the part of a checkpoint's state that a rank of `size` reads, in the form of `join_states`."""
+    shared = {name: value for name, value in state.items() if name != _RANKS}
+    before = num_ranks(state)
+    if before == size:
+        own = _merged(shared, state[_RANKS][rank - 1]) if rank else shared
+    else:  # replay buffers start empty
+        algorithms = {n: a | {"buffer": None} if "buffer" in a else a for n, a in shared["algorithms"].items()}
+        own = shared | {"algorithms": algorithms}
+    return own | {_RANKS: [_SAME] * (before - 1)}
 
 
 def num_ranks(state: State) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from coterie.core.errors import NonFiniteError, UserError, one_line
 from coterie.core.metrics import Metric, declare
 from coterie.core.ranks import sharing
@@ -254,11 +256,19 @@ class Trainer:
         now = time.perf_counter()
         self.wall_s += now - self._clock
         self._clock = now
-        metrics = {"steps": self.steps, "time/wall_s": self.wall_s, **metrics}
+        metrics = self._with_times_of_first({"steps": self.steps, "time/wall_s": self.wall_s, **metrics})
         self._logger.write(metrics)
         self._progress.update(self.steps, self.schedule.steps, metrics)
         for callback in self._callbacks:
             self._show(callback.on_metrics(self.steps, metrics))
+
+    def _with_times_of_first(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Returns metrics with the times of rank 0, since callbacks of all ranks decide by them."""
+        if self._ranks.size == 1:
+            return metrics
+        names = [name for name in metrics if name.startswith("time/")]
+        times = self._ranks.gather(torch.tensor([metrics[name] for name in names], dtype=torch.float64))[0]
+        return metrics | dict(zip(names, times.tolist(), strict=True))
 
     def _show(self, lines: Sequence[str]) -> None:
         for line in lines:
