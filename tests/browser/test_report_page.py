@@ -126,6 +126,15 @@ def test_dragging_zooms_and_a_double_click_resets(shown: Shown) -> None:
     assert shown.ticks() == before
 
 
+def test_zooming_ends_where_numbers_cannot_tell_places_apart(shown: Shown) -> None:
+    svg = shown.find(CHART)
+    svg.send_keys("+" * 80)
+    assert svg.get_attribute("data-zoomed") == "true"
+    assert shown.ticks()
+    svg.send_keys(Keys.ESCAPE)
+    assert svg.get_attribute("data-zoomed") == "false"
+
+
 def test_the_legend_hides_an_algorithm_in_all_charts(shown: Shown) -> None:
     def lines() -> list[str]:
         return shown.run("return [...document.querySelectorAll('path.mean')].map((line) => line.dataset.group)")

@@ -107,6 +107,60 @@ def test_latex_has_commands_for_letters_that_old_fonts_lack(folder: Path, capsys
     assert any(line.startswith(r"a\textbar{}b - mappo") and r"\textless{} 0.0001" in line for line in text)
 
 
+HOSTILE = ("=1+2", "*a[x](http://x.y)&amp;", "[b]", "+c|d")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A file of marl-eval whose algorithms have names with effects in spreadsheets, Markdown and LaTeX."""
+    runs = {f"seed_{seed}": {"step_0": {"step_count": 9, "return": [1.0, 2.0 + seed]}} for seed in range(2)}
+    file = tmp_path / "hostile.json"
+    file.write_text(json.dumps({"@env": {"task": dict.fromkeys(HOSTILE, runs)}}))
+    return file
+
+
+def test_names_are_no_formulas_of_spreadsheets(hostile: Path, capsys: pytest.CaptureFixture) -> None:
+    assert compare(hostile, "--csv", "-") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["algo"] for row in rows} == {"'=1+2", "*a[x](http://x.y)&amp;", "[b]", "'+c|d"}
+    assert {row["task"] for row in rows} == {"'@env/task"}
+    assert not any(row[name][:1] in tuple("=+-@") for row in rows for name in ("task", "algo", "other", "statistic"))
+
+
+def test_names_are_no_links_of_markdown(hostile: Path, capsys: pytest.CaptureFixture) -> None:
+    assert compare(hostile, "--markdown", "-") == 0
+    text = capsys.readouterr().out
+    assert r"| \*a[x\](http://x.y)\&amp; |" in text
+    assert r"| +c\|d |" in text
+
+
+def test_names_are_no_options_of_latex(hostile: Path, capsys: pytest.CaptureFixture) -> None:
+    assert compare(hostile, "--latex", "-") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")]
+    assert any(line.startswith(r"{*}a[x](http://x.y)\&amp; & 2 &") for line in lines)
+    assert any(line.startswith("{[}b] & 2 &") for line in lines)
+    assert not any(line.startswith(("[", "*")) for line in lines)
+
+
+def test_captions_of_latex_do_not_capitalize_names(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    compare(folder, "--latex", "-")
+    captions = [line for line in capsys.readouterr().out.splitlines() if line.startswith(r"\caption")]
+    assert [caption[9:18] for caption in captions] == ["particle/", "particle/", "Over 2 ta", "Pairs: pr", "Time unti"]
+
+
+def test_an_evaluation_that_is_not_finite_is_named(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    run = folder / "particle" / "simple_tag" / "mappo" / "1"
+    log = run / "metrics.jsonl"
+    *rows, last = map(json.loads, log.read_text().splitlines())
+    log.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**last, "eval/return_mean": None}]))
+    assert compare(run, run.with_name("0")) == 0
+    text = capsys.readouterr().out
+    note = (
+        f"eval/return_mean of {run} is not finite at step 2,000, left out. The value of step 1,000 counts as its last"
+    )
+    assert note in " ".join(text.split())
+
+
 def test_a_figure_has_curves_intervals_profiles_and_pairs(folder: Path) -> None:
     figure = draw(coterie.compare(folder))
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.get_axes()]
@@ -144,6 +198,15 @@ def test_the_peak_written_for_marl_eval_is_the_best_value(folder: Path, metric: 
     assert compare(runs, f"--metric={metric}", "--marl-eval", file) == 0
     run = json.loads(file.read_text())["particle"]["simple_tag"]["mappo"]["seed_0"]
     assert run["absolute_metrics"] == {"team_return": [peak]}
+
+
+def test_commas_in_names_of_algorithms_are_replaced_for_marl_eval(folder: Path) -> None:
+    for sizes in ([16, 16], [8, 8]):
+        write_run(folder / "sizes" / str(sizes[0]), algo="vdn", config={"algo": {"hidden_sizes": sizes}})
+    assert compare(folder / "sizes", "--marl-eval", folder / "results.json") == 0
+    (algos,) = (task for tasks in json.loads((folder / "results.json").read_text()).values() for task in tasks.values())
+    assert len(algos) == 2
+    assert not any("," in name for name in algos)
 
 
 def test_results_of_other_programs_stand_in_the_same_table(folder: Path, capsys: pytest.CaptureFixture) -> None:
@@ -213,7 +276,9 @@ def test_fresh_evaluations_are_kept_and_repeated_only_under_other_conditions(
     assert compare(run, "--evaluate", "6") == 0
     assert (run / FILE).read_bytes() == stored
     assert "fresh evaluation of the final policies" in capsys.readouterr().out
-    assert compare(run, "--evaluate") == 0  # ten times the four episodes of an evaluation
+    other = train(tmp_path / "other", "algo=ippo", "seed=1", "eval.episodes=8").run
+    assert compare(run, other, "--evaluate", "--mixed") == 0  # ten times the episodes of each run's evaluations
+    assert {len(fresh.values["", "eval/return_mean"]) for fresh in read_fresh(other)} == {80}
     found = {fresh.policies: fresh.values["", "eval/return_mean"] for fresh in read_fresh(run)}
     assert {name: len(values) for name, values in found.items()} == {"final": 40, "best": 40}
     assert collect([run]).runs[0].fresh_values("final", "", "eval/return_mean") is not None
@@ -235,6 +300,15 @@ def test_the_table_of_runs_has_results_and_the_settings_that_differ(folder: Path
     assert len(coterie.runs(folder, unfinished=False)) == 18
     assert len(table.metrics()) == 3 * 18 + 2
     assert set(table.metrics("loss/policy").column("value")) == {0.1}
+
+
+def test_the_best_evaluation_of_the_table_is_the_lowest_one_if_lower_is_better(folder: Path) -> None:
+    run = folder / "particle" / "simple_tag" / "mappo" / "0"
+    found = [
+        (table[0]["peak"], table[0]["peak_steps"])
+        for table in (coterie.runs(run), coterie.runs(run, metric="-eval/return_mean"))
+    ]
+    assert found == [(10.0, 2000), (-10.0, 0)]
 
 
 def test_the_package_runs_and_the_function_are_one(folder: Path) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from coterie.core.errors import UserError
 from coterie.reports.collection import Collection, collect, read_run, series_of
 from coterie.reports.fresh_evaluations import Protocol, read_fresh, store_fresh
 from coterie.reports.grouping import Selection, group, require_equal_episodes, select_metric
-from coterie.reports.records import FreshEvaluation
-from writtenruns import write_marl_eval, write_run
+from coterie.reports.records import FreshEvaluation, Policies
+from writtenruns import write_like_benchmarl, write_like_mava, write_marl_eval, write_run
 
 
 def trials_of(*paths: Path, **selected: Any) -> list[Any]:
@@ -132,6 +133,28 @@ def test_files_of_marl_eval_are_runs(tmp_path: Path) -> None:
     assert found[0].absolute.tolist() == [5, 6, 7]
 
 
+def test_files_of_benchmarl_have_no_fresh_evaluation(tmp_path: Path) -> None:
+    (found,) = trials_of(write_like_benchmarl(tmp_path / "results.json"))
+    assert (found.task, found.algo, found.seed) == ("vmas/balance", "mappo", 0)
+    assert found.series.steps.tolist() == [6000, 120_000]
+    assert found.series.mean.tolist() == [-8.0, -3.5]
+    assert found.series.episodes.tolist() == [2, 2]
+    assert np.isnan(found.series.seconds).all()
+    assert found.absolute is None  # the highest of all episodes
+    assert "eval/metric/agents_return" in found.run.metrics
+
+
+def test_files_of_mava_have_the_mean_of_a_fresh_evaluation(tmp_path: Path) -> None:
+    found = trials_of(write_like_mava(tmp_path / "results.json"))
+    assert [(t.task, t.algo, t.seed) for t in found] == [
+        ("LevelBasedForaging/2s-8x8-2p-2f-coop", "ff_mappo", seed) for seed in (6, 42)
+    ]
+    assert found[1].series.mean.tolist() == [0.125, 0.792]
+    assert found[1].series.seconds.tolist() == [0.0, 6.5]
+    assert [t.absolute.tolist() for t in found] == [[0.506], [0.542]]
+    assert "eval/metric/steps_per_second" in found[0].run.metrics
+
+
 def test_returns_of_files_need_a_convention_next_to_those_of_teams(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_marl_eval(tmp_path / "results.json")
@@ -165,6 +188,19 @@ def test_fresh_evaluations_of_checkpoints_that_were_replaced_do_not_count(tmp_pa
     found = read_run(run).fresh_values("final", "", "eval/return_mean")
     assert found is not None
     assert found.tolist() == [1.0, 2.0]
+
+
+def test_fresh_evaluations_that_are_stored_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    values = {("", "eval/return_mean"): np.array([1.0, 2.0])}
+
+    def store(policies: Policies) -> None:
+        for steps in range(20):
+            store_fresh(tmp_path, Protocol(policies, steps, 2, 0, "auto"), FreshEvaluation(policies, steps, values))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(store, get_args(Policies)))
+    assert {fresh.policies: fresh.steps for fresh in read_fresh(tmp_path)} == {"final": 19, "best": 19}
+    assert [file.name for file in tmp_path.iterdir()] == ["fresh-evaluations.json"]
 
 
 def test_metrics_that_are_not_finite_leave_a_fresh_evaluation_readable(tmp_path: Path) -> None:

@@ -3,8 +3,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +124,16 @@ def test_charts_have_curves_over_steps_and_seconds_with_bands_seeds_and_one_colo
     assert vdn["steps"]["low"][-1] < 16 < vdn["steps"]["high"][-1]
     assert [seed["name"] for seed in vdn["seeds"]] == [0, 1, 2]
     assert vdn["seeds"][2]["seconds"] == [2, 7, 12, 17, 22]
+
+
+@pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="needs Node.js")
+def test_ticks_end_for_ranges_below_the_resolution_of_numbers() -> None:
+    chart = (resources.files("coterie.reports") / "page" / "chart.js").read_text(encoding="utf-8")
+    ranges = [[0, 100], [1e9, 1e9 + 1e-7], [2e7, 2e7], [0, 0], [-1e-320, 1e-320], [-1e308, 1e308]]
+    script = f"{chart}\nconsole.log(JSON.stringify({ranges}.map(([low, high]) => ticks(low, high, 5).places)))"
+    found = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert json.loads(found)[:4] == [[0, 20, 40, 60, 80, 100], [1e9], [2e7], [0]]
+    assert max(map(len, json.loads(found))) < 12
 
 
 def test_a_page_lists_runs_settings_machines_code_and_commands(page: str) -> None:

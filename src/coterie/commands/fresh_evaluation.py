@@ -20,7 +20,7 @@ from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.reports.collection import Collection
-from coterie.reports.fresh_evaluations import Protocol, find_fresh, read_fresh, store_fresh
+from coterie.reports.fresh_evaluations import Protocol, find_fresh, store_fresh
 from coterie.reports.grouping import Selection
 from coterie.reports.records import CollectedRun, FreshEvaluation, Policies
 from coterie.runs.checkpoints import Checkpoints
@@ -37,17 +37,16 @@ def evaluator(episodes: int | None) -> Evaluate:
     """Returns a function that adds fresh evaluations to the runs of a collection, except those that exist already.
 
     Args:
-        episodes: Minimum number of episodes; None for ten times the largest `eval.episodes` of the runs.
+        episodes: Minimum number of episodes; None for ten times the `eval.episodes` of each run.
     """
 
     def evaluate_all(collection: Collection, selection: Selection) -> Collection:
         own = [run for run in collection.runs if run.origin == "coterie"]
-        wanted = episodes or _TIMES * max((_eval_episodes(run) for run in own), default=1)
         done = {}
         for number, run in enumerate(own, start=1):
             place = f"fresh evaluation of {run.name}, run {number} of {len(own)}"
-            evaluate_fresh(Path(run.name), wanted, place)
-            done[run.name] = replace(run, fresh=read_fresh(Path(run.name)))
+            fresh = evaluate_fresh(Path(run.name), episodes or _TIMES * _eval_episodes(run), place)
+            done[run.name] = replace(run, fresh=fresh)
         return replace(collection, runs=tuple(done.get(run.name, run) for run in collection.runs))
 
     return evaluate_all
@@ -69,8 +68,8 @@ def evaluate_fresh(run: Path, episodes: int, label: str = "fresh evaluation") ->
         label: Beginning of progress lines.
 
     Returns:
-        The evaluations of the final and of the best policies; the same if these are equal. Without the latter if no
-        checkpoint is marked as the best.
+        The evaluations of the final and of the best policies, with the same values if these are equal. Without the
+        latter if no checkpoint is marked as the best.
 
     Raises:
         UserError: If the run has no checkpoint, or cannot be loaded.
@@ -82,7 +81,7 @@ def evaluate_fresh(run: Path, episodes: int, label: str = "fresh evaluation") ->
     if not numbers:
         raise UserError(f"{run}: has no checkpoint to evaluate. Leave out --evaluate, or the run.")
     wanted: dict[Policies, int | None] = {"final": max(numbers), "best": store.best_steps()}
-    found: dict[int, FreshEvaluation] = {}
+    found: list[FreshEvaluation] = []
     seed = seed_of(config.seed, "fresh evaluation")
     for policies, steps in wanted.items():
         if steps is None:
@@ -90,10 +89,11 @@ def evaluate_fresh(run: Path, episodes: int, label: str = "fresh evaluation") ->
         protocol = Protocol(policies, steps, episodes, seed, config.eval.mode)
         known = find_fresh(run, protocol)
         if known is None:
-            known = replace(found[steps], policies=policies) if steps in found else _evaluate(run, protocol, label)
+            same = next((one for one in found if one.steps == steps), None)
+            known = _evaluate(run, protocol, label) if same is None else replace(same, policies=policies)
             store_fresh(run, protocol, known)
-        found[steps] = known
-    return tuple(found.values())
+        found.append(known)
+    return tuple(found)
 
 
 def _evaluate(run: Path, protocol: Protocol, label: str) -> FreshEvaluation:

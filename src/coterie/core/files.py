@@ -6,9 +6,15 @@ import contextlib
 import errno
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.core.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 
 def disk_error(description: str, path: Path, error: OSError) -> UserError:
@@ -37,6 +43,24 @@ def sync_folder(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lets one process at a time read and replace files of a folder; others wait.
+
+    The lock is the folder's own and leaves no file. It has no effect on systems and file systems without locks.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(handle)
 

@@ -18,6 +18,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def csv_text(text: str) -> str:
+    """Returns a name as the text of a CSV cell.
+
+    Spreadsheets run a cell that begins with `=`, `+`, `-` or `@` as a formula. An apostrophe in front keeps it text.
+    """
+    return f"'{text}" if text.lstrip()[:1] in tuple("=+-@") or text[:1] in tuple("\t\r\n") else text
+
+
 def shorten(text: str, limit: int = 80) -> str:
     """Returns the text, cut to `limit` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."

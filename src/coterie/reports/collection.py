@@ -173,6 +173,8 @@ def _agents(manifest: Mapping[str, Any], teams: Sequence[str]) -> dict[str, int]
 def series_of(run: CollectedRun, metric: str = RETURN, team: str = "") -> EvaluationSeries | None:
     """Returns the values of a metric of one team, with errors and episodes where they are logged; None without values.
 
+    Values that are not finite are left out; `not_finite` contains their steps.
+
     Args:
         run: The run.
         metric: Metric without the team's name, such as `eval/return_mean` or `eval/metric/won`.
@@ -181,9 +183,13 @@ def series_of(run: CollectedRun, metric: str = RETURN, team: str = "") -> Evalua
     area, _, rest = metric.partition("/")
     name = f"{area}/{team}/{rest}" if team else metric
     points: dict[int, tuple[float, ...]] = {}
+    not_finite: set[int] = set()
     for row in run.log.rows:
         value = row.get(name)
-        if value is None or not math.isfinite(value):
+        if value is None:
+            continue
+        if not math.isfinite(value):
+            not_finite.add(row["steps"])
             continue
         measured = measurement(row, name) if "eval/episodes" in row else None
         error, episodes = (math.nan, math.nan) if measured is None else (measured.error, measured.episodes)
@@ -191,4 +197,5 @@ def series_of(run: CollectedRun, metric: str = RETURN, team: str = "") -> Evalua
     if not points:
         return None
     steps, seconds, mean, error, episodes = np.array([points[step] for step in sorted(points)], dtype=np.float64).T
-    return EvaluationSeries(steps, seconds, mean, error, episodes)
+    left_out = tuple(sorted(not_finite - set(points)))
+    return EvaluationSeries(steps, seconds, mean, error, episodes, left_out)

@@ -65,7 +65,7 @@ def as_latex(comparison: Comparison) -> str:
             "",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_latex(table.title[0].upper() + table.title[1:])}.}}",
+            rf"\caption{{{_latex(table.title if table.task else table.title[0].upper() + table.title[1:])}.}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
             r"\toprule",
             " & ".join(map(_latex, table.columns)) + r" \\",
@@ -87,9 +87,12 @@ def _cells(table: ReportTable, escape, bold: str) -> list[list[str]]:
 
 
 def _markdown(text: str) -> str:
-    return re.sub(r"([\\|*_<>`])", r"\\\1", printable(text))
+    """Returns a text without effects in Markdown. Brackets are left as they are unless a link would begin there."""
+    return re.sub(r"([\\|*_<>`~&$#]|\](?=[(\[:]))", r"\\\1", printable(text))
 
 
 def _latex(text: str) -> str:
+    """Returns a text without effects in LaTeX. A bracket or a star at its start would belong to the line before."""
     text = "".join(_LATEX.get(letter, letter) for letter in printable(text))
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+    text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+    return f"{{{text[0]}}}{text[1:]}" if text[:1] in ("[", "*") else text

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.core.files import write_text
+from coterie.core.files import locked, write_text
 from coterie.reports.records import FreshEvaluation, Policies
 
 FILE = "fresh-evaluations.json"
@@ -60,6 +60,8 @@ def find_fresh(run: Path, protocol: Protocol) -> FreshEvaluation | None:
 def store_fresh(run: Path, protocol: Protocol, found: FreshEvaluation) -> None:
     """Adds a fresh evaluation to a run's file, atomically. It replaces one of the same policies.
 
+    Processes that evaluate a run at the same time write one after the other, so that no result is lost.
+
     Metrics that are not finite in every episode are left out, like evaluations during training that are not finite.
 
     Raises:
@@ -70,9 +72,10 @@ def store_fresh(run: Path, protocol: Protocol, found: FreshEvaluation) -> None:
         for (team, metric), x_by_episode in found.values.items()
         if np.isfinite(x_by_episode).all()
     ]
-    kept = [entry for entry in _entries(run / FILE) if entry.get("policies") != protocol.policies]
     entry = {**vars(protocol), "evaluated_episodes": len(values[0]["values"]) if values else 0, "values": values}
-    write_text(run / FILE, json.dumps({"format": _FORMAT, "evaluations": [*kept, entry]}) + "\n")
+    with locked(run):
+        kept = [entry for entry in _entries(run / FILE) if entry.get("policies") != protocol.policies]
+        write_text(run / FILE, json.dumps({"format": _FORMAT, "evaluations": [*kept, entry]}) + "\n")
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

@@ -119,8 +119,19 @@ def group(collection: Collection, selection: Selection) -> tuple[list[Trial], li
     trials = _same_scale(trials, selection)
     trials, repeated = _without_repetitions(trials)
     notes += repeated
+    notes += [note for trial in trials if (note := _not_finite(trial, selection.metric))]
     order = {key: i for i, key in enumerate(dict.fromkeys((trial.task, trial.algo) for trial in trials))}
     return sorted(trials, key=lambda t: (order[t.task, t.algo], -1 if t.seed is None else t.seed)), notes
+
+
+def _not_finite(trial: Trial, metric: str) -> str:
+    """Returns which evaluations of a trial are left out because they are not finite; empty if none is."""
+    steps, series = trial.series.not_finite, trial.series
+    if not steps:
+        return ""
+    listed = _listed([f"{step:,}" for step in steps])
+    last = f". The value of step {series.steps[-1]:,.0f} counts as its last one" if steps[-1] > series.steps[-1] else ""
+    return f"{metric} of {trial.run.name} is not finite at step {listed}, left out{last}"
 
 
 def _teams(run: CollectedRun, selection: Selection) -> list[str]:

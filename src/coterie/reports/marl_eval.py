@@ -2,6 +2,10 @@
 
     {environment: {task: {algorithm: {run: {step_i: {step_count, elapsed_time, METRIC: [values]}, absolute_metrics}}}}}
 
+`absolute_metrics` are not the same in all programs. Mava writes the mean of a fresh evaluation of the best policies,
+Coterie its episodes. BenchMARL writes the highest episode of all evaluations, and Coterie the peak if there is no fresh
+evaluation. These two are no fresh evaluations and are not read as such.
+
 Source: Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for Cooperative MARL".
 """
 
@@ -71,6 +75,9 @@ def _run(place: str, names: tuple[str, str, str, str], entries: Any, scale: Scal
     returns = next((metric for metric in _RETURNS if any(metric in values for _, _, values in steps)), None)
     rows = sorted((_row(step, seconds, values, returns) for step, seconds, values in steps), key=lambda r: r["steps"])
     absolute = _values(entries.get(_ABSOLUTE, {}), f"{place}/{_ABSOLUTE}")
+    episodes = max(len(values.get(returns or "", ())) for *_, values in steps)
+    if len(absolute.get(returns or "", ())) == 1 and (episodes > 1 or returns == TEAM_RETURN):
+        absolute = {}  # one value of several episodes is their maximum
     fresh = {("", _name(metric, returns)): np.array(values) for metric, values in absolute.items()}
     number = re.search(r"(\d+)\D*$", name)
     log = Run(
@@ -142,7 +149,8 @@ def write_file(trials: Sequence[Trial], path: Path, metric: str, *, lowest: bool
     """Writes runs in the format of marl-eval, atomically.
 
     The return of a team is written as `team_return`, a metric of the environment under its name. Values of evaluations
-    are means, lists of one number; those of a fresh evaluation of the best policies are lists of all episodes.
+    are means, lists of one number; those of a fresh evaluation of the best policies are lists of all episodes. Commas
+    in labels of algorithms become semicolons, because the package marl-eval refuses them.
 
     Args:
         trials: The runs. Tasks are split at the first slash into environment and task.
@@ -161,7 +169,8 @@ def write_file(trials: Sequence[Trial], path: Path, metric: str, *, lowest: bool
     without = 0
     for trial in trials:
         env, _, task = trial.task.partition("/")
-        runs = tree.setdefault(env, {}).setdefault(task or env, {}).setdefault(trial.algo, {})
+        algo = trial.algo.replace(",", ";")  # the package refuses commas in names of algorithms
+        runs = tree.setdefault(env, {}).setdefault(task or env, {}).setdefault(algo, {})
         key = base = f"seed_{len(runs) if trial.seed is None else trial.seed}"
         while key in runs:
             key = f"{base}_{len(runs)}"

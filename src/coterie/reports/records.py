@@ -29,6 +29,7 @@ class EvaluationSeries:
         mean: Mean over the episodes, [P], finite.
         error: Its standard error, NaN where unknown, [P].
         episodes: Number of episodes, NaN where unknown, [P].
+        not_finite: Environment steps of the evaluations that were left out because their mean is not finite, ascending.
     """
 
     steps: np.ndarray
@@ -36,6 +37,7 @@ class EvaluationSeries:
     mean: np.ndarray
     error: np.ndarray
     episodes: np.ndarray
+    not_finite: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.steps)

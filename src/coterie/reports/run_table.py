@@ -94,18 +94,20 @@ def runs(*paths: str | Path, unfinished: bool = True, metric: str = RETURN) -> T
         *paths: Folders of runs, or that contain runs, patterns such as `runs/**`, or JSON files of marl-eval. Default:
             runs.
         unfinished: False to leave out runs that are not finished.
-        metric: Metric of the evaluations, such as `eval/metric/won`.
+        metric: Metric of the evaluations, such as `eval/metric/won`. With a minus sign in front, lower values are
+            better, and the best evaluation is the lowest one.
 
     Raises:
         UserError: If there are no runs, or one cannot be read.
     """
+    name, lowest = metric.removeprefix("-"), metric.startswith("-")
     found = collect(paths or ["runs"], unfinished=unfinished).runs
     settings = differing_settings([run.log for run in found])
     rows = []
     for run in found:
         for team in run.teams:
             own = {key: run.settings.get(key) for key in settings}
-            rows.append({**_identity(run, team), **_values(run, team, metric), **own})
+            rows.append({**_identity(run, team), **_values(run, team, name, lowest=lowest), **own})
     return Table(rows, found)
 
 
@@ -117,12 +119,12 @@ def _identity(run: CollectedRun, team: str) -> dict[str, Any]:
     return {**names, "state": run.state, "steps": run.steps, "total": run.total}
 
 
-def _values(run: CollectedRun, team: str, metric: str) -> dict[str, Any]:
+def _values(run: CollectedRun, team: str, metric: str, *, lowest: bool) -> dict[str, Any]:
     series = series_of(run, metric, team) or series_of(run, metric, "")
     names = ("seconds", "final", "error", "episodes", "peak", "peak_steps")
     values: dict[str, Any] = dict.fromkeys(names)
     if series is not None:
-        best = int(series.mean.argmax())
+        best = int(series.mean.argmin() if lowest else series.mean.argmax())
         numbers = (series.seconds[-1], series.final, series.error[-1], series.episodes[-1])
         numbers = (*numbers, series.mean[best], series.steps[best])
         values = {name: _known(float(number)) for name, number in zip(names, numbers, strict=True)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.text import csv_text
 from coterie.reports.comparison import Band, Comparison, Estimate, PairResult, Score, Statistics, TaskResult
 from coterie.reports.sentences import SCORE_NAMES, digits, metric_name, number, p_value
 
@@ -26,12 +27,14 @@ class ReportTable:
         columns: Headings.
         rows: Cells by row.
         best: Row and column of cells with the best value of their column.
+        task: Label of the task that the title begins with; empty for other tables.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    task: str = ""
 
 
 def tables_of(comparison: Comparison) -> list[ReportTable]:
@@ -71,7 +74,7 @@ def _task_table(comparison: Comparison, task: str) -> ReportTable:
     title = f"{task}: {metric_name(comparison.metric)}, {SCORE_NAMES[comparison.score]}, {steps:,.0f} steps"
     columns = ("algorithm", "seeds", "IQM", "mean", "median", *(f"{s} IQM" for s in extra), "optimality gap")
     lowest = [comparison.lowest] * (3 + len(extra)) + [True]
-    return ReportTable(title, columns, tuple(rows), _best(values, lowest, offset=2))
+    return ReportTable(title, columns, tuple(rows), _best(values, lowest, offset=2), task)
 
 
 def _overall_table(comparison: Comparison) -> ReportTable:
@@ -142,6 +145,7 @@ def as_csv(comparison: Comparison) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["table", "task", "algo", "other", "statistic", "runs", "value", "low", "high"])
     for (task, algo), result in comparison.results.items():
+        task, algo = csv_text(task), csv_text(algo)
         for trial, score in zip(result.trials, result.scores, strict=True):
             seed = "" if trial.seed is None else trial.seed
             writer.writerow(["run", task, algo, "", f"seed {seed}", 1, repr(float(score)), "", ""])
@@ -150,9 +154,9 @@ def as_csv(comparison: Comparison) -> str:
     for algo, result in comparison.overall.items() if len(comparison.tasks) > 1 else ():
         for name in STATISTICS:
             row = _numbers(getattr(result.statistics, name))
-            writer.writerow(["overall", "", algo, "", name, result.runs, *row])
+            writer.writerow(["overall", "", csv_text(algo), "", name, result.runs, *row])
     for pair in comparison.pairs:
-        words = ["pair", pair.task or "", pair.algo, pair.other]
+        words = ["pair", *map(csv_text, (pair.task or "", pair.algo, pair.other))]
         runs = pair.runs[0] if pair.paired else f"{pair.runs[0]}+{pair.runs[1]}"
         for name in ("probability", "difference"):
             writer.writerow([*words, name, runs, *_numbers(getattr(pair, name))])

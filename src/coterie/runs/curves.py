@@ -16,6 +16,7 @@ import numpy as np
 from coterie.config.sources import from_file
 from coterie.core.errors import UserError, nearest
 from coterie.core.metrics import by_team
+from coterie.core.text import csv_text
 from coterie.runs.folder import RunFolder
 from coterie.runs.loggers import read
 
@@ -190,7 +191,7 @@ def table(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str], smooth: i
     writer.writerow([*columns, *["smoothed"] * (smooth > 1)])
     for group, runs in groups.items():
         for run in runs:
-            names = [run.path, run.env, run.algo, group, "" if run.seed is None else run.seed]
+            names = [*map(csv_text, (str(run.path), run.env, run.algo, group)), "" if run.seed is None else run.seed]
             for metric in metrics:
                 for team in run.teams([metric]):
                     curve = run.curve(team, metric)
@@ -202,7 +203,7 @@ def table(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str], smooth: i
                     ):
                         row = [int(steps), "" if math.isnan(seconds) else repr(float(seconds)), repr(float(value))]
                         more = [] if smoothed is None else [repr(float(smoothed[i]))]
-                        writer.writerow([*names, team, metric, *row, *more])
+                        writer.writerow([*names, csv_text(team), csv_text(metric), *row, *more])
     return text.getvalue()
 
 

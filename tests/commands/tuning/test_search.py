@@ -15,7 +15,7 @@ import pytest
 from coterie.commands.sweep_runs import settings_of
 from coterie.commands.tuning.plan import TunePlan, make_plan
 from coterie.commands.tuning.report import best_settings
-from coterie.commands.tuning.study import Study, TrialRecord
+from coterie.commands.tuning.study import Study, TrialRecord, import_optuna
 from coterie.commands.tuning.trial_runs import Metric, TrialRuns
 from coterie.commands.tuning.tune import tune
 from coterie.config.resolve import resolve
@@ -214,6 +214,31 @@ def test_an_interrupted_search_continues_with_the_same_trials(
     assert _values(_study(plan).records) == _values(_study(calm).records)
 
 
+def test_a_trial_that_was_killed_before_its_settings_were_stored_gets_the_same_ones(tmp_path: Path):
+    optuna = import_optuna()
+    settings = []
+    for name in ("calm", "killed"):
+        plan = _plan(tmp_path / name)
+        plan.folder.mkdir()
+        study = _study(plan)
+        study.tell(study.ask(), "failed", reason="none")
+        if name == "killed":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(optuna.trial.Trial, "set_user_attr", _kill)
+                with pytest.raises(KeyboardInterrupt):
+                    study.ask()
+        study = _study(plan)
+        (trial,) = study.unfinished() if name == "killed" else (study.ask(),)
+        assert [record.state for record in study.records] == ["failed", "running"]
+        settings.append((trial.number, trial.settings))
+    assert settings[0] == settings[1]
+    assert settings[0][0] == 1
+
+
+def _kill(*words: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_trial_whose_runs_are_in_use_does_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plan = _plan(tmp_path / "study")
     plan.folder.mkdir()
@@ -233,6 +258,9 @@ def test_a_search_stops_after_its_time(tmp_path: Path, stand_in: list[str], caps
     plan = _plan(tmp_path / "study")
     assert tune(plan, trials=100, timeout=0.0, command=stand_in) == 0
     assert "the time is over. Continue with: coterie tune" in capsys.readouterr().err
+    assert tune(plan, trials=1, command=stand_in) == 0
+    assert tune(plan, trials=1, timeout=0.0, command=stand_in) == 0
+    assert "the time is over" not in capsys.readouterr().err  # there is nothing left to do
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ class Search:
         study: Its study.
         trials: Trials of the study after the search.
         jobs: Trials at the same time.
-        timeout: Seconds after which the search stops as after Ctrl-C; None for no limit.
+        timeout: Seconds after which the search stops as after Ctrl-C if trials are left; None for no limit.
         command: Program that runs Coterie.
         gate: Check for runs that are forked instead.
     """
@@ -97,10 +97,12 @@ class Search:
                 else:
                     break
             if not self._active:
+                self.timed_out = self._is_late() and self._has_rest()
                 return
             if stopping and not stopped:
                 stopped = True
-                print_line("stopping after checkpoints (press Ctrl-C again to kill the runs)", sys.stderr)
+                reason = "" if received else "the time is over, "
+                print_line(f"{reason}stopping after checkpoints (press Ctrl-C again to kill the runs)", sys.stderr)
                 for active in self._active:
                     active.runs.stop()
             for active in list(self._active):
@@ -109,8 +111,12 @@ class Search:
             time.sleep(_POLL_SECONDS)
 
     def _is_late(self) -> bool:
-        self.timed_out = self._until is not None and time.monotonic() >= self._until
-        return self.timed_out
+        return self._until is not None and time.monotonic() >= self._until
+
+    def _has_rest(self) -> bool:
+        """True if trials of the study are not started or not finished."""
+        records = self._study.records
+        return len(records) < self._trials or any(record.state == "running" for record in records)
 
     def _start(self, trial: Trial, *, continues: bool = False) -> None:
         settings = [f"{key}={text}" for key, text in trial.settings.items()]

@@ -158,31 +158,40 @@ class Study:
 
     def ask(self) -> Trial:
         """Starts a trial and returns it. Equal studies with the same results so far get equal settings."""
-        number = len(self.records)
         with self._checked(self._folder / "study.db"):
-            self._study.sampler = self._optuna.samplers.TPESampler(
-                seed=seed_of(self._seed, "tune", number) % 2**32, n_startup_trials=_STARTUP_SAMPLES, multivariate=True
-            )
-            trial = self._study.ask()
-            in_default = self._study.user_attrs["in_default"]
-            wanted = {k: d for k, d in self._space.items() if trial.number or k in in_default}
-            settings = {key: dimension.suggest(trial) for key, dimension in wanted.items()}
-            settings = settings if trial.number else {}  # the default settings are not written again
-            trial.set_user_attr("settings", settings)
-        return Trial(self, trial, settings)
+            self._set_sampler(len(self.records))
+            return self._with_settings(self._study.ask())
 
     def unfinished(self) -> list[Trial]:
-        """Returns the trials that were running when the study was interrupted."""
+        """Returns the trials that were running when the study was interrupted.
+
+        One that was interrupted before its settings were stored gets those that it would have had, because they follow
+        from its number and the results so far.
+        """
         running = self._optuna.trial.TrialState.RUNNING
         found = []
-        for frozen in self._study.get_trials(deepcopy=False, states=(running,)):
-            trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
-            settings = frozen.user_attrs.get("settings", None if frozen.number else {})
-            if settings is None:  # killed between two writes, before its runs
-                self.tell(Trial(self, trial, {}), "failed", reason="interrupted before its start")
-            else:
-                found.append(Trial(self, trial, settings))
+        with self._checked(self._folder / "study.db"):
+            for frozen in self._study.get_trials(deepcopy=False, states=(running,)):
+                self._set_sampler(frozen.number)
+                trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+                settings = frozen.user_attrs.get("settings")
+                found.append(self._with_settings(trial) if settings is None else Trial(self, trial, settings))
         return found
+
+    def _set_sampler(self, number: int) -> None:
+        """Sets the sampler of a trial, whose seed follows from the trial's number."""
+        self._study.sampler = self._optuna.samplers.TPESampler(
+            seed=seed_of(self._seed, "tune", number) % 2**32, n_startup_trials=_STARTUP_SAMPLES, multivariate=True
+        )
+
+    def _with_settings(self, trial: Any) -> Trial:
+        """Suggests the settings of a trial that has begun, and stores them."""
+        in_default = self._study.user_attrs["in_default"]
+        wanted = {k: d for k, d in self._space.items() if trial.number or k in in_default}
+        settings = {key: dimension.suggest(trial) for key, dimension in wanted.items()}
+        settings = settings if trial.number else {}  # the default settings are not written again
+        trial.set_user_attr("settings", settings)
+        return Trial(self, trial, settings)
 
     def tell(
         self,

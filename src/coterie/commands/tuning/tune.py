@@ -66,22 +66,27 @@ def tune(
     lock = RunFolder(folder)
     lock.lock()
     try:
-        study = Study(
-            folder,
-            space=plan.space,
-            identity=plan.identity(),
-            defaults=settings_of(plan.resolved.config),
-            minimize=plan.minimize,
-            steps=plan.resolved.config.steps,
-            seed=plan.resolved.config.seed,
-            prunes=prunes,
-        )
+        study = open_study(plan, prunes=prunes)
         _announce(plan, study, trials, prunes=prunes)
         search = Search(plan, study, trials=trials, jobs=jobs, timeout=timeout, command=command, gate=gate)
         received = search.run()
         return _report(plan, study, trials, received=received, timed_out=search.timed_out, json=json)
     finally:
         lock.close()
+
+
+def open_study(plan: TunePlan, *, prunes: bool = True) -> Study:
+    """Creates or opens the study of a plan. UserError if its folder contains a study of other settings."""
+    return Study(
+        plan.folder,
+        space=plan.space,
+        identity=plan.identity(),
+        defaults=settings_of(plan.resolved.config),
+        minimize=plan.minimize,
+        steps=plan.resolved.config.steps,
+        seed=plan.resolved.config.seed,
+        prunes=prunes,
+    )
 
 
 def _announce(plan: TunePlan, study: Study, trials: int, *, prunes: bool) -> None:

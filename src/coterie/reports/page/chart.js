@@ -29,8 +29,14 @@ function formatValue(value) {
   return text.replace("-", "−");
 }
 
-/** Ticks at multiples of 1, 2 or 5 times a power of ten. */
+/** True if a range is wide enough, relative to its values, for numbers to differ within it. */
+function isResolved(low, high) {
+  return high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high), 1e-290);
+}
+
+/** Ticks at multiples of 1, 2 or 5 times a power of ten; without a resolved range, its lower end. */
 function ticks(low, high, wanted) {
+  if (!isResolved(low, high)) return { places: [low], step: Math.abs(low) || 1 };
   const raw = (high - low) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((size) => size >= raw * 0.999);
@@ -131,7 +137,7 @@ class Chart {
     }
     if (!this.zoom) for (const level of this.spec.levels) [y0, y1] = [Math.min(y0, level.value), Math.max(y1, level.value)];
     if (!(y1 >= y0)) [y0, y1] = [0, 1];
-    const space = (y1 - y0) * 0.05 || Math.abs(y1) * 0.05 || 1;
+    const space = (isResolved(y0, y1) ? y1 - y0 : Math.abs(y1)) * 0.05 || 1;
     return [y0 - space, y1 + space];
   }
 
@@ -286,7 +292,9 @@ class Chart {
     });
   }
 
+  /** Zooms, except into ranges whose places are equal numbers. */
   setZoom(zoom) {
+    if (zoom && !(isResolved(zoom.x0, zoom.x1) && (zoom.y0 === null || isResolved(zoom.y0, zoom.y1)))) return this.draw();
     this.zoom = zoom;
     this.cursor = null;
     this.tip.classList.remove("shown");
@@ -311,8 +319,10 @@ class Chart {
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
       const [x0, x1] = this.extent();
       const center = this.cursor ?? (x0 + x1) / 2, factor = event.key === "-" ? 2 : 0.5;
+      const before = this.zoom;
       this.zoom = null;
       const [least, most] = this.extent();
+      this.zoom = before;
       const low = Math.max(least, center - (center - x0) * factor), high = Math.min(most, center + (x1 - center) * factor);
       const cursor = this.cursor;
       this.setZoom(low <= least && high >= most ? null : { x0: low, x1: high, y0: null, y1: null });
