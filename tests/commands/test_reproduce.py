@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from coterie.commands.reproduce import Value, choose, peak_of_mean
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load
 from coterie.reports.records import EvaluationSeries
+from places import ROOT
 
 TABLE = load("papoudakis2021")
 TINY = dict(word.split("=", 1) for word in tinyruns.TINY)
@@ -149,3 +152,44 @@ def test_rows_whose_opponents_fail_do_not_stop_the_others(monkeypatch: pytest.Mo
     choice = choose(TABLE, ["adversary", "spread"], algorithms=["mappo"], num_seeds=1, steps=400, out=tmp_path)
     assert reproduce.train(choice) == 3
     assert started == ["adversary/opponents", "spread/mappo/seed10"]
+
+
+# ------------------------------------------------------------------------------------------------- committed results
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture
+def reproduction(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that collects runs as committed results."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("reproduction")
+
+
+def _cell(algo: str, seeds: tuple[int, ...], *, peak: Level) -> dict[str, Any]:
+    row = TABLE.row("spread")
+    value = Value(row, algo, 2_000_000, seeds, peak=peak, peak_steps=1000, published=row.published[algo])
+    made = {"revisions": ["0123456789"], "dates": ["2026-01-02"], "machines": ["Some CPU"], "threads": [1]}
+    return json.loads(json.dumps({**value.report(), **made}))
+
+
+def test_the_page_of_results_names_what_was_not_run_and_what_is_below(reproduction: Any) -> None:
+    full, few = _cell("vdn", TABLE.seeds, peak=Level(-131.0, 1.0)), _cell("qmix", (10, 11), peak=Level(-140.0, 2.0))
+    content = {"command": "python benchmarks/reproduction.py", "date": "2026-01-03"}
+    lines = reproduction.page(TABLE, {**content, "cells": {"spread/vdn": full, "spread/qmix": few}}).splitlines()
+    (spread,) = [line for line in lines if line.startswith("| spread | not run<br>")]
+    cells = [cell.strip() for cell in spread.split("|")][2:-1]
+    assert dict(zip(TABLE.columns, cells, strict=True)) == {
+        **{algo: f"not run<br>{TABLE.row('spread').published[algo]}" for algo in TABLE.columns},
+        **{algo: f"not in Coterie<br>{TABLE.row('spread').published[algo]}" for algo in ("ia2c", "maa2c")},
+        "vdn": "-131 ± 1<br>-131.03 ± 1.85",
+        "qmix": "**-140 ± 2** (2 seeds)<br>-126.62 ± 2.96",
+    }
+    assert "| spread | qmix | 10, 11 | 2 M | 2 M | -140 ± 2 | 1 k |  | 0123456789 | 2026-01-02 |" in lines
+
+
+@pytest.mark.parametrize("git", [{"revision": "0" * 40, "modified": True}, {"revision": None, "modified": False}])
+def test_runs_of_code_that_was_not_committed_are_no_results(reproduction: Any, tmp_path: Path, git: dict) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"git": git}))
+    with pytest.raises(UserError, match="was trained with code that was not committed"):
+        reproduction.provenance([tmp_path])

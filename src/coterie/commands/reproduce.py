@@ -211,14 +211,14 @@ def _opponent_folder(choice: Choice, row: Row) -> Path:
 
 def _evaluate_best(choice: Choice) -> None:
     """Evaluates the best checkpoint of every finished run once, in episodes that did not choose it."""
-    for (row, algo), folders in _finished(choice).items():
+    for (row, algo), folders in finished_runs(choice).items():
         for folder in folders:
             label = f"fresh evaluation of {row}/{algo}/{folder.name}"
             evaluate_fresh(folder, choice.table.absolute_episodes, label)
 
 
-def _finished(choice: Choice) -> dict[tuple[str, str], list[Path]]:
-    """Returns the folders of the finished runs by row and algorithm."""
+def finished_runs(choice: Choice) -> dict[tuple[str, str], list[Path]]:
+    """Returns the folders of the finished runs by row and algorithm, in the order of the seeds."""
     found: dict[tuple[str, str], list[Path]] = {}
     for row, algo, job in value_jobs(choice, started=True):
         run = find(job.config, job.out, named=True)
@@ -232,7 +232,7 @@ def _finished(choice: Choice) -> dict[tuple[str, str], list[Path]]:
 
 def values(choice: Choice) -> list[Value]:
     """Returns the results of the finished runs, row by row in the order of the columns."""
-    finished = _finished(choice)
+    finished = finished_runs(choice)
     return [
         _value(choice, row, algo, finished.get((row.name, algo), []))
         for row in choice.rows
