@@ -68,6 +68,7 @@ FAMILIES: dict[str, str] = {
     "skirmish": "coterie.envs.worlds.skirmish",
     "board": "coterie.envs.worlds.board",
     "sparse": "coterie.envs.worlds.sparse",
+    "overcooked": "coterie.envs.worlds.overcooked",
     "warehouse": "coterie.envs.worlds.warehouse",
 }
 """Module of each family of built-in environments. Its `SCENARIOS` maps names to `module:Class`; it imports no

@@ -1,0 +1,214 @@
+"""Scripted cooks: a baseline that needs no training.
+
+The first agent decides first and has the right of way. Each agent takes the nearest thing that is missing: a dish for
+a soup, otherwise an onion for a pot. An agent that cannot reach what the next step needs puts things on counters that
+the other one can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.config.schema import Choice
+from coterie.core.specs import TeamSpec
+from coterie.core.types import Action, Timestep
+from coterie.envs.worlds.overcooked.interactions import DISH, MAX_ONIONS, NOTHING, ONION, SOUP
+from coterie.envs.worlds.overcooked.kitchen import (
+    COUNTER,
+    DISHES,
+    INTERACT,
+    ONIONS,
+    POT,
+    STAY,
+    WINDOW,
+    Tables,
+    tables,
+)
+from coterie.envs.worlds.overcooked.observations import LAYERS
+from coterie.envs.worlds.overcooked.routes import FAR, Routes, routes
+from coterie.envs.worlds.overcooked.task import ROLE
+from coterie.envs.worlds.overcooked.tasks import kitchen_of
+
+Act = Callable[[Timestep], dict[str, Action]]
+_DETOUR = 3
+"""The first agent walks around the other one if this takes at most so many additional steps."""
+_SUPPLY = 2
+"""Onions that are put on counters for the other agent at a time."""
+_FULLEST = 8
+"""A pot may be so many steps farther away for each onion that it has more than another one."""
+
+
+def cook(team: TeamSpec, env: Choice) -> Act:
+    """overcooked/*: both agents cook and serve soups of three onions."""
+    params: Any = env.params
+    kitchen = kitchen_of(env.name.partition("/")[2], params)
+
+    def act(timestep: Timestep) -> dict[str, Action]:
+        obs = timestep.obs[ROLE]
+        scene = _scene(obs[:, 0].reshape(len(obs), -1, len(LAYERS)), tables(kitchen, obs.device))
+        return {ROLE: Action(discrete=_actions(scene, routes(kitchen, obs.device)).unsqueeze(-1))}
+
+    return act
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """Content of the observations. B is the number of environments, C of cells.
+
+    Attributes:
+        room: Tables of the kitchen.
+        cell: [B, 2].
+        place: [B, 2], cell * 4 + direction.
+        held: Items in the agents' hands, [B, 2]; soups as `SOUP + 1`.
+        item: Items on counters, [B, C]; soups as `SOUP + 1`.
+        onions: Onions in pots, [B, C].
+        soup: [B, C] bool, pots whose soup is cooking or ready.
+        remaining: [B, C], steps until the soup is ready.
+    """
+
+    room: Tables
+    cell: Tensor
+    place: Tensor
+    held: Tensor
+    item: Tensor
+    onions: Tensor
+    soup: Tensor
+    remaining: Tensor
+
+    def of_kind(self, kind: int) -> Tensor:
+        """[B, C] bool, True for cells of a kind."""
+        return (self.room.kind == kind).expand_as(self.soup)
+
+    def ingredients(self) -> Tensor:
+        """[B, C] bool, True where there are onions to take."""
+        return self.of_kind(ONIONS) | (self.item == ONION)
+
+    def dishes(self) -> Tensor:
+        """[B, C] bool, True where there are dishes to take."""
+        return self.of_kind(DISHES) | (self.item == DISH)
+
+    def open_pots(self) -> Tensor:
+        """[B, C] bool, True for pots that take another onion."""
+        return self.of_kind(POT) & ~self.soup & (self.onions < MAX_ONIONS)
+
+    def unlit_pots(self) -> Tensor:
+        """[B, C] bool, True for full pots that are not cooking."""
+        return ~self.soup & (self.onions == MAX_ONIONS)
+
+    def soups(self) -> Tensor:
+        """[B], number of soups that need a dish."""
+        return (self.soup | self.unlit_pots()).sum(1)
+
+    def lacks_dishes(self, i: int) -> Tensor:
+        """[B] bool, True if there are more soups than dishes in the hands of the agent other than `i`."""
+        return self.soups() > (self.held[:, 1 - i] == DISH)
+
+
+def _scene(seen: Tensor, room: Tables) -> _Scene:
+    """Reads the first agent's observation [B, C, 26]."""
+    layer = {name: seen[..., index] for index, name in enumerate(LAYERS)}
+    cell = torch.stack((layer["own_position"].argmax(1), layer["other_position"].argmax(1)), 1)
+    facing = [seen[..., 2 + 4 * i : 6 + 4 * i].sum(1).argmax(1) for i in range(2)]
+    pot, onions_in_soup = room.kind == POT, layer["onions_in_soup"]
+    item = ONION * layer["onions"] + DISH * layer["dishes"] + (SOUP + 1) * ((onions_in_soup > 0) & ~pot)
+    item = item.long()
+    return _Scene(
+        room=room,
+        cell=cell,
+        place=cell * 4 + torch.stack(facing, 1),
+        held=item.gather(1, cell),
+        item=item.scatter(1, cell, NOTHING),
+        onions=((layer["onions_in_pot"] + onions_in_soup) * pot).long(),
+        soup=(onions_in_soup > 0) & pot,
+        remaining=layer["remaining_time"].long(),
+    )
+
+
+def _actions(scene: _Scene, ways: Routes) -> Tensor:
+    """Actions [B, 2]."""
+    count = scene.item.shape[1]
+    free = [ways.length[count, scene.place[:, i]] for i in range(2)]
+    around = [ways.length[scene.cell[:, 1 - i], scene.place[:, i]] for i in range(2)]
+    direct = [around[0] > free[0] + _DETOUR, around[1] >= FAR]
+    cost = [torch.where(direct[i], free[i] + _DETOUR * (free[i] > 0), around[i]) for i in range(2)]
+    reach = [length < FAR for length in free]
+    goals: list[Tensor] = []
+    for i in range(2):  # the second agent knows the goal of the first one
+        goals.append(_goal(scene, i, cost[i], reach, goals))
+    chosen = []
+    for i in range(2):
+        goal = goals[i].clamp(min=0).unsqueeze(1)
+        detour = ways.action[scene.cell[:, 1 - i], scene.place[:, i]].gather(1, goal)
+        straight = ways.action[count, scene.place[:, i]].gather(1, goal)
+        move = torch.where(direct[i].gather(1, goal), straight, detour).squeeze(1)
+        chosen.append(torch.where(goals[i] < 0, STAY, move))
+    return torch.stack(_yielded(scene, ways, chosen, goals), 1)
+
+
+def _goal(scene: _Scene, i: int, cost: Tensor, reach: list[Tensor], planned: list[Tensor]) -> Tensor:
+    """Cell [B] that agent `i` wants to interact with, -1 for none. `planned` has the goal of the agent before it."""
+    counters, soups = scene.of_kind(COUNTER), scene.soups()
+    empty = counters & (scene.item == NOTHING)
+    shared = empty & reach[1 - i]
+    has_pot = (scene.of_kind(POT) & reach[i]).any(1)
+    wants_dish, wants_onion = _wants(scene, i, has_pot, reach, planned)
+    kept = ~counters | has_pot.unsqueeze(1)  # a supplier leaves things on counters
+    soon = scene.soup & (scene.remaining <= cost + 1)
+    can_serve = (scene.of_kind(WINDOW) & reach[i]).any(1)
+    always = torch.ones_like(has_pot)
+    # By the held item: cells to interact with, and in which environments. The first that can be reached counts.
+    options = {
+        SOUP + 1: [(scene.of_kind(WINDOW), always), (shared, always)],
+        ONION: [(scene.open_pots(), always), (shared, ~has_pot), (empty, has_pot & scene.lacks_dishes(i))],
+        DISH: [(soon, always), (shared, ~has_pot), (empty, has_pot & (soups == 0))],
+        NOTHING: [
+            (scene.unlit_pots(), always),
+            (scene.item > SOUP, can_serve),
+            (scene.dishes() & kept, wants_dish),
+            (scene.ingredients() & kept, wants_onion),
+        ],
+    }
+    goal = torch.full_like(soups, -1)
+    far = cost - _FULLEST * scene.onions * scene.open_pots()
+    for item, choices in options.items():
+        for cells, condition in choices:
+            allowed = cells & reach[i]
+            takes = (goal < 0) & (scene.held[:, i] == item) & condition & allowed.any(1)
+            goal = torch.where(takes, far.masked_fill(~allowed, 2 * FAR).argmin(1), goal)
+    return goal
+
+
+def _wants(scene: _Scene, i: int, has_pot: Tensor, reach: list[Tensor], planned: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """True where agent `i` should get a dish and where it should get an onion, [B] bool each."""
+    other = scene.held[:, 1 - i]
+    onions, dishes = (other == ONION).long(), (other == DISH).long()
+    if planned:
+        goal, free = planned[0].clamp(min=0).unsqueeze(1), (planned[0] >= 0) & (other == NOTHING)
+        onions = onions + (free & scene.ingredients().gather(1, goal).squeeze(1))
+        dishes = dishes + (free & scene.dishes().gather(1, goal).squeeze(1))
+    soups = scene.soups()
+    missing = ((MAX_ONIONS - scene.onions) * scene.open_pots()).sum(1)
+    spare = (soups > 0) & (dishes >= soups)  # time to get an onion for the next soup
+    # A supplier counts what it has put on counters for the other agent.
+    supplied = [((scene.item == item) & reach[1 - i]).sum(1) for item in (ONION, DISH)]
+    wants_onion = torch.where(has_pot, missing + spare > onions, missing.clamp(max=_SUPPLY) > onions + supplied[0])
+    return torch.where(has_pot, soups > dishes, soups > dishes + supplied[1]), wants_onion
+
+
+def _yielded(scene: _Scene, ways: Routes, chosen: list[Tensor], goals: list[Tensor]) -> list[Tensor]:
+    """Actions after the agents have made way for each other."""
+    room, cell = scene.room, scene.cell
+    to = [room.target[cell[:, i] * 6 + chosen[i]] for i in range(2)]
+    wants = [to[i] == cell[:, 1 - i] for i in range(2)]
+    busy = chosen[1] == INTERACT
+    leaves = (to[1] != cell[:, 1]) & (to[1] != cell[:, 0])
+    second = torch.where(wants[0] & ~busy & ~leaves, ways.escape[cell[:, 1], cell[:, 0]], chosen[1])
+    first = torch.where(wants[1] & (goals[0] < 0), ways.escape[cell[:, 0], cell[:, 1]], chosen[0])
+    to = [room.target[cell[:, i] * 6 + action] for i, action in enumerate((first, second))]
+    meets = (to[0] == to[1]) & (to[1] != cell[:, 1])
+    return [first, torch.where(meets, STAY, second)]
