@@ -186,6 +186,10 @@ def test_reported_means_of_the_critics_are_those_over_valid_entries():
     assert found[0][1].shape == (4,)
 
 
+def test_a_new_learner_takes_random_actions_only_if_configured():
+    assert [make(random_steps=steps)[0].policy.uniform for steps in (0, 1)] == [False, True]
+
+
 @pytest.mark.parametrize(("random_steps", "uniform"), [(48, False), (49, True)])
 def test_a_restored_learner_explores_like_the_saved_one(random_steps: int, uniform: bool):
     """After 48 steps."""
