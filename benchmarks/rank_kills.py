@@ -31,7 +31,6 @@ _RUN = [
     "eval.every=0",
     "log.tensorboard=false",
     "checkpoint.policy_seconds=0",
-    "rank_timeout=3",
 ]
 
 
@@ -106,9 +105,11 @@ def entries(run: Path) -> list[dict[str, float]]:
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows]
 
 
-def campaign(folder: Path, *, kills: int, steps: int, ranks: int, seed: int, every: int) -> list[Kill]:
+def campaign(
+    folder: Path, *, kills: int, steps: int, ranks: int, seed: int, every: int, timeout: float = 3
+) -> list[Kill]:
     """Disturbs a run `kills` times and lets it finish. Raises AssertionError if anything is lost."""
-    words = [*_RUN, f"ranks={ranks}", f"steps={steps}", f"checkpoint.every={every}"]
+    words = [*_RUN, f"ranks={ranks}", f"steps={steps}", f"checkpoint.every={every}", f"rank_timeout={timeout}"]
     done: list[Kill] = []
     draw, run = random.Random(seed), folder / "disturbed"
     words_of_session = command("train", *words, f"out={run}")
@@ -137,12 +138,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of the run; 0: enough for all kills")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=3, help="rank_timeout; more on a machine with much other work")
     options = parser.parse_args()
     every = 200
     steps = options.steps or every * 10 * (options.kills + 1)
     with tempfile.TemporaryDirectory() as name:
         done = campaign(
-            Path(name), kills=options.kills, steps=steps, ranks=options.ranks, seed=options.seed, every=every
+            Path(name),
+            kills=options.kills,
+            steps=steps,
+            ranks=options.ranks,
+            seed=options.seed,
+            every=every,
+            timeout=options.timeout,
         )
     for kind in ("KILL", "STOP"):
         seconds = sorted(kill.seconds for kill in done if kill.signal == kind)
