@@ -245,14 +245,14 @@ def test_cooks_serve_in_all_layouts_from_random_starts(auto_cook: bool):
         params = {"auto_cook": auto_cook, "random_positions": positions, "random_objects": 0.3}
         keys = [f"env.{key}={str(value).lower()}" for key, value in params.items()]
         config = resolve([f"env=overcooked/{name}", "algo=random", *keys]).config
-        env = env_of(name, 32, **params)
+        env = env_of(name, 8, **params)
         act, script, _ = load_script(env.spec.default_teams()[0], config.env, None)
         assert script == "cook"
-        timestep, served = env.reset(0), torch.zeros(32)
-        for _ in range(400):
+        timestep, served = env.reset(0), torch.zeros(8)
+        for _ in range(200):
             result, timestep = env.step(act(timestep))
             served += result.group_reward[:, 0] / 20
-        assert served.min() >= 5, (name, served)
+        assert served.min() >= 3, (name, served)
 
 
 @pytest.fixture

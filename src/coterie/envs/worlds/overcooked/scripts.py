@@ -35,8 +35,8 @@ from coterie.envs.worlds.overcooked.task import ROLE
 from coterie.envs.worlds.overcooked.tasks import kitchen_of
 
 Act = Callable[[Timestep], dict[str, Action]]
-_DETOUR = 3
-"""The first agent walks around the other one if this takes at most so many additional steps."""
+_WAIT = 3
+"""The second agent counts so many steps for waiting until the first one leaves its only way."""
 _SUPPLY = 2
 """Onions that are put on counters for the other agent at a time."""
 _FULLEST = 8
@@ -133,20 +133,18 @@ def _actions(scene: _Scene, ways: Routes) -> Tensor:
     """Actions [B, 2]."""
     count = scene.item.shape[1]
     free = [ways.length[count, scene.place[:, i]] for i in range(2)]
-    around = [ways.length[scene.cell[:, 1 - i], scene.place[:, i]] for i in range(2)]
-    direct = [around[0] > free[0] + _DETOUR, around[1] >= FAR]
-    cost = [torch.where(direct[i], free[i] + _DETOUR * (free[i] > 0), around[i]) for i in range(2)]
+    around = ways.length[scene.cell[:, 0], scene.place[:, 1]]
+    blocked = around >= FAR
+    cost = [free[0], torch.where(blocked, free[1] + _WAIT * (free[1] > 0), around)]
     reach = [length < FAR for length in free]
     goals: list[Tensor] = []
     for i in range(2):  # the second agent knows the goal of the first one
         goals.append(_goal(scene, i, cost[i], reach, goals))
-    chosen = []
-    for i in range(2):
-        goal = goals[i].clamp(min=0).unsqueeze(1)
-        detour = ways.action[scene.cell[:, 1 - i], scene.place[:, i]].gather(1, goal)
-        straight = ways.action[count, scene.place[:, i]].gather(1, goal)
-        move = torch.where(direct[i].gather(1, goal), straight, detour).squeeze(1)
-        chosen.append(torch.where(goals[i] < 0, STAY, move))
+    goal = [each.clamp(min=0).unsqueeze(1) for each in goals]
+    straight = [ways.action[count, scene.place[:, i]].gather(1, goal[i]) for i in range(2)]
+    detour = ways.action[scene.cell[:, 0], scene.place[:, 1]].gather(1, goal[1])
+    moves = straight[0], torch.where(blocked.gather(1, goal[1]), straight[1], detour)
+    chosen = [torch.where(goals[i] < 0, STAY, moves[i].squeeze(1)) for i in range(2)]
     return torch.stack(_yielded(scene, ways, chosen, goals), 1)
 
 
