@@ -47,8 +47,8 @@ class Family:
     ranges: Mapping[str, tuple[str, ...]]
 
 
-_ENTROPY = ("algo.lr=log(3e-4,1e-2)", "algo.entropy_coef=log(0.1,10)")
-_EPSILON = ("algo.lr=log(3e-4,1e-2)", "algo.epsilon_decay_steps=log(1e4,1e5)")
+_ENTROPY = ("algo.lr=log(1e-3,1e-2)", "algo.entropy_coef=log(0.3,10)")
+_EPSILON = ("algo.lr=log(1e-3,1e-2)", "algo.epsilon_decay_steps=log(1e4,8e4)")
 FAMILIES = {
     "matrix": Family(
         row="climbing",
@@ -57,7 +57,7 @@ FAMILIES = {
         ranges={
             **dict.fromkeys(("ippo", "mappo", "coma"), _ENTROPY),
             **dict.fromkeys(("iql", "vdn", "qmix"), _EPSILON),
-            "maddpg": ("algo.lr=log(3e-4,1e-2)", "algo.random_steps=log(1e4,1e5)"),
+            "maddpg": ("algo.lr=log(1e-3,1e-2)", "algo.random_steps=log(5e3,5e4)"),
         },
     )
 }
