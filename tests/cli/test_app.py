@@ -345,9 +345,10 @@ def test_cfg_job_prints_the_configuration_with_the_origin_of_every_setting(
 def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    families = ({"ppo", "ippo", "mappo", "ia2c", "maa2c"}, {"coma"}, {"poca"}, {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"})
-    off_policy = ({"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
-    assert set(algos) == set().union(*families, *off_policy)
+    on_policy = ({"ppo", "ippo", "mappo", "ia2c", "maa2c"}, {"coma"}, {"poca"})
+    values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
+    off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
+    assert set(algos) == set().union(*on_policy, *off_policy)
     assert "continuous" in algos["mappo"]["actions"]
     assert algos["ippo"]["presets"] == ["ippo/yardstick"]
     assert main(["list", "envs", "--json"]) == 0

@@ -4,7 +4,7 @@ PPO trains one agent. IPPO trains each agent of a team with a critic on its own 
 on the observations of the whole team. They differ in one setting, `critic`. IA2C and MAA2C are IPPO and MAPPO with one
 gradient step per short rollout, so that the ratio of the policies is 1.
 
-Sources: Schulman et al. 2017 (PPO), de Witt et al. 2020 (IPPO), Yu et al. 2022 (MAPPO), Papoudakis et al. 2021 (IA2C and
+Sources: Schulman et al. 2017 (PPO), de Witt et al. 2020 (IPPO), Yu et al. 2022 (MAPPO), Papoudakis et al. 2021 (IA2C,
 MAA2C), Huang et al. 2022 (actor-critic as a special case of PPO).
 Differences: a centralized critic is evaluated once per environment and has one output per agent; advantages are
 normalized over the rollout, not over minibatches; gradients of actor and critic are clipped separately.
