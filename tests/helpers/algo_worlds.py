@@ -57,7 +57,7 @@ class Everything(World):
     """Two roles with different spaces, masked choices, group rewards, and agents that die.
 
     kind: action space of the first role; dead: number in the observation and the reward of dead agents; equal_roles:
-    both roles have the same spaces.
+    both roles have the same spaces; scouts: there is a second role.
     """
 
     KINDS: ClassVar = {
@@ -69,7 +69,7 @@ class Everything(World):
     reset_noise_size = 5
     step_noise_size = 3
 
-    def __init__(self, kind="discrete", dead=float("nan"), equal_roles=False):
+    def __init__(self, kind="discrete", dead=float("nan"), equal_roles=False, scouts=True):
         space, self._dead = self.KINDS[kind], dead
         big, small = spaces.Box(-9, 9, (5,)), spaces.Box(-9, 9, (3,))
         roles = (
@@ -82,21 +82,23 @@ class Everything(World):
                 space if equal_roles else spaces.Discrete(4),
             ),
         )
-        self._width = 5 if equal_roles else 3
+        roles = roles if scouts else roles[:1]
+        self._places = [(slice(0, 2), roles[0]), *([(slice(2, 3), roles[1])] if scouts else [])]
+        self._n, self._width = 3 if scouts else 2, 5 if equal_roles else 3
         self.spec = EnvSpec(
             "everything", roles, {"global": 5}, agents_can_die=True, has_group_reward=True, episode_limit=7
         )
 
     def reset(self, noise):
-        return {"x": noise, "alive": torch.ones(len(noise), 3, dtype=torch.bool, device=noise.device)}
+        return {"x": noise, "alive": torch.ones(len(noise), self._n, dtype=torch.bool, device=noise.device)}
 
     def step(self, state, action, noise):
-        dies = (noise < 0.1) & state["alive"]
+        dies = (noise[:, : self._n] < 0.1) & state["alive"]
         x = (state["x"] + 0.1).fmod(1.0)
         alive = state["alive"] & ~dies
-        total = torch.zeros(len(x), 3, device=x.device)
-        for at, role in ((slice(0, 2), "guard"), (slice(2, 3), "scout")):
-            act = action[role]
+        total = torch.zeros(len(x), self._n, device=x.device)
+        for at, role in self._places:
+            act = action[role.name]
             if act.discrete is not None:
                 total[:, at] += act.discrete[..., 0].float()
             if act.continuous is not None:
@@ -109,15 +111,16 @@ class Everything(World):
     def observe(self, state):
         x, alive = state["x"], state["alive"]
         visible = torch.where(
-            alive[..., None], x.unsqueeze(1) + torch.arange(3.0, device=x.device)[:, None], self._dead
+            alive[..., None], x.unsqueeze(1) + torch.arange(float(self._n), device=x.device)[:, None], self._dead
         )
         masks = {}
-        for at, role in ((slice(0, 2), self.spec.roles[0]), (slice(2, 3), self.spec.roles[1])):
+        for at, role in self._places:
             if role.action.choices:
                 mask = torch.ones(len(x), role.n, role.action.mask_size, dtype=torch.bool, device=x.device)
                 mask[..., 0] = (x[:, :1] > 0.3) | ~alive[:, at]
                 masks[role.name] = mask
         obs = {"guard": visible[:, :2], "scout": visible[:, 2:, : self._width]}
+        obs = {role.name: obs[role.name] for _, role in self._places}
         return Observation(obs, masks, {"global": x}, alive)
 
     def render(self, state, size):

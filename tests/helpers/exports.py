@@ -75,7 +75,13 @@ def assert_same_rollouts(policy: Any, copy: Any, env: VectorEnv, steps: int, mod
     """
     compared, noise_source, seen = 0, torch.Generator().manual_seed(1), {}
     hook = policy.net.register_forward_hook(lambda _, __, result: seen.update(network=result[0]))
-    copy.run = lambda tensors, run=copy.run: seen.setdefault("copy", []).append(run(tensors)) or seen["copy"][-1]
+    run = copy.run
+
+    def recorded(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen["copy"] = run(tensors)
+        return seen["copy"]
+
+    copy.run = recorded
     for mode in modes:
         timestep = env.reset(3)
         hidden, own_hidden = policy.initial_hidden_state(env.num_envs), copy.initial_hidden_state(env.num_envs)
@@ -96,7 +102,7 @@ def assert_same_rollouts(policy: Any, copy: Any, env: VectorEnv, steps: int, mod
             )
             by_role = {k: x for b in policy.blocks for k, x in b.split_by_role(seen["network"][b.name]).items()}
             for role in policy.team.roles:
-                outputs = seen["copy"][-1][f"outputs.{role.name}"]
+                outputs = seen["copy"][f"outputs.{role.name}"]
                 np.testing.assert_allclose(outputs, by_role[role.name].numpy(), atol=TOLERANCE, rtol=TOLERANCE)
                 scores = outputs[..., : role.action.mask_size]
                 if mode == "sample" and copy.roles[0]["noise"][0]["kind"] == "gumbel":
@@ -109,6 +115,7 @@ def assert_same_rollouts(policy: Any, copy: Any, env: VectorEnv, steps: int, mod
                 np.testing.assert_allclose(value, hidden[name].numpy(), atol=TOLERANCE, rtol=0)
             timestep = env.step(action)[1]
     hook.remove()
+    copy.run = run
     return compared
 
 

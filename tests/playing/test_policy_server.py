@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,9 @@ from websockets.sync.client import connect
 from coterie.__main__ import main
 from coterie.commands.export.portable.player import Player
 from coterie.core.errors import UserError
-from coterie.playing import policy_server
-from coterie.playing.policy_server import MAX_MESSAGE, PolicyServer, serving
+from coterie.playing import policy_http, policy_server
+from coterie.playing.policy_http import MAX_HEAD, MAX_MESSAGE
+from coterie.playing.policy_server import PolicyServer, serving
 from places import ROOT
 from tinyruns import train
 
@@ -39,8 +41,10 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running(export: Path, token: str | None = None, host: str = "127.0.0.1") -> Iterator[PolicyServer]:
-    with serving(export, "greedy", host, 0, token=token) as server:
+def running(
+    export: Path, token: str | None = None, host: str = "127.0.0.1", mode: str = "greedy"
+) -> Iterator[PolicyServer]:
+    with serving(export, mode, host, 0, token=token) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
         yield server
@@ -91,12 +95,13 @@ def test_mistakes_are_answered(export: Path, message: str, error: str):
     assert error in policy_server.answer(Player(export), message)["error"]
 
 
-def test_mistakes_and_large_messages_end_no_other_connection(export: Path):
+@pytest.mark.parametrize("large", [" " * (MAX_MESSAGE + 1), [" " * (MAX_MESSAGE // 2 + 1)] * 2], ids=["one", "two"])
+def test_mistakes_and_large_messages_end_no_other_connection(export: Path, large: Any):
     with running(export) as server, connect(server.url) as one:
         with connect(server.url) as other:
             assert "error" in ask(other, "[")
             assert "actions" in ask(other, {"obs": observations(0)})
-            other.send(" " * (MAX_MESSAGE + 1))
+            other.send(large)
             with pytest.raises(ConnectionClosed):
                 other.recv(timeout=10)
         assert "actions" in ask(one, {"obs": observations(0)})
@@ -117,12 +122,192 @@ def test_an_empty_token_is_refused(export: Path):
         pass
 
 
-def test_the_number_of_connections_is_limited(export: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_server, "MAX_CONNECTIONS", 1)
-    with running(export) as server, connect(server.url) as one:
+def raw(server: PolicyServer, content: bytes = b"") -> socket.socket:
+    """A connection that has sent some bytes."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.sendall(content)
+    return connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything that the server sends until it ends the connection."""
+    found = b""
+    while part := connection.recv(1 << 16):
+        found += part
+    return found
+
+
+def head(server: PolicyServer, method: str, path: str, *lines: str) -> bytes:
+    text = "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", *lines, "", ""])
+    return text.encode()
+
+
+def opened_by_hand(server: PolicyServer) -> socket.socket:
+    """A web socket of a client that answers nothing."""
+    upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+    connection = raw(server, head(server, "GET", "/act", *upgrade, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += connection.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101")
+    return connection
+
+
+def test_connections_count_before_they_send_anything(export: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(policy_server, "MAX_CONNECTIONS", 2)
+    with running(export) as server, connect(server.url) as one, raw(server), raw(server) as third:
+        assert received(third).startswith(b"HTTP/1.1 503")
         assert "reset" in ask(one, {"reset": True})
-        with connect(server.url) as other, pytest.raises(ConnectionClosed, match="too many connections"):
-            other.recv(timeout=10)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"GET /act HTTP/1.1\r\nHost: ",
+        b"POST /act HTTP/1.1\r\nContent-Length: 99\r\n\r\n{",
+    ],
+)
+def test_requests_that_never_end_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
+    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(policy_server, "MAX_CONNECTIONS", 1)
+    with running(export) as server:
+        with raw(server, content) as slow:
+            assert received(slow).startswith(b"HTTP/1.1 408")
+        status = 503
+        while status == 503:  # until the thread of the slow one has ended
+            status = get(server, "/policy")[0]
+        assert status == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"\x81\xfe\x10\x00abcd"])
+def test_web_sockets_without_complete_frames_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
+    monkeypatch.setattr(policy_http, "PING_SECONDS", 0.1)
+    with running(export) as server:
+        with opened_by_hand(server) as silent:
+            silent.sendall(content)
+            frames = received(silent)
+        assert frames[:2] == b"\x89\x00"
+        assert b"too slow" in frames
+        with connect(server.url) as other:
+            received_pings = 0
+            while received_pings < 3:  # this client answers
+                received_pings += other.ping().wait(10)
+                time.sleep(0.1)
+            assert "actions" in ask(other, {"obs": observations(0)})
+
+
+REFUSED = [
+    ("PUT", "/act", (), b"", 405),
+    ("POST", "/policy", ("Content-Length: 0",), b"", 405),
+    ("POST", "/act", (), b"", 411),
+    ("POST", "/act", ("Content-Length: 1", "Content-Length: 2"), b"", 411),
+    ("POST", "/act", ("Content-Length: -1",), b"", 411),
+    ("POST", "/act", ("Transfer-Encoding: chunked",), b"", 411),
+    ("POST", "/act", (f"Content-Length: {MAX_MESSAGE + 1}",), b"", 413),
+    ("POST", "/act", ("Content-Length: 1",), b"{}", 400),
+    ("GET", "/act", ("X: " + "x" * MAX_HEAD,), b"", 431),
+    ("GET", "//[", (), b"", 400),
+    ("GET", "/act x", (), b"", 400),
+    ("GET", "/act", (), b"", 426),
+    ("GET", "/act", ("Content-Length: 1",), b"x", 400),
+    ("GET", "/../../etc/passwd", (), b"", 404),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "lines", "body", "status"), REFUSED)
+def test_requests_are_refused(export: Path, method: str, path: str, lines: tuple[str, ...], body: bytes, status: int):
+    with running(export) as server, raw(server, head(server, method, path, *lines) + body) as connection:
+        assert received(connection).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_what_is_no_http_is_refused_without_a_traceback(export: Path, capfd: pytest.CaptureFixture[str]):
+    with running(export) as server, raw(server, b"\x16\x03\x01\x00\xff\r\n\r\n") as connection:
+        assert received(connection).startswith(b"HTTP/1.1 400")
+    assert capfd.readouterr().err == ""
+
+
+def post(server: PolicyServer, body: Any, path: str = "/act", **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers)
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read())
+    connection.close()
+    return found
+
+
+def test_hidden_states_are_inputs_and_outputs_over_http(export: Path):
+    own, state = Player(export, mode="greedy"), None
+    with running(export) as server:
+        for step in range(6):
+            obs = observations(step)
+            if step in (2, 3):
+                del obs["agent_1"]
+            status, found = post(server, {"obs": obs} | ({} if state is None else {"hidden_state": state}))
+            assert (status, found["actions"]) == (200, own.act(obs))
+            state = found["hidden_state"]
+            assert set(state) == set(obs)
+            assert len(state["agent_0"]["h"]) == own.policies[0].inputs["hidden.h"]["shape"][-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("[", "Expecting value"),
+        ("{}", "expected an object with obs"),
+        ({"obs": {}, "reset": True}, "unknown key 'reset'"),
+        ({"obs": {"agent_0": [1]}}, "has shape [1]"),
+        ({"obs": observations(0), "seed": "x"}, "seed"),
+        ({"obs": observations(0), "hidden_state": {"agent_9": {}}}, "no agent 'agent_9'"),
+        ({"obs": observations(0), "hidden_state": {"agent_0": {}}}, "lacks 'h'"),
+        ({"obs": observations(0), "hidden_state": {"agent_0": {"h": [1]}}}, "has shape [1]"),
+        ({"obs": observations(0), "hidden_state": [1]}, "pass a dict by agent"),
+    ],
+)
+def test_mistakes_over_http_have_status_400(export: Path, body: Any, error: str):
+    with running(export) as server:
+        status, found = post(server, body)
+    assert status == 400
+    assert error in found["error"]
+
+
+def test_sampled_actions_of_connections_differ_unless_they_give_the_same_seed(export: Path):
+    def sampled(socket: Any) -> list[Any]:
+        return [ask(socket, {"obs": observations(0)}) for _ in range(20)]
+
+    with running(export, mode="sample") as server, connect(server.url) as one, connect(server.url) as other:
+        assert sampled(one) != sampled(other)
+        for client in (one, other):
+            assert ask(client, {"reset": True, "seed": 3}) == {"reset": True}
+        assert sampled(one) == sampled(other)
+        seeded = [post(server, {"obs": observations(0), "seed": seed})[1]["actions"] for seed in (1, 1, *range(2, 30))]
+        assert seeded[0] == seeded[1]
+        free = [post(server, {"obs": observations(0)})[1]["actions"] for _ in range(30)]
+        assert len({json.dumps(actions) for actions in seeded}) > 1
+        assert len({json.dumps(actions) for actions in free}) > 1
+
+
+def test_tokens_are_compared_in_constant_time(export: Path, monkeypatch: pytest.MonkeyPatch):
+    compared = []
+    compare = policy_server.hmac.compare_digest
+    monkeypatch.setattr(policy_server.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
+    with running(export, token="secret") as server:
+        assert post_status(server, Authorization="Bearer wrong") == 401
+        assert post_status(server, Authorization="secret") == 401
+        assert post_status(server, Authorization="Bearer secret") == 200
+        with raw(
+            server, head(server, "GET", "/policy").replace(b"Host", b"Authorization: Bearer \xff\xfe\r\nHost")
+        ) as odd:
+            assert received(odd).startswith(b"HTTP/1.1 401")
+    assert compared[:2] == [(b"wrong", b"secret"), (b"secret", b"secret")]
+
+
+def post_status(server: PolicyServer, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", "/act", json.dumps({"obs": observations(0)}), headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 def get(server: PolicyServer, path: str, **headers: str) -> tuple[int, bytes]:
@@ -141,6 +326,7 @@ def test_hosts_origins_and_paths_are_checked(export: Path):
         assert get(server, "/policy", Host=f"evil.example:{server.port}")[0] == 421
         assert get(server, "/other")[0] == 404
         assert get(server, "/policy", Origin="http://evil.example")[0] == 403
+        assert post_status(server, Origin="http://evil.example") == 403
         with pytest.raises(InvalidStatus, match="403"):
             connect(server.url, origin="http://evil.example")  # pyright: ignore[reportArgumentType]
 
@@ -184,11 +370,18 @@ def test_the_python_client_acts(export: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="needs Node.js")
-def test_the_javascript_client_acts(export: Path):
+@pytest.mark.parametrize("has_web_sockets", [True, False])
+def test_the_javascript_client_acts(export: Path, tmp_path: Path, has_web_sockets: bool):
+    """Without web sockets, as in Node.js 18 and 20, it uses HTTP."""
     expected = Player(export, mode="greedy").act({f"agent_{i}": [0.1 * i] * 18 for i in range(3)})
-    client = ROOT / "examples" / "policy_client.mjs"
+    client = (ROOT / "examples" / "policy_client.mjs").read_text()
+    version = int(subprocess.check_output(["node", "--version"], text=True)[1:].split(".")[0])
+    if has_web_sockets and version < 20:
+        pytest.skip("Node.js 18 has no web sockets")
+    (tmp_path / "client.mjs").write_text(client if has_web_sockets else f"delete globalThis.WebSocket;\n{client}")
+    options = ["--experimental-websocket"] if has_web_sockets and version < 22 else []
     with running(export) as server:
-        command = ["node", "--experimental-websocket", str(client), server.url]
+        command = ["node", *options, str(tmp_path / "client.mjs"), server.url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected

@@ -34,7 +34,7 @@ def serve(
         ),
     ] = None,
 ) -> int:
-    """Serve an exported team on a web socket, for programs without an ONNX runtime.
+    """Serve an exported team on a web socket and over HTTP, for programs without an ONNX runtime.
 
     Examples:
 
@@ -48,6 +48,8 @@ def serve(
     require_server()
     with until_interrupted(), serving(export, mode, host, port, token=token) as server:
         suffix = "" if server.token is None else f" with the token {server.token}"
-        print_line(f"Serving at {server.url}{suffix}. Press Ctrl-C to stop.", sys.stderr)
+        print_line(
+            f"Serving at {server.url} and http://{server.address}/act{suffix}. Press Ctrl-C to stop.", sys.stderr
+        )
         server.run()
     return 0

@@ -1,12 +1,14 @@
-"""An exported team behind a web socket, for programs without an ONNX runtime or NumPy.
+"""An exported team over HTTP and on web sockets, for programs without an ONNX runtime or NumPy.
 
-Every connection to `/act` is a player of its own. Messages are JSON objects:
+Every web socket at `/act` is a player of its own. Messages are JSON objects:
 
     {"reset": true, "seed": 3}                 starts an episode; answered by {"reset": true}
     {"obs": {...}, "action_mask": {...}}       answered by {"actions": {...}}; the mask may be missing
 
-Mistakes are answered by {"error": "..."}, and the connection stays open. `GET /policy` returns the content of every
-team's `policy.json`.
+Mistakes are answered by {"error": "..."}, and the connection stays open.
+
+`POST /act` takes one object with obs and keeps nothing: hidden states of recurrent policies are returned as
+`hidden_state`, which the next request passes on. `GET /policy` returns the content of every team's `policy.json`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
@@ -27,15 +30,17 @@ from coterie.commands.export.portable.player import Player
 from coterie.commands.export.portable.policy_files import PolicyError
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.playing.server import LOOPBACK, build_response, names_server
+from coterie.core.text import shorten
+from coterie.playing.policy_http import Request, RequestError, WebSocket, close_gently, read_request, send_response
+from coterie.playing.server import LOOPBACK, names_server
 
-MAX_MESSAGE = 1 << 20
-"""Maximum size of an incoming message in bytes."""
 MAX_CONNECTIONS = 64
+"""Connections at the same time, from the moment they are made."""
+_POLL_SECONDS = 0.1
 
 
 class PolicyServer:
-    """Listens from construction until it is closed.
+    """Listens from construction until it is closed, with one thread per connection.
 
     Args:
         player: The player, which connections act with copies of.
@@ -50,96 +55,174 @@ class PolicyServer:
     """
 
     def __init__(self, player: Player, host: str, port: int, token: str | None):
-        from websockets.sync.server import serve
-
         self._player, self._host, self.token = player, host, token
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._stopped, self._running, self._lock = threading.Event(), threading.Lock(), threading.Lock()
+        self._threads: dict[threading.Thread, socket.socket] = {}
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = serve(
-                self._handle,
-                host,
-                port,
-                process_request=self._respond,
-                max_size=MAX_MESSAGE,
-                compression=None,
-                server_header=None,
-            )
+            self._listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise UserError(f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port.") from error
-        self.port: int = self._server.socket.getsockname()[1]
+        self._listener.settimeout(_POLL_SECONDS)
+        self.port: int = self._listener.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """Host and port, as URLs have them."""
+        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
 
     @property
     def url(self) -> str:
         """URL of the web socket."""
-        return f"ws://[{self._host}]:{self.port}/act" if ":" in self._host else f"ws://{self._host}:{self.port}/act"
+        return f"ws://{self.address}/act"
 
     def run(self) -> None:
         """Serves until `close` is called from another thread, or the process is interrupted."""
-        self._server.serve_forever()
+        with self._running:
+            while not self._stopped.is_set():
+                try:
+                    connection, _ = self._listener.accept()
+                except TimeoutError:
+                    continue
+                except OSError:  # too many open files, or the client has already left
+                    self._stopped.wait(_POLL_SECONDS)
+                    continue
+                self._start(connection)
 
     def close(self) -> None:
-        """Stops listening."""
-        self._server.shutdown()
+        """Stops listening and ends all connections."""
+        self._stopped.set()
+        with self._running:
+            self._listener.close()
+        with self._lock:
+            threads = dict(self._threads)
+        for connection in threads.values():
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)  # its thread reads the end
+        deadline = time.monotonic() + 5
+        for thread in threads:
+            thread.join(max(0, deadline - time.monotonic()))
 
-    def _respond(self, connection: Any, request: Any) -> Any:
-        """Response to a request; None opens a web socket."""
-        hosts, path = request.headers.get_all("Host"), urlsplit(request.path)
+    def _start(self, connection: socket.socket) -> None:
+        """Starts the thread of a connection, if there is place for one more."""
+        with self._lock:
+            if len(self._threads) < MAX_CONNECTIONS:
+                thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+                self._threads[thread] = connection
+                thread.start()
+                return
+        with suppress(OSError), connection:
+            send_response(connection, 503, b"too many connections\n")
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answers a connection and ends it, whatever the client does."""
+        try:
+            with suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+                self._respond(connection)
+        finally:
+            close_gently(connection)
+            with self._lock:
+                del self._threads[threading.current_thread()]
+
+    def _respond(self, connection: socket.socket) -> None:
+        try:
+            request = read_request(connection)
+            if request is None:
+                return
+            self._check(request)
+            if request.path == "/policy":
+                _send_json(connection, 200, [policy.info for policy in self._player.policies])
+            elif request.method == "POST":
+                found = answer_once(self._player.another(), request.body)
+                _send_json(connection, 400 if "error" in found else 200, found)
+            else:
+                web_socket, player = WebSocket(connection, request.head), self._player.another()
+                for message in web_socket.messages():
+                    web_socket.send(json.dumps(answer(player, message)))
+        except RequestError as error:
+            send_response(connection, error.status, f"{error}\n".encode())
+
+    def _check(self, request: Request) -> None:
+        """Raises RequestError if a request is not allowed or there is nothing at its path."""
+        hosts, origins = request.all("Host"), request.all("Origin")
         if len(hosts) != 1 or not names_server(hosts[0], self._host, self.port):
-            return build_response(connection, 421, b"unknown host: use the address that coterie printed\n")
-        if not self._is_allowed(request.headers.get_all("Authorization"), parse_qs(path.query).get("token", [])):
-            return build_response(connection, 401, b"wrong or missing token: send Authorization: Bearer TOKEN\n")
-        origins = request.headers.get_all("Origin")
+            raise RequestError(421, "unknown host: use the address that coterie printed")
+        if not self._is_allowed(request.all("Authorization"), request.query.get("token", [])):
+            raise RequestError(401, "wrong or missing token: send Authorization: Bearer TOKEN")
         if self.token is None and origins and origins != [f"http://{hosts[0]}"]:
-            return build_response(connection, 403, b"pages of other origins need a token: start with --token\n")
-        if path.path == "/policy":
-            body = json.dumps([policy.info for policy in self._player.policies]).encode()
-            return build_response(connection, 200, body, "application/json")
-        if path.path != "/act":
-            return build_response(connection, 404, b"not found: there are /act and /policy\n")
-        return None
+            raise RequestError(403, "pages of other origins need a token: start with --token")
+        if request.path not in ("/act", "/policy"):
+            raise RequestError(404, "not found: there are /act and /policy")
+        if request.method == "POST" and request.path == "/policy":
+            raise RequestError(405, "method POST: /policy has GET alone")
 
     def _is_allowed(self, headers: list[str], queries: list[str]) -> bool:
         if self.token is None:
             return True
-        given = [header.removeprefix("Bearer ") for header in headers] + queries
-        return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
-
-    def _handle(self, connection: Any) -> None:
-        """Answers the messages of one connection until it ends, in whatever way."""
-        from websockets.exceptions import ConnectionClosed
-
-        if not self._places.acquire(blocking=False):
-            connection.close(1013, "too many connections")
-            return
-        try:
-            player = self._player.another()
-            with suppress(ConnectionClosed):  # clients may be killed
-                for message in connection:
-                    connection.send(json.dumps(answer(player, message)))
-        finally:
-            self._places.release()
+        given = [header[7:] for header in headers if header[:7].lower() == "bearer "] + queries
+        encoded = [text.encode(errors="backslashreplace") for text in (*given, self.token)]
+        return len(given) == 1 and hmac.compare_digest(encoded[0], encoded[1])
 
 
 def answer(player: Player, message: str | bytes) -> dict[str, Any]:
-    """Returns the answer to a message: `actions`, `reset` or `error`."""
-    try:
-        request = strict_json.parse(message)
-        if not isinstance(request, dict) or len({"reset", "obs"} & request.keys()) != 1:
-            return {"error": "expected an object with obs, or with reset"}
-        unknown = request.keys() - {"reset", "seed", "obs", "action_mask"}
-        if unknown:
-            return {"error": f"unknown key '{min(unknown)[:30]}': expected reset, seed, obs or action_mask"}
+    """Returns the answer to a message on a web socket: `actions`, `reset` or `error`."""
+
+    def act(request: dict[str, Any]) -> dict[str, Any]:
+        if len({"reset", "obs"} & request.keys()) != 1:
+            raise ValueError("expected an object with obs, or with reset")
         if "reset" in request:
-            seed = request.get("seed")
-            if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-                return {"error": "seed: expected an integer of at least 0"}
-            player.reset(seed)
+            player.reset(_seed(request))
             return {"reset": True}
         return {"actions": _plain(player.act(request["obs"], request.get("action_mask")))}
-    except (PolicyError, ValueError) as error:
-        return {"error": str(error)[:300]}
+
+    return _answer(act, message, ("reset", "seed", "obs", "action_mask"))
+
+
+def answer_once(player: Player, body: bytes) -> dict[str, Any]:
+    """Returns the answer to `POST /act`: `actions`, with `hidden_state` if there is one, or `error`."""
+
+    def act(request: dict[str, Any]) -> dict[str, Any]:
+        if "obs" not in request:
+            raise ValueError("expected an object with obs")
+        player.reset(_seed(request))
+        player.set_hidden_state(request.get("hidden_state") or {})
+        actions = _plain(player.act(request["obs"], request.get("action_mask")))
+        hidden_state = _plain(player.hidden_state())
+        return {"actions": actions, "hidden_state": hidden_state} if hidden_state else {"actions": actions}
+
+    return _answer(act, body, ("obs", "action_mask", "hidden_state", "seed"))
+
+
+def _answer(
+    act: Callable[[dict[str, Any]], dict[str, Any]], message: str | bytes, keys: tuple[str, ...]
+) -> dict[str, Any]:
+    """Calls `act` with the object of a message and returns its result, or {"error": ...}."""
+    try:
+        request = strict_json.parse(message)
+        if not isinstance(request, dict):
+            raise ValueError("expected an object with obs")
+        unknown = request.keys() - set(keys)
+        if unknown:
+            raise ValueError(
+                f"unknown key '{shorten(min(unknown), 30)}': expected {', '.join(keys[:-1])} or {keys[-1]}"
+            )
+        return act(request)
+    except ValueError as error:  # also PolicyError
+        return {"error": shorten(str(error), 300)}
     except (KeyError, TypeError, AttributeError):
         return {"error": "obs: expected arrays by agent or by role"}
+
+
+def _seed(request: dict[str, Any]) -> int | None:
+    seed = request.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ValueError("seed: expected an integer of at least 0")
+    return seed
+
+
+def _send_json(connection: socket.socket, status: int, value: Any) -> None:
+    send_response(connection, status, json.dumps(value).encode(), "application/json")
 
 
 def _plain(value: Any) -> Any:

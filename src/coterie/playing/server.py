@@ -22,7 +22,7 @@ from coterie.core.errors import UserError
 
 _MAX_MESSAGE = 2048
 """Maximum size of an incoming message in bytes."""
-_SECURITY_HEADERS = {
+SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -245,6 +245,6 @@ def build_response(connection: Any, status: int, body: bytes, kind: str = "text/
         del response.headers[name]
     response.headers["Content-Length"] = str(len(body))
     response.headers["Content-Type"] = kind
-    for name, value in _SECURITY_HEADERS.items():
+    for name, value in SECURITY_HEADERS.items():
         response.headers[name] = value
     return response

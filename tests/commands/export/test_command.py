@@ -2,12 +2,25 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
+import coterie
 from coterie.__main__ import main
-from coterie.commands.export import onnx_graph
+from coterie.commands.export import export, onnx_graph
+from coterie.commands.export.out_folder import require_free
+from coterie.commands.export.signature import require_names
+from coterie.commands.export.subject import subject_of
+from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
+from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.nets.config import NetworkConfig
+from coterie.policies.stochastic import StochasticPolicy
+from exports import load_player
 from tinyruns import train
 
 
@@ -65,6 +78,73 @@ def test_exporting_again_replaces_exports_and_nothing_else(
     assert not list(tmp_path.glob(".writing*"))
 
 
+def test_teams_of_another_export_are_not_mixed_in(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train(tmp_path / "second", "env=particle/simple_spread", "algo=ippo")
+    out = tmp_path / "out"
+    assert exported(run, out) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert exported(tmp_path / "second", out) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"{out / 'adversary'} is a team of another export, and a player would act with both" in line
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert exported(tmp_path / "second", out, "--team", "agent") == 2
+
+
+def test_teams_of_a_run_can_be_exported_one_by_one(tmp_path: Path):
+    train(tmp_path / "run", "env=particle/simple_tag", "algo=ippo")
+    assert exported(tmp_path / "run", tmp_path / "out", "--team", "adversary") == 0
+    assert exported(tmp_path / "run", tmp_path / "out", "--team", "agent", "--checkpoint", "last") == 0
+    names = {x.name for x in (tmp_path / "out").iterdir()}
+    assert names == {"adversary", "agent", "coterie_player.py"}
+
+
+def test_files_that_no_export_wrote_are_kept(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "coterie_player.py").write_text("mine")
+    assert exported(run, tmp_path) == 2
+    assert "coterie_player.py was not written by an export" in capsys.readouterr().err
+    assert [x.name for x in tmp_path.iterdir()] == ["coterie_player.py"]
+    (tmp_path / "coterie_player.py").unlink()
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (tmp_path / "adversary").symlink_to(target)
+    assert exported(run, tmp_path) == 2
+    assert list(target.iterdir()) == []
+
+
+def test_nothing_is_replaced_if_one_team_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    train(tmp_path / "run", "env=particle/simple_tag", "algo=ippo")
+    out = tmp_path / "out"
+    assert exported(tmp_path / "run", out) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    write_team = export.write_team
+
+    def fail_at_the_second(subject: Any, *arguments: Any) -> Any:
+        if subject.team.name == "agent":
+            raise OSError(28, "No space left on device")
+        return write_team(subject, *arguments)
+
+    monkeypatch.setattr(export, "write_team", fail_at_the_second)
+    assert exported(tmp_path / "run", out) == 2
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["../agent", ".agent", "a/b"])
+def test_names_of_teams_are_no_paths(tmp_path: Path, name: str):
+    with pytest.raises(UserError, match="its name is no name of a folder"):
+        require_free(tmp_path, [name], [], None)
+
+
+def test_roles_whose_tensors_would_share_a_name_are_refused():
+    roles = tuple(
+        RoleSpec(name, "team", (name,), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)) for name in ("a b", "a_b")
+    )
+    (team,) = EnvSpec("names", roles, {}).default_teams()
+    policy = StochasticPolicy(team, NetworkConfig((4,)), torch.Generator(), torch.device("cpu"))
+    with pytest.raises(UserError, match=r"two tensors would have the name 'obs\.a_b'"):
+        require_names(subject_of(team, policy, "greedy"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -104,3 +184,51 @@ def test_networks_of_the_user_are_refused_where_they_would_be_code(
     assert exported(tmp_path / "run", tmp_path / "out") == 2
     assert "algo.network, which is code. Use --format onnx." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+OWN_BODY = """
+from torch import nn
+
+class Body(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, 4)
+
+    def forward(self, x):
+        x = self.linear(x).tanh()
+        return {result}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("result", "status"), [("x", 0), ("x if x.sum() > 0 else -x", 2)])
+def test_networks_of_the_user_are_exported_to_onnx_if_pytorch_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: str, status: int
+):
+    """A branch on data has no graph."""
+    module = f"own_body_{status}"
+    (tmp_path / f"{module}.py").write_text(OWN_BODY.replace("{result}", result))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train(tmp_path / "run", "env=matrix/climbing", "algo=ippo", f"algo.network={module}:Body")
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "run"), "--out", str(out)]) == status
+    if status:
+        (line,) = (x for x in capsys.readouterr().err.strip().splitlines() if x != "exporting team agent")
+        assert line.startswith("coterie: team 'agent' cannot be exported to ONNX: ")
+        assert line.endswith(f"({module}.py:11)")
+        assert not list(out.rglob("*"))
+        return
+    ours, copy = coterie.load(tmp_path / "run").player(mode="greedy"), load_player(out).Player(out, mode="greedy")
+    obs = {"agent": np.ones((2, copy.policies[0].roles[0]["shape"][0]), np.float32)}
+    np.testing.assert_array_equal(copy.act(obs)["agent"], ours.act(obs)["agent"])
+
+
+def test_policies_of_the_user_are_refused():
+    class Own(StochasticPolicy):
+        pass
+
+    role = RoleSpec("a", "team", ("a",), spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    (team,) = EnvSpec("one", (role,), {}).default_teams()
+    policy = Own(team, NetworkConfig((4,)), torch.Generator(), torch.device("cpu"))
+    with pytest.raises(UserError, match="its policy Own is code, not one of Coterie's networks"):
+        subject_of(team, policy, "greedy")

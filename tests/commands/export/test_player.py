@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,17 @@ def other_version(path: Path) -> None:
     resign(path, json.loads(path.read_text()) | {"version": 99})
 
 
+def without(path: Path, key: str) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(path.read_text()).items() if name != key}
+
+
+def huge(path: Path) -> None:
+    """Inputs of more numbers than memory has."""
+    info = json.loads(path.read_text())
+    info["inputs"][0]["shape"] = [10**6, 10**6]
+    resign(path, info)
+
+
 def resign(path: Path, info: dict[str, Any]) -> None:
     import hashlib
 
@@ -153,6 +165,10 @@ def resign(path: Path, info: dict[str, Any]) -> None:
         ("policy.json", lambda path: path.write_text(path.read_text().replace('"greedy"', '"sample"')), "changed"),
         ("policy.json", elsewhere, "not a plain one"),
         ("policy.json", other_version, "version 99"),
+        ("policy.json", lambda path: resign(path, json.loads(path.read_text()) | {"inputs": [{}]}), "damaged"),
+        ("policy.json", lambda path: resign(path, json.loads(path.read_text()) | {"roles": 3}), "damaged"),
+        ("policy.json", lambda path: resign(path, without(path, "outputs")), "damaged"),
+        ("policy.json", huge, "inputs of more than"),
     ],
 )
 def test_damaged_exports_are_refused(tag: Path, tmp_path: Path, name: str, damage: Any, message: str):
@@ -175,6 +191,8 @@ def test_damaged_exports_are_refused(tag: Path, tmp_path: Path, name: str, damag
         (60).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,99]}}     ' + b"\0" * 8,
         (60).to_bytes(8, "little") + b'{"a":{"dtype":"OBJ","shape":[1],"data_offsets":[0,4]}}      ' + b"\0" * 8,
         (2).to_bytes(8, "little") + b"[]",
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
+        (61).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}} ' + b"\0" * 8,
     ],
 )
 def test_hostile_tensors_are_refused(tmp_path: Path, content: bytes):
@@ -195,27 +213,90 @@ def test_the_source_imports_only_the_standard_library_numpy_and_onnxruntime():
     assert not any(word in source for word in ("pickle", "eval(", "exec(", "allow_pickle=True"))
 
 
+FORBIDDEN = ("torch", "coterie", "gymnasium", "safetensors", "onnx")
+
+
+def isolated(folder: Path, packages: tuple[str, ...]) -> Path:
+    """The interpreter of a new virtual environment, whose path has the given packages of this one and no others."""
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    installed = folder / "packages"
+    installed.mkdir()
+    for package in packages:
+        for found in Path(np.__file__).parent.parent.glob(f"{package}*"):
+            (installed / found.name).symlink_to(found)
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (site / "packages.pth").write_text(f"{installed}\n")
+    return folder / "venv" / "bin" / "python"
+
+
 @pytest.mark.slow
-def test_the_player_acts_in_a_fresh_virtual_environment_with_numpy_alone(tag: Path, tmp_path: Path):
-    """The environment has no packages of its own; NumPy is the only one on its path."""
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in Path(np.__file__).parent.parent.glob("numpy*"):
-        (packages / folder.name).symlink_to(folder)
-    script = tmp_path / "act.py"
-    script.write_text(
-        f"import sys; sys.path[:0] = [{str(tag / 'out')!r}, {str(packages)!r}]\n"
+@pytest.mark.parametrize(
+    ("form", "packages"),
+    [("numpy", ("numpy",)), ("onnx", ("numpy", "onnxruntime", "flatbuffers", "packaging", "protobuf", "google"))],
+)
+def test_the_player_acts_in_a_fresh_virtual_environment(
+    tag: Path, tmp_path: Path, form: str, packages: tuple[str, ...]
+):
+    """Its steps, with a hidden state and in a folder of its own, are those of Coterie's player."""
+    out = tmp_path / "out"
+    assert main(["export", str(tag / "run"), "--format", form, "--out", str(out), "--team", "agent"]) == 0
+    (out / "act.py").write_text(
+        "import json, sys\n"
+        "from importlib.util import find_spec\n"
         "from coterie_player import Player\n"
-        f"player = Player({str(tag / 'out')!r}, mode='greedy'); player.reset()\n"
-        "actions = player.act({'agent_0': [0.5] * 14, 'adversary_1': [0.25] * 16})\n"
-        "for name in ('torch', 'coterie', 'onnxruntime'):\n"
-        "    try: __import__(name); raise SystemExit(name)\n"
-        "    except ImportError: pass\n"
-        "import json; print(json.dumps(actions))\n"
+        f"found = [name for name in {FORBIDDEN!r} if find_spec(name) is not None]\n"
+        "player = Player('.', mode='greedy')\n"
+        "player.reset()\n"
+        "print(json.dumps([found, [player.act(obs) for obs in json.load(sys.stdin)]]))\n"
     )
-    python = tmp_path / "venv" / "bin" / "python"
-    done = subprocess.run([python, "-I", script], capture_output=True, text=True, timeout=60, check=False)
+    python = isolated(tmp_path, packages)
+    steps = [{"agent_0": [0.5 * step] * 14} for step in range(4)]
+    done = subprocess.run(
+        [python, "act.py"],
+        input=json.dumps(steps),
+        cwd=out,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    ours = coterie.load(tag / "run").player(mode="greedy")
-    assert json.loads(done.stdout) == ours.act({"agent_0": np.full(14, 0.5), "adversary_1": np.full(16, 0.25)})
+    ours = coterie.load(tag / "run").player("agent", mode="greedy")
+    expected = [ours.act({name: np.array(x, np.float32) for name, x in obs.items()}) for obs in steps]
+    assert json.loads(done.stdout) == [[], expected]
+
+
+def test_an_export_to_onnx_without_onnxruntime_is_one_line(tag: Path, monkeypatch: pytest.MonkeyPatch):
+    player = load_player(tag)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(player.PolicyError, match="onnxruntime is not installed"):
+        player._onnx_network(b"")
+
+
+def test_a_graph_that_onnxruntime_cannot_read_is_one_line(tag: Path):
+    player = load_player(tag)
+    with pytest.raises(player.PolicyError, match=r"onnxruntime .* cannot read it") as caught:
+        player._onnx_network(b"no graph")
+    assert "\n" not in str(caught.value)
+
+
+def test_hidden_states_can_be_taken_out_and_put_back(tag: Path):
+    module = load_player(tag)
+    whole, cut = (module.Player(tag / "out", mode="greedy") for _ in range(2))
+    spaces = {a: r["shape"][0] for p in whole.policies for r in p.roles for a in r["agents"]}
+    state: dict[str, Any] = {}
+    for step in range(6):
+        obs = observations(0, step, spaces)
+        cut.set_hidden_state(state)
+        assert cut.act(obs) == whole.act(obs)
+        state = cut.hidden_state()
+        assert set(state) == set(obs)
+        assert set(state["agent_0"]) == {"h", "last"}
+        assert set(state["adversary_0"]) == {"h", "c"}
+
+
+def test_folders_of_an_interrupted_export_are_no_teams(tag: Path, tmp_path: Path):
+    shutil.copytree(tag / "out" / "agent", tmp_path / "agent")
+    shutil.copytree(tag / "out" / "agent", tmp_path / ".writing-agent")
+    assert [policy.path.name for policy in load_player(tmp_path).Player(tmp_path).policies] == ["agent"]

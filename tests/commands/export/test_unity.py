@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,19 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import numpy_helper
 
 from algo_worlds import Everything, env_of
 from coterie.commands.export.export import write_team
 from coterie.commands.export.subject import subject_of
 from coterie.commands.export.unity_graph import require_unity
 from coterie.core.errors import UserError
-from coterie.core.types import Timestep
+from coterie.core.specs import RoleSpec
+from coterie.core.types import Action, Timestep
 from coterie.nets.config import NetworkConfig
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy
 from exports import TOLERANCE, load_player, scramble
+from unity_rules import Behavior, failed_checks
 
 
 def make_policy(kind: str, cls: Any = StochasticPolicy, **settings: Any) -> Any:
@@ -33,81 +35,127 @@ def make_policy(kind: str, cls: Any = StochasticPolicy, **settings: Any) -> Any:
     return policy, env
 
 
-def constants(model: Any) -> dict[str, np.ndarray]:
-    """The constants of a model by the names of outputs, which Unity reads without running it."""
-    found = {x.name: numpy_helper.to_array(x) for x in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-        elif node.op_type == "Identity" and node.input[0] in found:
-            found[node.output[0]] = found[node.input[0]]
-    return found
+def run_model(path: Path, role: RoleSpec, timestep: Timestep, memory: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Outputs of a model by name for all agents of a role in a batch, as Unity asks for them."""
+    session = onnxruntime.InferenceSession(path)
+    rows = timestep.first.shape[0] * role.n
+    inputs = {"obs_0": timestep.obs[role.name].reshape(rows, -1).numpy()}
+    if role.action.choices:
+        inputs["action_masks"] = timestep.action_mask[role.name].reshape(rows, -1).float().numpy()
+    for entry in session.get_inputs():
+        if entry.name == "recurrent_in":
+            inputs[entry.name] = np.zeros((rows, 1, entry.shape[-1]), np.float32) if memory is None else memory
+    return dict(zip([x.name for x in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
-def failed_checks(model: Any, obs: int, continuous: int, branches: list[int], recurrent: bool) -> list[str]:
-    """The checks of ML-Agents' SentisModelParamLoader for one vector sensor, as far as they concern the model."""
-    inputs = {x.name: [d.dim_value for d in x.type.tensor_type.shape.dim] for x in model.graph.input}
-    outputs, values, failed = {x.name for x in model.graph.output}, constants(model), []
-    if not 2 <= values.get("version_number", [0])[0] <= 3:
-        failed.append("version")
-    if (values.get("memory_size", [-1])[0] > 0) != recurrent:
-        failed.append("memory size")
-    if inputs.get("obs_0", [0])[1:] != [obs] or "obs_1" in inputs:
-        failed.append("observation")
-    if recurrent != ("recurrent_in" in inputs) or recurrent != ("recurrent_out" in outputs):
-        failed.append("recurrent tensors")
-    if branches and inputs.get("action_masks", [0])[1:] != [sum(branches)]:
-        failed.append("action masks")
-    sizes = {"continuous": [continuous] if continuous else [], "discrete": branches}
-    for kind, size in sizes.items():
-        present = {f"{kind}_actions", f"deterministic_{kind}_actions", f"{kind}_action_output_shape"} <= outputs
-        if present != bool(size):
-            failed.append(f"{kind} actions")
-        elif size and values[f"{kind}_action_output_shape"].reshape(-1).tolist() != size:
-            failed.append(f"size of {kind} actions")
-    return failed
+def assert_unity_acts_alike(found: dict[str, Any], expected: Action, mask: torch.Tensor | None, role: RoleSpec) -> None:
+    """Deterministic actions are the policy's greedy ones; others differ from them and keep to masks."""
+    if expected.continuous is not None:
+        ours = expected.continuous.reshape(-1, role.action.continuous).clamp(-1, 1)
+        np.testing.assert_allclose(found["deterministic_continuous_actions"], ours, atol=TOLERANCE)
+        assert not np.allclose(found["continuous_actions"], ours, atol=TOLERANCE)
+        assert np.abs(found["continuous_actions"]).max() <= 1
+    if expected.discrete is not None:
+        assert mask is not None
+        ours = expected.discrete.reshape(-1, len(role.action.choices))
+        np.testing.assert_array_equal(found["deterministic_discrete_actions"], ours)
+        assert not np.array_equal(found["discrete_actions"], ours)
+        allowed = np.split(mask.reshape(len(ours), -1).numpy(), np.cumsum(role.action.choices)[:-1], -1)
+        chosen = [np.take_along_axis(a, found["discrete_actions"][:, [k]], 1) for k, a in enumerate(allowed)]
+        assert np.all(np.concatenate(chosen, 1))
+
+
+BODIES = [("hybrid", "none"), ("discrete", "gru"), ("multi_discrete", "lstm"), ("continuous", "none")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rnn"), [("hybrid", "none"), ("multi_discrete", "lstm")])
+@pytest.mark.parametrize(("kind", "rnn"), BODIES)
 def test_models_pass_unitys_checks_and_act_as_the_policy(kind: str, rnn: str, tmp_path: Path):
     policy, env = make_policy(kind, rnn=rnn, normalize_obs=True)
     write_team(subject_of(policy.team, policy, "greedy"), "mlagents", {}, tmp_path)
     timestep = env.reset(1)
-    hidden = policy.initial_hidden_state(env.num_envs)
-    everywhere = torch.ones_like(timestep.first)
-    still = Timestep(timestep.obs, timestep.action_mask, {}, everywhere, ~everywhere, timestep.acted)
-    with torch.no_grad():
-        expected, after, _ = policy.act(still, hidden, None, "greedy")
-    for i, role in enumerate(policy.team.roles):
+    still, after = timestep, policy.initial_hidden_state(env.num_envs)
+    memories: dict[str, np.ndarray] = {}
+    for _ in range(2):  # the second step reads the memory that the first one wrote
+        everywhere = torch.ones_like(timestep.first)
+        still = Timestep(timestep.obs, timestep.action_mask, {}, everywhere, ~everywhere, timestep.acted)
+        with torch.no_grad():
+            expected, after, _ = policy.act(still, after, None, "greedy")
+        for role in policy.team.roles:
+            agents = slice(0, 2) if role.name == "guard" else slice(2, 3)
+            found = run_model(tmp_path / f"{role.name}.onnx", role, still, memories.get(role.name))
+            assert_unity_acts_alike(found, expected[role.name], still.action_mask.get(role.name), role)
+            if rnn != "none":
+                keys = ("h",) if rnn == "gru" else ("h", "c")
+                ours = torch.cat([after[key][:, agents].reshape(-1, 1, after[key].shape[-1]) for key in keys], -1)
+                np.testing.assert_allclose(found["recurrent_out"], ours, atol=TOLERANCE)
+                memories[role.name] = found["recurrent_out"]
+        timestep = env.step(expected)[1]
+    for role in policy.team.roles:
+        behavior = Behavior(role.observation_space.shape, role.action.continuous, tuple(role.action.choices))
+        for deterministic in (False, True):
+            assert failed_checks(tmp_path / f"{role.name}.onnx", behavior, deterministic) == []
         model = onnx.load(tmp_path / f"{role.name}.onnx")
-        (size,), spec = role.observation_space.shape, role.action
-        assert failed_checks(model, size, spec.continuous, list(spec.choices), rnn != "none") == []
-        assert model.opset_import[0].version == 15
-        session = onnxruntime.InferenceSession(tmp_path / f"{role.name}.onnx")
-        rows = env.num_envs * role.n
-        inputs = {"obs_0": timestep.obs[role.name].reshape(rows, -1).numpy()}
-        inputs["action_masks"] = timestep.action_mask[role.name].reshape(rows, -1).float().numpy()
-        if rnn != "none":
-            inputs["recurrent_in"] = np.zeros((rows, 1, 16), np.float32)
-        names = [x.name for x in session.get_outputs()]
-        found = dict(zip(names, session.run(None, inputs), strict=True))
-        discrete, continuous = expected[role.name].discrete, expected[role.name].continuous
-        np.testing.assert_array_equal(found["deterministic_discrete_actions"], discrete.reshape(rows, -1))
-        if continuous is not None:
-            ours = continuous.reshape(rows, -1).clamp(-1, 1)
-            np.testing.assert_allclose(found["deterministic_continuous_actions"], ours, atol=TOLERANCE)
-            assert not np.allclose(found["continuous_actions"], ours, atol=TOLERANCE)
-        allowed = np.split(inputs["action_masks"], np.cumsum(spec.choices)[:-1], -1)
-        chosen = [np.take_along_axis(a, found["discrete_actions"][:, [k]], 1) for k, a in enumerate(allowed)]
-        assert np.all(np.concatenate(chosen, 1) == 1)
-        if rnn != "none":
-            agents = slice(0, 2) if i == 0 else slice(2, 3)
-            ours = torch.cat([after[key][:, agents].reshape(rows, 1, -1) for key in ("h", "c")], -1)
-            np.testing.assert_allclose(found["recurrent_out"], ours, atol=TOLERANCE)
+        assert [(x.domain, x.version) for x in model.opset_import] == [("", 15)]
+    info = json.loads((tmp_path / "policy.json").read_text())
+    assert set(info["files"]) == {"guard.onnx", "scout.onnx"}
     player = load_player(tmp_path)
     with pytest.raises(player.PolicyError, match="written for Unity"):
         player.Policy(tmp_path)
+
+
+def without_output(model: Any, name: str) -> None:
+    model.graph.output.remove(next(x for x in model.graph.output if x.name == name))
+
+
+def with_version(model: Any, version: float) -> None:
+    """Writes another number where the constant of the version is stored."""
+    source = next(node.input[0] for node in model.graph.node if node.output[0] == "version_number")
+    constant = next(x for x in model.graph.initializer if x.name == source)
+    constant.CopyFrom(onnx.numpy_helper.from_array(np.array([version], np.float32), source))
+
+
+def renamed_input(model: Any, name: str) -> None:
+    entry = next(x for x in model.graph.input if x.name == name)
+    entry.name = "observation"
+    for node in model.graph.node:
+        node.input[:] = ["observation" if x == name else x for x in node.input]
+
+
+MISTAKES = [
+    ({"sensors": (4,)}, None, False, "size of obs_0"),
+    ({"sensors": (5, 2)}, None, False, "no input obs_1"),
+    ({"continuous": 2}, None, False, "number of continuous actions"),
+    ({"branches": (3, 2)}, None, False, "discrete branches"),
+    ({}, lambda model: without_output(model, "deterministic_discrete_actions"), True, "no discrete actions"),
+    ({}, lambda model: without_output(model, "discrete_action_output_shape"), False, "no discrete actions"),
+    ({}, lambda model: without_output(model, "memory_size"), False, "no memory_size"),
+    ({}, lambda model: with_version(model, 4.0), False, "version 4"),
+    ({}, lambda model: renamed_input(model, "obs_0"), False, "unexpected input observation"),
+]
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unity")
+    policy, _ = make_policy("hybrid")
+    write_team(subject_of(policy.team, policy, "greedy"), "mlagents", {}, folder)
+    return folder / "guard.onnx"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("behavior", "mistake", "deterministic", "check"), MISTAKES)
+def test_the_checks_find_mistakes(
+    guard: Path, tmp_path: Path, behavior: dict[str, Any], mistake: Any, deterministic: bool, check: str
+):
+    model = onnx.load(guard)
+    if mistake is not None:
+        mistake(model)
+    onnx.save(model, tmp_path / "model.onnx")
+    right = {"sensors": (5,), "continuous": 1, "branches": (3,)}
+    assert failed_checks(guard, Behavior(**right), deterministic) == []
+    found = failed_checks(tmp_path / "model.onnx", Behavior(**right | behavior), deterministic)
+    assert any(check in reason for reason in found), found
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +12,15 @@ from safetensors.numpy import save
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.export.description import describe, provenance, seal
 from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
+from coterie.commands.export.out_folder import replaced, require_free
 from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
+from coterie.commands.export.signature import require_names
 from coterie.commands.export.subject import Subject, subject_of
 from coterie.commands.export.unity_graph import require_unity, write_unity
 from coterie.commands.export.weights import NetworkDescription, require_own_layers
 from coterie.commands.learners import eval_modes, load_run
 from coterie.core.errors import UserError, nearest
-from coterie.core.files import disk_error, sync_folder, write_bytes, write_text
+from coterie.core.files import write_bytes, write_text
 from coterie.core.terminal import print_message, print_progress
 from coterie.runs.folder import RunFolder
 from coterie.runs.manifest import read_manifest
@@ -38,7 +36,7 @@ def export(
 
     Args:
         run: Folder of the run.
-        out: Folder to write. Teams of an earlier export are replaced.
+        out: Folder to write. Teams of an earlier export are replaced. With `team`, other teams of the run may remain.
         form: `onnx`, `torch`, `numpy` or `mlagents`.
         checkpoint: auto, best, best:TEAM, last or a number of steps.
         team: The only team to export; None for all.
@@ -62,16 +60,21 @@ def export(
     folder = RunFolder.open(run).path
     manifest, chosen = read_manifest(folder / "manifest.json"), trained.choice.report()
     report: dict[str, Any] = {"format": form, "out": str(out), "checkpoint": chosen, "teams": {}, "skipped": skipped}
-    for subject in subjects:
-        print_progress(f"exporting team {subject.team.name}")
-        origin = provenance(manifest, folder.name, chosen, trained.config.algo_of(subject.team.name).name)
-        with _replaced(out / subject.team.name) as place, kernels_off():
-            files = write_team(subject, form, origin, place)
-        report["teams"][subject.team.name] = files
-    if form != "mlagents":
-        write_text(out / PLAYER, player_source())
-    if form == "torch":
-        write_text(out / TORCH_POLICY, torch_source())
+    origins = {
+        name: provenance(manifest, folder.name, chosen, trained.config.algo_of(name).name)
+        for name in (subject.team.name for subject in subjects)
+    }
+    sources = {} if form == "mlagents" else {PLAYER: player_source()}
+    sources |= {TORCH_POLICY: torch_source()} if form == "torch" else {}
+    require_free(out, list(origins), list(sources), None if team is None else origins[team])
+    with contextlib.ExitStack() as all_at_once, kernels_off():
+        for subject in subjects:
+            name = subject.team.name
+            print_progress(f"exporting team {name}")
+            place = all_at_once.enter_context(replaced(out / name))
+            report["teams"][name] = write_team(subject, form, origins[name], place)
+    for name, source in sources.items():
+        write_text(out / name, source)
     return report
 
 
@@ -83,6 +86,7 @@ def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) 
             policy = algorithm.policy
             try:
                 subject = subject_of(policy.team, policy, modes[name])
+                require_names(subject)
                 if form != "onnx":
                     require_own_layers(subject)
                 if form == "mlagents":
@@ -110,34 +114,3 @@ def write_team(subject: Subject, form: Format, origin: dict[str, Any], folder: P
         write_bytes(folder / names[0], save(network.tensors))
     write_text(folder / "policy.json", seal(info, folder, names))
     return ["policy.json", *names]
-
-
-@contextlib.contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `target` at the end; nothing changes if writing fails."""
-    place = target.with_name(f".writing-{target.name}")
-    try:
-        if target.exists() and not _is_export(target):
-            raise UserError(f"--out {target.parent}: {target} exists and is no export. Choose another folder.")
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        yield place
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(place, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        raise disk_error("the folder", target, error) from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _is_export(folder: Path) -> bool:
-    """True if a folder holds an export of a team and nothing else."""
-    with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-        info = json.loads((folder / "policy.json").read_bytes())
-        return info.get("format") == "coterie-policy" and {x.name for x in folder.iterdir()} <= {
-            "policy.json",
-            *info["files"],
-        }
-    return False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from coterie.commands.export.signature import DTYPES, Input, inputs, outputs
 from coterie.commands.export.subject import NetworkPolicy, Subject
 from coterie.core.errors import UserError, one_line
 from coterie.core.installation import install_extra
+from coterie.core.text import shorten
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState, Timestep
 from coterie.kernels import switch
@@ -149,7 +151,7 @@ def write_onnx(subject: Subject, path: Path) -> dict[str, Any]:
                 verbose=False,
             )
         except Exception as error:
-            raise UserError(f"team '{subject.team.name}' cannot be exported to ONNX: {one_line(error)}") from error
+            raise export_error(subject, error) from error
     return {"opset": OPSET, "exporter": f"torch {torch.__version__}"}
 
 
@@ -216,15 +218,24 @@ def _lstm(layer: LSTM, x: Tensor, first: Tensor, hidden_state: HiddenState) -> t
     return h.unsqueeze(0), {"h": h, "c": c}
 
 
+def export_error(subject: Subject, error: BaseException) -> UserError:
+    """Returns the error for a network that PyTorch cannot export: the first line of its cause, and the user's line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    first = next(iter(str(error).strip().splitlines()), "")
+    brief = Exception(f"{type(error).__name__}: {shorten(first, 200)}").with_traceback(error.__traceback__)
+    reason = one_line(brief).removeprefix("Exception: ")
+    return UserError(f"team '{subject.team.name}' cannot be exported to ONNX: {reason}")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hides notes of the exporter about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Hides what the exporter prints, logs and warns of: notes about itself, and pages about what it cannot export."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from coterie.commands.export.subject import Subject, sensors, tensor_name
+from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
@@ -100,6 +101,17 @@ def _outputs(subject: Subject) -> Iterator[Output]:
                 yield Output(tensor_name(mode, "next_hidden", key), "hidden", key, mode)
         else:
             yield Output(tensor_name("next_hidden", key), "hidden", key, "any")
+
+
+def require_names(subject: Subject) -> None:
+    """Raises UserError if two tensors of a team would have the same name, of letters, digits, dots and underscores."""
+    for names in ([x.name for x in inputs(subject)], [x.name for x in outputs(subject)]):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"team '{subject.team.name}' cannot be exported: two tensors would have the name '{twice}'. Rename the "
+                "roles or sensors that differ in other characters than letters and digits only."
+            )
 
 
 def hidden_sizes(subject: Subject) -> dict[str, int]:

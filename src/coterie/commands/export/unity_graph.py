@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.commands.export.onnx_graph import quiet
+from coterie.commands.export.onnx_graph import export_error, quiet
 from coterie.commands.export.portable.torch_policy import TorchPolicy
 from coterie.commands.export.subject import Subject, tensor_name
 from coterie.commands.export.weights import NetworkDescription
-from coterie.core.errors import UserError, one_line
+from coterie.core.errors import UserError
 
 MODEL_VERSION = 3.0
 """Version of the models of ML-Agents 2 and newer."""
@@ -139,7 +139,7 @@ def write_unity(subject: Subject, info: Entry, folder: Path) -> list[str]:
                     dynamic_axes={name: {0: "batch"} for name in (*graph.inputs, *_actions(graph))},
                 )
         except Exception as error:
-            raise UserError(f"team '{subject.team.name}' cannot be exported to ONNX: {one_line(error)}") from error
+            raise export_error(subject, error) from error
     return names
 
 

@@ -29,9 +29,9 @@ class Player:
         if mode not in ("auto", "greedy", "sample"):
             raise ValueError(f"mode='{mode}': expected auto, greedy or sample")
         folder = Path(path)
-        teams = (
-            [folder] if (folder / "policy.json").is_file() else sorted(x.parent for x in folder.glob("*/policy.json"))
-        )
+        teams = [folder]
+        if not (folder / "policy.json").is_file():
+            teams = sorted(x.parent for x in folder.glob("*/policy.json") if not x.parent.name.startswith("."))
         if not teams:
             raise PolicyError(f"{folder}: no policy.json here or in its folders. Pass what `coterie export` wrote.")
         self._mode = mode
@@ -45,10 +45,11 @@ class Player:
         self._roles = {role["name"]: role for p in self.policies for role in p.roles}
         self.reset(seed)
 
-    def another(self, seed: int = 0) -> Player:
-        """Returns a player of the same policies with an episode and a random stream of its own."""
+    def another(self, seed: int | None = None) -> Player:
+        """Returns a player of the same policies with an episode and a random stream of its own; None: any seed."""
         other = copy.copy(self)
-        other.reset(seed)
+        other._rng = np.random.default_rng(seed)
+        other.reset()
         return other
 
     def reset(self, seed: int | None = None) -> None:
@@ -57,6 +58,34 @@ class Player:
             self._rng = np.random.default_rng(seed)
         self._hidden = [policy.initial_hidden_state(1) for policy in self.policies]
         self._alive = [np.zeros((1, len(policy.agents)), bool) for policy in self.policies]
+
+    def hidden_state(self) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the hidden state after the last step by living agent and name [H]; {} for policies without one."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for policy, hidden, alive in zip(self.policies, self._hidden, self._alive, strict=True):
+            for i, agent in enumerate(policy.agents):
+                if hidden and alive[0, i]:
+                    found[agent] = {name: value[0, i] for name, value in hidden.items()}
+        return found
+
+    def set_hidden_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Continues from what `hidden_state` returned; agents without an entry begin with zeros.
+
+        Raises:
+            PolicyError: For unknown names and wrong shapes.
+        """
+        if not isinstance(state, dict):
+            raise PolicyError("hidden_state: pass a dict by agent")
+        self.reset()
+        if unknown := sorted(str(name) for name in state.keys() - self._owner.keys()):
+            raise PolicyError(f"hidden_state: no agent '{unknown[0]}'. There are {', '.join(self._owner)}")
+        for policy, hidden, alive in zip(self.policies, self._hidden, self._alive, strict=True):
+            for i, agent in enumerate(policy.agents):
+                if agent in state:
+                    alive[0, i] = True
+                    for name, value in hidden.items():
+                        part = _part(state[agent], name, f"hidden_state of '{agent}' lacks")
+                        value[0, i] = _checked(part, value.shape[2:], f"hidden_state of '{agent}'")
 
     def act(self, obs: Any, action_mask: Any = None) -> Any:
         """Returns actions for observations, in the same form.
@@ -149,7 +178,11 @@ def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
     if role["sensors"]:
         parts = {}
         for name, sensor in role["sensors"].items():
-            own = {agent: _sensor(value, name, agent) for agent, value in given.items() if agent in role["agents"]}
+            own = {
+                agent: _part(value, name, f"obs of '{agent}' lacks the sensor")
+                for agent, value in given.items()
+                if agent in role["agents"]
+            }
             parts[name] = _stack({**role, **sensor, "sensors": None}, own)
         return parts
     shape, dtype = tuple(role["shape"]), role["dtype"]
@@ -157,11 +190,11 @@ def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
     return np.stack(rows).astype(dtype)[None]
 
 
-def _sensor(value: Any, name: str, agent: str) -> Any:
+def _part(value: Any, name: str, lacks: str) -> Any:
     try:
         return value[name]
     except (KeyError, TypeError, IndexError):
-        raise PolicyError(f"obs of '{agent}' lacks the sensor '{name}'") from None
+        raise PolicyError(f"{lacks} '{name}'") from None
 
 
 def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from coterie.commands.export.portable.network import NumpyNetwork
 from coterie.commands.export.portable.policy_files import PolicyError, read_description, read_file, read_tensors
+
+_MAX_NUMBERS = 1 << 26
 
 _NOISE = {
     "gumbel": lambda rng, shape: rng.gumbel(size=shape),
@@ -36,16 +39,23 @@ class Policy:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.info = read_description(self.path / "policy.json")
-        self.roles, self.agents = self.info["roles"], self.info["agents"]
-        self.inputs = {entry["name"]: entry for entry in self.info["inputs"]}
-        self.outputs = {entry["name"]: entry for entry in self.info["outputs"]}
-        files = {name: read_file(self.path, name, entry) for name, entry in self.info["files"].items()}
-        if self.info["backend"] == "onnx":
-            self._run = _onnx_network(files["policy.onnx"])
-        elif "network" not in self.info:
-            raise PolicyError(f"{self.path}: written for Unity. Export again with another --format")
-        else:
-            self._run = NumpyNetwork(self.info, read_tensors(files["weights.safetensors"]))
+        try:
+            self.roles, self.agents = self.info["roles"], self.info["agents"]
+            self.inputs = {entry["name"]: entry for entry in self.info["inputs"]}
+            self.outputs = {entry["name"]: entry for entry in self.info["outputs"]}
+            if max(math.prod(entry["shape"]) for entry in self.inputs.values()) > _MAX_NUMBERS:
+                raise PolicyError(f"{self.path}: inputs of more than {_MAX_NUMBERS} numbers")
+            files = {name: read_file(self.path, name, entry) for name, entry in self.info["files"].items()}
+            if self.info["backend"] == "onnx":
+                self._run = _onnx_network(files["policy.onnx"])
+            elif "network" not in self.info:
+                raise PolicyError(f"{self.path}: written for Unity. Export again with another --format")
+            else:
+                self._run = NumpyNetwork(self.info, read_tensors(files["weights.safetensors"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise (
+                error if isinstance(error, PolicyError) else PolicyError(f"{self.path}: damaged, export again")
+            ) from None
 
     def initial_hidden_state(self, num_envs: int) -> dict[str, np.ndarray]:
         """Returns zeros [num_envs, ...] by name; {} for policies without hidden state."""
@@ -128,6 +138,10 @@ def _onnx_network(content: bytes) -> Any:
         ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # the networks are too small for more
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of its own for each reason
+        reason = " ".join(str(error).split())[:200]
+        raise PolicyError(f"policy.onnx: onnxruntime {onnxruntime.__version__} cannot read it ({reason})") from None
     names = [output.name for output in session.get_outputs()]
     return lambda tensors: dict(zip(names, session.run(None, tensors), strict=True))

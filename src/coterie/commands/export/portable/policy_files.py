@@ -62,6 +62,6 @@ def read_tensors(content: bytes) -> dict[str, np.ndarray]:
                 begin, end = entry["data_offsets"]
                 part = data[begin:end]
                 found[name] = np.frombuffer(part, {"F32": "<f4"}[entry["dtype"]]).reshape(entry["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PolicyError(f"weights.safetensors: damaged ({error}), export again") from None
     return found
