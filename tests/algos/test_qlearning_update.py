@@ -168,6 +168,27 @@ def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | No
     assert found[0].shape == (4,)
 
 
+@pytest.mark.parametrize("weighting", ["optimistic", "central"])
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_the_loss_of_weighted_qmix_is_that_of_both_values_by_loops(weighting: str, delta: float | None):
+    algorithm, collector = make(
+        mixer="qmix", weighting=weighting, weighting_alpha=0.25, rnn="gru", huber_delta=delta
+    )  # fmt: skip
+    importance = torch.tensor([0.5, 1.0, 2.0, 3.0])
+    batch = algorithm.evaluate_batch(collect_rollout(algorithm, collector))
+    assert set(batch.weight.unique().tolist()) <= {0.25, 1.0}
+
+    def cost(error: float) -> float:
+        return 0.5 * error**2 if delta is None or abs(error) <= delta else delta * (abs(error) - 0.5 * delta)
+
+    terms = []
+    for place in map(tuple, batch.valid.nonzero().tolist()):
+        q, central_q, target = (x[place].item() for x in (batch.q, batch.central_q, batch.target))
+        own, others = cost(q - target), cost(central_q - target)
+        terms.append(importance[place[1]].item() * (batch.weight[place].item() * own + others))
+    assert algorithm._loss(batch, importance).item() == pytest.approx(sum(terms) / len(terms), rel=1e-4)
+
+
 def test_the_team_of_a_single_agent_has_the_targets_of_the_agent():
     """The sum of one value is that value: the same loss without a mixer and with that of VDN."""
     found = []
