@@ -17,7 +17,7 @@ from tinyruns import PRELOADED_MODULES
 
 Work = Callable[[SharedMemory, int, int], Any]
 DTYPES = (torch.float32, torch.float64, torch.int64)
-COUNTS = (1, 7, 100_000)
+COUNTS = (1, 7, 600_000)
 """Sizes of tensors that are summed; the last one takes several parts."""
 
 

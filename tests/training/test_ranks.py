@@ -126,6 +126,12 @@ def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 2) < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["ippo", "mappo gru", "coma", "poca", "qmix priorities", "maddpg", "masac"])
+def test_updates_of_128_environments_on_two_ranks_equal_those_of_one(case: str) -> None:
+    assert _largest_difference(_CASES[case], 2, updates=1, num_envs=128) < 1e-6
+
+
 def test_updates_with_demonstrations_equal_those_of_one_rank(tmp_path: Path) -> None:
     env = make("particle/simple_spread", {"agents": 2, "episode_limit": 6}, num_envs=2)
     (team,) = env.spec.default_teams()

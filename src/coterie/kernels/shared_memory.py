@@ -18,7 +18,9 @@ from torch import Tensor
 from coterie.core.process_ranks import LocalExchange, PeerEndedError, PeersLateError
 from coterie.kernels import native
 
-_SLOT_BYTES = 1 << 18
+_BYTES = 32 << 20
+"""Most bytes of the file with up to 64 ranks."""
+_LEAST_SLOT, _LARGEST_SLOT = 1 << 18, 1 << 22
 """Bytes that a rank contributes to an exchange at once. Larger tensors are exchanged in parts."""
 _CHECK_SECONDS = 0.25
 """Seconds of waiting after which a rank checks that the others still run."""
@@ -45,8 +47,12 @@ def create_shared_file(size: int) -> Path:
     return Path(name)
 
 
+def _slot_bytes(size: int) -> int:
+    return max(_LEAST_SLOT, min(_LARGEST_SLOT, _BYTES // (2 * size) // _LEAST_SLOT * _LEAST_SLOT))
+
+
 def _length(size: int) -> int:
-    return size * native.load().coterie_exchange_counter_bytes() + 2 * size * _SLOT_BYTES
+    return size * native.load().coterie_exchange_counter_bytes() + 2 * size * _slot_bytes(size)
 
 
 @final
@@ -75,7 +81,8 @@ class SharedMemory(LocalExchange):
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
         self._map = mmap.mmap(self._file, _length(size))
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._settings = array("q", [address, rank, size, _SLOT_BYTES])
+        self._slot_bytes = _slot_bytes(size)
+        self._settings = array("q", [address, rank, size, self._slot_bytes])
         self._place = self._settings.buffer_info()[0]
         self._number = 0  # of exchanges so far
         self._sums = {dtype: getattr(self._library, f"coterie_exchange_sum_{name}") for dtype, name in _SUMS.items()}
@@ -85,7 +92,7 @@ class SharedMemory(LocalExchange):
 
     def sum_(self, x: Tensor) -> None:
         add, width = self._sums[x.dtype], x.element_size()
-        for start, nbytes in _parts(x.nbytes):
+        for start, nbytes in self._parts(x.nbytes):
             place = x.data_ptr() + start
             self._start(place, nbytes)
             add(self._place, self._number, place, nbytes // width)
@@ -93,11 +100,16 @@ class SharedMemory(LocalExchange):
     def gather(self, x: Tensor) -> list[Tensor]:
         x = x.contiguous()
         found = [torch.empty_like(x) for _ in range(self._size)]
-        for start, nbytes in _parts(x.nbytes):
+        for start, nbytes in self._parts(x.nbytes):
             self._start(x.data_ptr() + start, nbytes)
             for rank, out in enumerate(found):
                 self._library.coterie_exchange_read(self._place, self._number, rank, out.data_ptr() + start, nbytes)
         return found
+
+    def _parts(self, nbytes: int) -> Iterator[tuple[int, int]]:
+        """Yields the start and the length of parts that fit into a slot."""
+        for start in range(0, nbytes, self._slot_bytes):
+            yield start, min(self._slot_bytes, nbytes - start)
 
     def _start(self, place: int, nbytes: int) -> None:
         """Contributes bytes to the next exchange, and waits until all ranks have done so."""
@@ -134,12 +146,6 @@ class SharedMemory(LocalExchange):
     def close(self) -> None:
         self._map.close()
         os.close(self._file)
-
-
-def _parts(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yields the start and the length of parts of at most `_SLOT_BYTES`."""
-    for start in range(0, nbytes, _SLOT_BYTES):
-        yield start, min(_SLOT_BYTES, nbytes - start)
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
