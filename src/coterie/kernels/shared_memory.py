@@ -36,7 +36,7 @@ def create_shared_file(size: int) -> Path:
         OSError: If there is no place for it, or the system has no such files.
     """
     length = _length(size)
-    handle, name = tempfile.mkstemp(prefix="coterie-ranks-", dir=_FOLDER if os.access(_FOLDER, os.W_OK) else None)
+    handle, name = tempfile.mkstemp(prefix="coterie-exchange-", dir=_FOLDER if os.access(_FOLDER, os.W_OK) else None)
     try:
         os.posix_fallocate(handle, 0, length)  # a full disk is found here, not when a page is first written
     except (OSError, AttributeError) as error:
