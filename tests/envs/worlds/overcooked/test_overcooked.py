@@ -249,10 +249,10 @@ def test_cooks_serve_in_all_layouts_from_random_starts(auto_cook: bool):
         act, script, _ = load_script(env.spec.default_teams()[0], config.env, None)
         assert script == "cook"
         timestep, served = env.reset(0), torch.zeros(8)
-        for _ in range(200):
+        for _ in range(120):
             result, timestep = env.step(act(timestep))
             served += result.group_reward[:, 0] / 20
-        assert served.min() >= 3, (name, served)
+        assert served.min() >= 2, (name, served)
 
 
 @pytest.fixture

@@ -36,14 +36,17 @@ def routes(kitchen: Kitchen, device: torch.device) -> Routes:
     """Computes all routes of a kitchen."""
     count = len(kitchen.kinds)
     floor = kitchen.cells(FLOOR)
-    length = torch.full((count + 1, count * 4, count), FAR)
-    action = torch.full_like(length, STAY)
+    found: list[tuple[int, ...]] = []
     for occupied in (*floor, count):
         free = frozenset(floor) - {occupied}
         before = _predecessors(kitchen, free)
         for target in set(range(count)) - set(floor):
-            for state, (steps, first) in _found(kitchen, free, before, target).items():
-                length[occupied, state, target], action[occupied, state, target] = steps, first
+            ways = _found(kitchen, free, before, target)
+            found += [(occupied, state, target, *way) for state, way in ways.items()]
+    *place, steps, first = torch.tensor(found).unbind(1)
+    length = torch.full((count + 1, count * 4, count), FAR)
+    action = torch.full_like(length, STAY)
+    length[tuple(place)], action[tuple(place)] = steps, first
     escape = torch.full((count, count), STAY)
     for cell in floor:
         for other in range(count):
