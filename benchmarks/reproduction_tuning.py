@@ -48,16 +48,16 @@ class Family:
 
 
 _ENTROPY = ("algo.lr=log(1e-3,1e-2)", "algo.entropy_coef=log(0.3,10)")
-_EPSILON = ("algo.lr=log(1e-3,1e-2)", "algo.epsilon_decay_steps=log(1e4,8e4)")
+_EPSILON = ("algo.lr=log(1e-3,1e-2)", "algo.epsilon_decay_steps=log(1e4,2e5)")
 FAMILIES = {
     "matrix": Family(
         row="climbing",
-        steps=100_000,
-        trials=4,
+        steps=200_000,
+        trials=8,
         ranges={
             **dict.fromkeys(("ippo", "mappo", "coma"), _ENTROPY),
             **dict.fromkeys(("iql", "vdn", "qmix"), _EPSILON),
-            "maddpg": ("algo.lr=log(1e-3,1e-2)", "algo.random_steps=log(5e3,5e4)"),
+            "maddpg": ("algo.lr=log(1e-3,1e-2)", "algo.random_steps=log(5e3,1e5)"),
         },
     )
 }
