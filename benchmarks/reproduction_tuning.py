@@ -98,7 +98,7 @@ def plan(chosen: PublishedTable, family: Family, algo: str, given: argparse.Name
     """The search of a column."""
     words = [*chosen.settings(chosen.row(family.row), algo, given.steps or family.steps), *family.ranges[algo]]
     out = given.runs / given.family / algo
-    return make_plan([*words, "threads=1"], seeds=SEEDS, out=out)
+    return make_plan([*words], seeds=SEEDS, out=out)
 
 
 def result(done: TunePlan) -> dict[str, Any]:
