@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import COMMON, JOBS, TUNED_ELSEWHERE, UNTUNED, Job
+from learning_pictures import draw_pictures
 from provenance import is_present, is_verified, measured, resolved_job
 from reporting import in_words, origin, table, whole_number
 
@@ -18,7 +19,7 @@ from coterie.commands.evaluate import evaluate_baseline, evaluate_run
 from coterie.config import registry
 from coterie.config.resolve import load_resolved, resolve
 from coterie.runs.checkpoints import Checkpoints
-from coterie.runs.plots import Run, draw
+from coterie.runs.curves import Run
 
 BASELINE_EPISODES = 10_000
 
@@ -39,17 +40,6 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
         if read:
             print(f"{job.name}: {len(read)} runs", flush=True)
             found[job.name] = report(job, read, episodes)
-    for name in {job.picture for job in jobs if job.name in found}:
-        folders = {
-            j.name: sorted((runs / j.name).glob("seed*/")) for j in JOBS if j.picture == name and j.name in found
-        }
-        missing = [job for job, paths in folders.items() if not paths]
-        if missing:  # a picture without some of its curves would replace a complete one
-            print(f"learning-{name}.png: not drawn, there are no runs of {', '.join(missing)}")
-            continue
-        shown = [Run.load(folder) for paths in folders.values() for folder in paths if finished(folder)]
-        if shown:
-            draw(shown).savefig(results / f"learning-{name}.png", dpi=150)
     content = {
         **made,
         "common": list(COMMON),
@@ -57,6 +47,7 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
         "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
     }
     written.write_text(json.dumps(content, indent=2) + "\n")
+    draw_pictures(results, content["jobs"])
     print(write_page(results))
 
 

@@ -250,11 +250,13 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
     from coterie.commands.benchmark import bench, measure_env, memory
     from coterie.config.resolve import resolve
     from coterie.core.process import configure_process
+    from coterie.kernels import switch
 
     resolved = resolve(["env=particle/simple_spread", *row.overrides, f"threads={threads}"])
     if row.kind == "world":
         configure_process(threads)
         device = torch.device(resolved.config.device)
+        switch.configure(resolved.config.kernels, resolved.config.device)
         return {"steps_per_s": measure_env(resolved.config, device, seconds), "memory": memory(device)}
     report = bench(resolved, seconds)
     phases = {name: phase["ms_per_round"] for name, phase in report["time"].items()}
