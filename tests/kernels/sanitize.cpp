@@ -35,6 +35,14 @@
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
+extern "C" {
+int64_t coterie_exchange_counter_bytes();
+void coterie_exchange_start(const int64_t*, int64_t, const void*, int64_t);
+int64_t coterie_exchange_wait(const int64_t*, int64_t, double);
+int64_t coterie_exchange_count(const int64_t*, int64_t);
+void coterie_exchange_read(const int64_t*, int64_t, int64_t, void*, int64_t);
+void coterie_exchange_sum_i64(const int64_t*, int64_t, void*, int64_t);
+}
 
 namespace {
 
@@ -193,7 +201,31 @@ struct Blocks {
 CHECK(float, f32)
 CHECK(double, f64)
 
+// Three ranks, in one thread, exchange as much as fits and less.
+void check_exchange() {
+  constexpr int64_t ranks = 3, most = 64;
+  const int64_t capacity = most * int64_t(sizeof(int64_t));
+  const int64_t bytes = ranks * coterie_exchange_counter_bytes() + 2 * ranks * capacity;
+  std::unique_ptr<int64_t[]> memory(new int64_t[size_t(bytes) / sizeof(int64_t)]());
+  for (int64_t number = 1; number <= 5; number++) {
+    const int64_t count = number % 2 ? most : 1;
+    std::vector<int64_t> own(size_t(count), number), total(static_cast<size_t>(count));
+    for (int64_t rank = 0; rank < ranks; rank++) {
+      const int64_t shared[] = {reinterpret_cast<int64_t>(memory.get()), rank, ranks, capacity};
+      if (coterie_exchange_wait(shared, number, 0.0) != rank) std::exit(1);
+      coterie_exchange_start(shared, number, own.data(), count * int64_t(sizeof(int64_t)));
+      if (coterie_exchange_count(shared, rank) != number) std::exit(1);
+    }
+    const int64_t shared[] = {reinterpret_cast<int64_t>(memory.get()), 0, ranks, capacity};
+    if (coterie_exchange_wait(shared, number, 1.0) != -1) std::exit(1);
+    coterie_exchange_sum_i64(shared, number, total.data(), count);
+    coterie_exchange_read(shared, number, ranks - 1, own.data(), count * int64_t(sizeof(int64_t)));
+    if (total.back() != ranks * number || own.back() != number) std::exit(1);
+  }
+}
+
 int main() {
+  check_exchange();
   check_f32();
   check_f64();
   std::puts("no kernel accesses memory out of bounds or has undefined behavior");
