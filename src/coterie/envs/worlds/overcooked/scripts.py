@@ -36,11 +36,11 @@ from coterie.envs.worlds.overcooked.tasks import kitchen_of
 
 Act = Callable[[Timestep], dict[str, Action]]
 _WAIT = 3
-"""The second agent counts so many steps for waiting until the first one leaves its only way."""
+"""Steps that the second agent counts for waiting until the first one leaves its only way."""
 _SUPPLY = 2
 """Onions that are put on counters for the other agent at a time."""
 _FULLEST = 8
-"""A pot may be so many steps farther away for each onion that it has more than another one."""
+"""Steps that a pot may be farther away for each onion that it has more than another one."""
 
 
 def cook(team: TeamSpec, env: Choice) -> Act:
