@@ -32,6 +32,8 @@ OPSET = 18
 """Version of ONNX's operators, of December 2022."""
 _EXAMPLE_ENVS = 3
 """Environments in the example that is traced: not 1, which the exporter would take as a constant."""
+_MAX_ENVS = 1 << 31
+"""A bound, since PyTorch 2.6 refuses a number of environments without one."""
 _LIBRARIES = ("onnx", "onnxscript")
 
 
@@ -135,18 +137,19 @@ def write_onnx(subject: Subject, path: Path) -> dict[str, Any]:
     require_libraries("onnx")
     graph = TeamGraph(subject).eval()
     example = tuple(_example(spec) for spec in graph.inputs)
-    batch = torch.export.Dim("batch", min=1)
+    batch = torch.export.Dim("batch", min=1, max=_MAX_ENVS)
     with torch.no_grad(), kernels_off(), quiet():
         try:
+            # Traced here, because the exporter of PyTorch 2.6 would take the number of environments as a constant.
+            shapes = (tuple({0: batch} for _ in graph.inputs),)
             torch.onnx.export(
-                graph,
-                example,
+                torch.export.export(graph, example, dynamic_shapes=shapes, strict=False),
+                (),
                 str(path),
                 input_names=[spec.name for spec in graph.inputs],
                 output_names=[spec.name for spec in graph.outputs],
                 opset_version=OPSET,
                 dynamo=True,
-                dynamic_shapes=(tuple({0: batch} for _ in graph.inputs),),
                 external_data=False,
                 verbose=False,
             )
