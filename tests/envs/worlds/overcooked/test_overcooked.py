@@ -90,6 +90,11 @@ def test_mistakes_in_a_drawing_are_named(layout: str, message: str):
         make("overcooked/cramped_room", {"layout": layout})
 
 
+def test_images_of_kitchens_that_are_too_small_for_convolutions_are_refused():
+    with pytest.raises(UserError, match="observation_type=image: the kitchen has 4 x 5 cells"):
+        make("overcooked/cramped_room", {"observation_type": "image"})
+
+
 def test_a_soup_is_cooked_plated_and_served():
     world = make_world(cook_time=3, shaping=2)
     full = [0, SOUP + 2, *[0] * 10]
@@ -166,8 +171,8 @@ def test_agents_that_would_meet_or_swap_stay_and_turn():
 def test_observations_show_layers_by_rows_with_the_own_agent_first():
     world = make_world(cook_time=9, episode_limit=50)
     tick = start(world, held=[SOUP + 2, DISH], item=[ONION, SOUP + 3, *[0] * 10], tick=[4], time=11)
-    image = world.observe(tick | {"time": torch.tensor([11])}).obs[ROLE][0]
-    assert image.shape == (2, 3, 4, len(LAYERS))
+    image = world.observe(tick | {"time": torch.tensor([11])}).obs[ROLE][0].view(2, 3, 4, -1)
+    assert image.shape[-1] == len(LAYERS) == 26
 
     def cells(agent: int, layer: str) -> dict[tuple[int, int], float]:
         shown = image[agent, :, :, LAYERS.index(layer)]
@@ -186,16 +191,18 @@ def test_observations_show_layers_by_rows_with_the_own_agent_first():
 def test_the_layer_urgency_appears_forty_steps_before_the_limit():
     world = make_world(episode_limit=50)
     for time, urgent in ((10, 0), (11, 1)):
-        image = world.observe(start(world) | {"time": torch.tensor([time])}).obs[ROLE]
+        image = world.observe(start(world) | {"time": torch.tensor([time])}).obs[ROLE].view(1, 2, 12, -1)
         assert image[..., LAYERS.index("urgency")].unique().tolist() == [urgent]
     endless = make_world(episode_limit=None)
-    image = endless.observe(start(endless) | {"time": torch.tensor([10**6])}).obs[ROLE]
+    image = endless.observe(start(endless) | {"time": torch.tensor([10**6])}).obs[ROLE].view(1, 2, 12, -1)
     assert image[..., LAYERS.index("urgency")].unique().tolist() == [0]
 
 
 def test_flattened_observations_and_the_state_have_the_numbers_of_the_image():
-    image, flat = make_world(), make_world(observation_type="flattened")
+    kitchen = "XXPXX/X1.2X/X...X/XO.DX/XXSXX"
+    image, flat = make_world(kitchen, observation_type="image"), make_world(kitchen)
     first = image.observe(start(image))
+    assert first.obs[ROLE].shape == (1, 2, *image.spec.roles[0].observation_space.shape) == (1, 2, 5, 5, 26)
     assert torch.equal(first.obs[ROLE].flatten(2), flat.observe(start(flat)).obs[ROLE])
     assert torch.equal(first.state["global"], first.obs[ROLE][:, 0].flatten(1))
 
@@ -222,7 +229,7 @@ def test_shaping_cook_time_and_objects_can_vary_between_environments():
     env.set_samplers(samplers | {"random_objects": Constant(value=1.0)})
     timestep = env.reset(0)
     state = env.state_dict()["state"]
-    remaining = timestep.obs[ROLE][:, 0, :, :, LAYERS.index("remaining_time")].amax((1, 2))
+    remaining = timestep.obs[ROLE][:, 0].view(200, 20, -1)[..., LAYERS.index("remaining_time")].amax(1)
     assert torch.equal(remaining, state["cook_time"])
     assert remaining.unique().tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     for expected in (1, 0.5):
@@ -265,12 +272,12 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "params", [{}, {"auto_cook": False, "shaping": 1, "random_objects": 0.5, "observation_type": "flattened"}]
+    "params", [{}, {"auto_cook": False, "shaping": 1, "random_objects": 0.5, "observation_type": "image"}]
 )
 def test_world_satisfies_the_environment_contract(params: dict[str, Any], steady_clock: None):
     settings = {"episode_limit": 9, "random_positions": True, **params}
     report = check(
-        lambda num_envs, seed: make("overcooked/cramped_room", settings, num_envs, seed, with_state=True), 40
+        lambda num_envs, seed: make("overcooked/coordination_ring", settings, num_envs, seed, with_state=True), 40
     )
     assert not report.findings, report
     assert report.summary["resume"] == "bit-for-bit"

@@ -35,8 +35,9 @@ class OvercookedConfig(BaseModel):
     """Start on two random cells of the floor instead of the marked ones."""
     random_objects: float = Field(0.0, ge=0, le=1)
     """Probability that a pot starts with onions, that these are cooking, and that an agent starts with an item."""
-    observation_type: Literal["image", "flattened"] = "image"
-    """Layers of the kitchen as an image [H, W, 26], or the same numbers as a vector."""
+    observation_type: Literal["flattened", "image"] = "flattened"
+    """26 layers of the kitchen, cell by cell as a vector, or the same numbers as an image [H, W, 26]. Images need at
+    least five rows and columns."""
     episode_limit: int | None = Field(400, ge=1)
     """Maximum number of steps before truncation; None: no limit."""
     terminate_at_limit: bool = False

@@ -38,6 +38,8 @@ ROLE = "agent"
 AGENTS = 2
 COUNTS = ("deliveries", "onions_potted", "soups_plated")
 """Episode metrics, in the order in which the state counts them."""
+_SMALLEST_IMAGE = 5
+"""Rows and columns that the convolutions of `coterie.nets` need."""
 _DISH_SHARE, _ONION_SHARE = 0.2, 0.8
 """Random numbers below the first are a dish in an agent's hands at the start, those below the second an onion."""
 
@@ -63,6 +65,11 @@ class Overcooked(World):
     def __init__(self, name: str, kitchen: Kitchen, config: OvercookedConfig, with_state: bool = False):
         self.kitchen, self.config, self._with_state = kitchen, config, with_state
         self._flattened = config.observation_type == "flattened"
+        if not self._flattened and min(kitchen.height, kitchen.width) < _SMALLEST_IMAGE:
+            raise ValueError(
+                f"observation_type=image: the kitchen has {kitchen.height} x {kitchen.width} cells, but convolutions "
+                f"need at least {_SMALLEST_IMAGE} rows and columns. Use observation_type=flattened."
+            )
         self.terminate_at_limit = config.terminate_at_limit
         self.reset_noise_size = 1 + 3 * (len(kitchen.pots) + AGENTS)
         self.parameters = _parameters(config)
