@@ -57,8 +57,8 @@ def recorded(layout: str, old_dynamics: bool) -> Episodes:
 
 def world_of(layout: str, old_dynamics: bool, steps: int) -> Overcooked:
     """The world of a layout and rule, with shaped rewards."""
-    cook_time = COOK_TIMES[old_dynamics]
-    return Layout(layout)(OvercookedConfig(auto_cook=old_dynamics, cook_time=cook_time, shaping=1, episode_limit=steps))
+    settings = {"auto_cook": old_dynamics, "cook_time": COOK_TIMES[old_dynamics], "shaping": 1, "episode_limit": steps}
+    return Layout(layout)(OvercookedConfig.model_validate(settings))
 
 
 def state_of(numbers: Tensor, world: Overcooked) -> State:
