@@ -33,6 +33,7 @@ from coterie.config.rewards import RewardsConfig  # noqa: E402
 from coterie.config.wrappers import WrappersConfig  # noqa: E402
 from coterie.envs.worlds.foraging.task import ForagingConfig  # noqa: E402
 from coterie.envs.worlds.matrix.matrix_game import MatrixConfig  # noqa: E402
+from coterie.envs.worlds.overcooked.config import OvercookedConfig  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 _BLOCK = re.compile(r"(<!-- (generated|measured): ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -55,6 +56,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "matrix-games": exact_worlds.matrix,
     "matrix-keys": partial(key_table, MatrixConfig, "env."),
     "metrics": program.metrics,
+    "overcooked-keys": partial(key_table, OvercookedConfig, "env."),
     "particle-baselines": particle_worlds.particle_baselines,
     "particle-keys": particle_worlds.particle_keys,
     "particle-scenarios": particle_worlds.particle_scenarios,
