@@ -21,10 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie
-from coterie.envs.worlds.coop.grid import grid
-from coterie.envs.worlds.foraging.observations import other_players, window_tables
-from coterie.envs.worlds.foraging.spawn import spawn_tables
-from coterie.envs.worlds.sparse.chain import chain
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda")
@@ -259,8 +255,16 @@ def fake_cuda() -> Iterator[FakeCuda]:
                 yield cuda
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(overwrites)
-            for cached in (chain, grid, other_players, spawn_tables, window_tables):  # tables by device
-                cached.cache_clear()
+            _clear_tables()
+
+
+def _clear_tables() -> None:
+    """Forgets what functions of worlds have cached, such as tables by device."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("coterie.envs.worlds."):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
 
 
 def _is_cuda(device: Any) -> bool:
