@@ -141,11 +141,14 @@ def overview(chosen: PublishedTable, row: str, cells: Mapping[str, Any]) -> list
     parts = []
     for algo in chosen.columns:
         cell, level = cells.get(f"{row}/{algo}"), chosen.rows[row].published.get(algo)
-        own = "not run" if algo in chosen.algorithms else "not in Coterie"
+        own = "not run"
         if cell is not None:
             own = shown(cell["peak"])
             own = f"**{own}**" if cell["below"] else own
             own += "" if len(cell["seeds"]) == len(chosen.seeds) else f" ({len(cell['seeds'])} seeds)"
+            all_steps = chosen.steps(chosen.row(row), algo)
+            few = f" ({whole_number(cell['steps'])} of {whole_number(all_steps)} steps)"
+            own += few if cell["steps"] < all_steps else ""
         parts.append(f"{own}<br>{level}")
     return [row, *parts]
 

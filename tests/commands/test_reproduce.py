@@ -175,13 +175,16 @@ def _cell(algo: str, seeds: tuple[int, ...], *, peak: Level) -> dict[str, Any]:
 
 def test_the_page_of_results_names_what_was_not_run_and_what_is_below(reproduction: Any) -> None:
     full, few = _cell("vdn", TABLE.seeds, peak=Level(-131.0, 1.0)), _cell("qmix", (10, 11), peak=Level(-140.0, 2.0))
+    short = _cell("mappo", TABLE.seeds, peak=Level(-130.0, 1.0))
     content = {"command": "python benchmarks/reproduction.py", "date": "2026-01-03"}
-    lines = reproduction.page(TABLE, {**content, "cells": {"spread/vdn": full, "spread/qmix": few}}).splitlines()
+    lines = reproduction.page(
+        TABLE, {**content, "cells": {"spread/mappo": short, "spread/vdn": full, "spread/qmix": few}}
+    ).splitlines()
     (spread,) = [line for line in lines if line.startswith("| spread | not run<br>")]
     cells = [cell.strip() for cell in spread.split("|")][2:-1]
     assert dict(zip(TABLE.columns, cells, strict=True)) == {
         **{algo: f"not run<br>{TABLE.row('spread').published[algo]}" for algo in TABLE.columns},
-        **{algo: f"not in Coterie<br>{TABLE.row('spread').published[algo]}" for algo in ("ia2c", "maa2c")},
+        "mappo": "-130 ± 1 (2 M of 20 M steps)<br>-133.54 ± 3.08",
         "vdn": "-131 ± 1<br>-131.03 ± 1.85",
         "qmix": "**-140 ± 2** (2 seeds)<br>-126.62 ± 2.96",
     }
@@ -193,3 +196,22 @@ def test_runs_of_code_that_was_not_committed_are_no_results(reproduction: Any, t
     (tmp_path / "manifest.json").write_text(json.dumps({"git": git}))
     with pytest.raises(UserError, match="was trained with code that was not committed"):
         reproduction.provenance([tmp_path])
+
+
+def test_the_committed_page_is_that_of_the_committed_results(reproduction: Any) -> None:
+    content = json.loads((RESULTS / "papoudakis2021.json").read_text())
+    assert reproduction.page(TABLE, content) == (RESULTS / "papoudakis2021.md").read_text()
+    assert content["cells"]
+    for name, cell in content["cells"].items():
+        assert (name, cell["below"]) == (
+            f"{cell['row']}/{cell['algo']}",
+            Value(
+                TABLE.row(cell["row"]),
+                cell["algo"],
+                cell["steps"],
+                tuple(cell["seeds"]),
+                peak=Level(**cell["peak"]),
+                published=TABLE.row(cell["row"]).published[cell["algo"]],
+            ).below,
+        ), name
+        assert cell["revisions"], name
