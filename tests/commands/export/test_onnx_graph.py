@@ -16,6 +16,8 @@ ONNX_CASES = [  # every algorithm; for each kind of policy every action space an
     ("ppo", "continuous", "none"),
     ("ippo", "hybrid", "gru"),
     ("mappo", "multi_discrete", "lstm"),
+    ("ia2c", "discrete", "none"),
+    ("maa2c", "discrete", "none"),
     ("poca", "discrete", "none"),
     ("coma", "discrete", "gru"),
     ("coma", "multi_discrete", "lstm"),
