@@ -200,7 +200,9 @@ def main(argv: Sequence[str]) -> int:
     jobs = json.loads((HERE / "results" / "learning.json").read_text())["jobs"]
     words = {job.name: [*COMMON, *job.overrides] for job in JOBS}
     for name, entry in jobs.items():
-        if not is_present(entry) and not is_verified(entry, words[name]):
+        if name not in words:
+            print(f"{name}: no job any more")
+        elif not is_present(entry) and not is_verified(entry, words[name]):
             print(f"{name}: measured with other code or settings")
     if given.write:
         print(write_page(HERE / "results"))

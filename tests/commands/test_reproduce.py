@@ -16,6 +16,7 @@ import tinyruns
 from coterie.__main__ import main
 from coterie.commands import reproduce
 from coterie.commands.reproduce import Value, choose, peak_of_mean
+from coterie.config import registry
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load
 from coterie.reports.records import EvaluationSeries
@@ -60,9 +61,11 @@ def test_a_value_that_rounds_to_the_published_one_is_not_below() -> None:
     assert replace(value, peak=Level(0.99, 0.001)).below
 
 
-def test_wrong_choices_are_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"--algo maa2c: Coterie does not have it\. Columns: iql, ippo"):
-        choose(TABLE, algorithms=["maa2c"])
+def test_wrong_choices_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delitem(registry.ALGOS, "maa2c")
+        with pytest.raises(UserError, match=r"--algo maa2c: Coterie does not have it\. Columns: iql, ia2c, ippo"):
+            choose(TABLE, algorithms=["maa2c"])
     with pytest.raises(UserError, match=r"--algo mapo: not a column of papoudakis2021\. Did you mean 'mappo'"):
         choose(TABLE, algorithms=["mapo"])
     with pytest.raises(UserError, match=r"--seeds 6: papoudakis2021 has 5 seeds\. Choose 1 to 5\."):

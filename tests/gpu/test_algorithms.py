@@ -24,11 +24,8 @@ UPDATE = {
     "sac": REPLAY, "masac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {
-    **dict.fromkeys(("ppo", "ippo", "mappo", "ia2c", "maa2c"), "algos/ppo:_samples"),
-    "poca": "algos/poca:_samples",
-}
-"""One more read, the number of timesteps that minibatches are drawn from, and the function that reads it."""
+FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "poca"}
+"""One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [
     (name, kind, rnn)
@@ -59,7 +56,7 @@ def test_training_stays_on_the_device(name, kind, rnn):
             cuda.reads.clear()
             cuda.copies.clear()
             metrics = learner.update(rollout, update / 2)
-            extra = {FEEDFORWARD[name]: 1} if rnn == "none" and name in FEEDFORWARD else {}
+            extra = {"algos/minibatches:acted_candidates": 1} if rnn == "none" and name in FEEDFORWARD else {}
             assert cuda.reads == UPDATE[name] | extra
             assert cuda.copies == {}
             updates.append((tree_map(lambda x: x.cpu(), rollout), metrics))

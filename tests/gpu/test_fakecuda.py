@@ -151,7 +151,11 @@ def test_a_learner_that_reads_in_every_minibatch_is_found(cuda, monkeypatch):
     learner, rollout = flawed_learner(monkeypatch, lambda batch: batch.advantage.mean().item())
     cuda.reads.clear()
     learner.update(rollout, 0.0)
-    assert cuda.reads == {"algos/ppo:_samples": 1, "algos/ppo:update": 2, "algos/optimizer:mean_metrics": 1}
+    assert cuda.reads == {
+        "algos/minibatches:acted_candidates": 1,
+        "algos/ppo:update": 2,
+        "algos/optimizer:mean_metrics": 1,
+    }
 
 
 def test_a_learner_that_mixes_devices_is_found(cuda, monkeypatch):
