@@ -40,14 +40,10 @@ def gather(jobs: Sequence[Job], runs: Path, results: Path, episodes_per_run: int
         if read:
             print(f"{job.name}: {len(read)} runs", flush=True)
             found[job.name] = report(job, read, episodes)
-    content = {
-        **made,
-        "common": list(COMMON),
-        "final_episodes": episodes_per_run,
-        "jobs": {job.name: found[job.name] for job in JOBS if job.name in found},
-    }
-    written.write_text(json.dumps(content, indent=2) + "\n")
-    draw_pictures(results, content["jobs"])
+            entries = {job.name: found[job.name] for job in JOBS if job.name in found}
+            content = {**made, "common": list(COMMON), "final_episodes": episodes_per_run, "jobs": entries}
+            written.write_text(json.dumps(content, indent=2) + "\n")
+    draw_pictures(results, found)
     print(write_page(results))
 
 

@@ -266,13 +266,13 @@ JOBS = (
     Job(
         "foraging-8x8-2p-2f-coop-mappo",
         ("algo=mappo", "env=foraging/8x8-2p-2f-coop", "steps=600k", "eval.every=50k"),
-        *("agent", "sum", "foraging", 1.0, _TABLE, (0.9, 0.99)),
+        *("team", "sum", "foraging", 1.0, _TABLE, (0.9, 0.99)),
         conditions=_ON_POLICY,
     ),
     Job(
         "warehouse-tiny-2ag-mappo",
         ("algo=mappo", "env=warehouse/tiny-2ag", "steps=4M", "eval.every=250k", "eval.episodes=128"),
-        *("agent", "sum", "warehouse", None, "", (1.0, 10.0)),
+        *("team", "sum", "warehouse", None, "", (1.0, 10.0)),
     ),
     *(
         Job(
