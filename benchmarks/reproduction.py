@@ -116,8 +116,9 @@ def page(chosen: PublishedTable, content: Mapping[str, Any]) -> str:
     lines = [
         f"# {chosen.title}",
         "",
-        f"Source of the published values: {chosen.source}. First line of a cell: the highest mean over seeds of an "
-        f"evaluation, with its 95% interval; second line: the published one. **Bold**: below the published interval. "
+        f"Source of the published values: [{chosen.title.partition(',')[0]}]({chosen.source}). First line of a cell: "
+        "the highest mean over seeds of an evaluation, with its 95% interval; second line: the published one. "
+        "**Bold**: below the published interval. "
         f"Collected by `{content['command']}` on {content['date']}. Trained on {'; '.join(machines)}, "
         f"with {' or '.join(threads)} threads per run.",
         "",
