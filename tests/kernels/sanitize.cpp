@@ -84,7 +84,8 @@ struct Blocks {
     for (int64_t l = 0; l < layers; l++) {                                                                             \
       const int64_t in = widths[size_t(l)], out = widths[size_t(l) + 1];                                               \
       w.add(sets * in * out), dw.add(sets * in * out), b.add(sets * out), db.add(sets * out);                          \
-      if (l < activated) columns += line(out, sizeof(T));                                                              \
+      const int64_t padded = line(out, sizeof(T));                                                                     \
+      if (l < activated) columns += padded > 256 ? padded + line(1, sizeof(T)) : padded;                               \
     }                                                                                                                  \
     for (int64_t l = 0; normed && l <= activated; l++)                                                                 \
       for (Blocks<T>* x : {&s, &h, &ds, &dh}) x->add(sets * widths[size_t(l)]);                                        \
@@ -188,6 +189,7 @@ struct Blocks {
             check_mlp_##S(sets, rows, {3, 65, 17, 5}, 2, 0, normed, threads);                                          \
             check_mlp_##S(sets, rows, {1, 16}, 1, 1, normed, threads);                                                 \
             check_mlp_##S(sets, rows, {7, 1}, 0, 0, 0, threads);                                                       \
+            if (rows < 100 && !normed) check_mlp_##S(sets, rows, {19, 300, 257, 5}, 2, 0, 0, threads);                 \
           }                                                                                                            \
         check_mixing_##S(rows, {3, 7, 17, 5}, threads);                                                                \
         check_mixing_##S(rows, {1, 1, 16, 1}, threads);                                                                \

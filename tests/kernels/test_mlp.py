@@ -151,6 +151,11 @@ def test_other_types_and_activations_have_no_kernel():
     assert mlp(x.half(), [w.half() for w in weights], biases, activated=1) is None
 
 
+def test_two_layers_without_an_activation_have_no_kernel():
+    weights, biases, *_ = network((3, 4, 2), activated=0)
+    assert mlp(torch.zeros(5, 3, dtype=torch.float64), weights, biases, activated=0) is None
+
+
 def test_a_compiled_and_an_exported_network_contain_the_operator(kernels_on):
     net = MLP(3, NetworkConfig((4,), "tanh"), torch.Generator().manual_seed(0))
     x = torch.randn(6, 3)
@@ -173,7 +178,59 @@ def test_other_numbers_of_sets_have_no_kernel():
     assert mlp(torch.zeros(3, 5, 3, dtype=torch.float64), weights, biases, activated=0) is None
 
 
-@pytest.mark.parametrize("widths", [(3, 257), (3, 257, 2), (3, 4, 257)])
-def test_wide_layers_have_no_kernel(widths):
-    weights, biases, *_ = network(widths, activated=0)
-    assert mlp(torch.zeros(5, 3, dtype=torch.float64), weights, biases, activated=0) is None
+@pytest.mark.parametrize(("widths", "norm"), [((3, 1025), False), ((3, 1025, 2), False), ((3, 4, 257), True)])
+def test_layers_that_are_too_wide_have_no_kernel(widths, norm):
+    activated = len(widths) - 1
+    weights, biases, scales, shifts = network(widths, activated=activated, norm=norm)
+    norms = list(zip(scales, shifts, strict=True))
+    x = torch.zeros(5, 3, dtype=torch.float64)
+    assert mlp(x, weights, biases, norms=norms, activated=activated) is None
+
+
+WIDE = [((7, 300, 5), 1), ((60, 257, 600, 5), 2), ((300, 4), 1), ((40, 512), 1), ((5, 260), 0)]
+"""Widths and activated layers of networks whose gradients are computed block by block."""
+
+
+@pytest.mark.parametrize("rows", [0, 1, 48, 150])
+@pytest.mark.parametrize("sets", [None, 2])
+@pytest.mark.parametrize(("widths", "activated"), WIDE)
+def test_wide_layers_have_the_values_and_gradients_of_pytorch_with_any_number_of_threads(
+    widths, activated, sets, rows, threads
+):
+    parts = network(widths, activated=activated, sets=sets)
+    with torch.no_grad():
+        for weight in parts[0]:
+            weight *= weight.shape[-2] ** -0.5
+    x = torch.randn(*(() if sets is None else (sets,)), rows, widths[0], dtype=torch.float64, requires_grad=True)
+    flat, found = [x, *itertools.chain(*parts)], []
+    for count in (1, 2, 3):
+        with threads(count):
+            out = as_function(parts, "tanh", activated)(*flat)
+            found.append([out, *torch.autograd.grad(out.cos().sum(), flat)])
+            without_x = as_function(parts, "tanh", activated)(x.detach(), *flat[1:])
+            assert all(map(torch.equal, found[-1][2:], torch.autograd.grad(without_x.cos().sum(), flat[1:])))
+            with torch.no_grad():
+                assert torch.equal(as_function(parts, "tanh", activated)(*flat), out)
+    assert all(map(torch.equal, found[0] * 2, found[1] + found[2]))
+    expected = eager_mlp(x, *parts, 0, activated)
+    expected = [expected, *torch.autograd.grad(expected.cos().sum(), flat)]
+    for kernel, eager in zip(found[0], expected, strict=True):
+        torch.testing.assert_close(kernel, eager, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_of_wide_layers_do_not_depend_on_their_neighbors(threads):
+    weights, biases, *_ = network((18, 512, 512, 5), activated=2, dtype=torch.float32)
+    x = torch.randn(100, 18)
+    with threads(2):
+        whole = mlp(x, weights, biases, activated=2)
+        parts = [mlp(part, weights, biases, activated=2) for part in x.split([1, 3, 24, 26, 46])]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_inputs_of_wide_layers_need_not_be_contiguous():
+    weights, biases, *_ = network((4, 300, 2), activated=1, sets=3)
+    x = torch.randn(50, 3, 8, dtype=torch.float64)[..., ::2].transpose(0, 1)
+    outs = [mlp(given, weights, biases, activated=1) for given in (x, x.contiguous())]
+    gradients = [torch.autograd.grad(out.sum(), weights) for out in outs]
+    assert torch.equal(*outs)
+    assert all(map(torch.equal, *gradients))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from coterie.core.types import Step
+from coterie.kernels import switch
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from coterie.training.inference import inference_context
@@ -132,8 +133,15 @@ def test_an_environment_that_cannot_be_restored_starts_new_episodes_with_new_see
     assert timesteps[0] != timesteps[1] != fresh != timesteps[0]
 
 
-@pytest.mark.parametrize(("num_envs", "units", "alone"), [(3, 8, True), (3, 4096, False), (4096, 8, False)])
-def test_one_thread_steps_and_acts_if_a_batch_is_little_work(num_envs: int, units: int, alone: bool) -> None:
+@pytest.mark.parametrize(
+    ("num_envs", "units", "kernels", "alone"),
+    [(3, 8, False, True), (3, 4096, False, False), (4096, 8, False, False), (3, 1024, False, True)]
+    + [(3, 8, True, True), (3, 1024, True, False)],
+)
+def test_one_thread_steps_and_acts_if_a_batch_is_little_work(
+    num_envs: int, units: int, kernels: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switch, "on", kernels)
     env = Counter(num_envs, 0, "cpu")
     policies = [RandomPolicy(team, CPU) for team in env.spec.default_teams()]
     policies[0].networks = (torch.nn.Linear(units, units),)

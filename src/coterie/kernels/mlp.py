@@ -19,7 +19,8 @@ ACTIVATIONS = {"tanh": 0, "relu": 1}
 _TILE = 48  # rows of a tile, kTile in memory.hpp
 _LINE = 64  # bytes of a cache line, to which rows are padded
 
-_WIDEST = 256  # columns of a layer; PyTorch's products are faster for wider ones
+_WIDE = 256  # columns of a layer with rows that are padded further, kWide in mlp.cpp
+_WIDEST = {False: 1024, True: 256}  # columns of a layer, without and with normalization
 
 
 def mlp(
@@ -41,16 +42,18 @@ def mlp(
         biases: Of each layer [out], or [G, 1, out].
         norms: Scale and shift of each normalization [in], or [G, 1, in]; empty for none.
         activation: `tanh` or `relu`; others have no kernel.
-        activated: Number of layers with an activation.
+        activated: Number of layers with an activation: all, or all but the last.
 
     Returns:
         [M, out] or [G, M, out]; None if there is no kernel for these arguments.
     """
     if (activated and activation not in ACTIVATIONS) or not native.is_supported(x, weights[0]):
         return None
+    if activated < len(weights) - 1:
+        return None
     if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
         return None
-    if any(weight.shape[-1] > _WIDEST for weight in weights):
+    if any(weight.shape[-1] > _WIDEST[bool(norms)] for weight in weights):
         return None
     save = activated > 0 and torch.is_grad_enabled()
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
@@ -117,8 +120,8 @@ def _saved_size(x: Tensor, weights: Sequence[Tensor], activated: int) -> int:
     """Returns an upper bound of the numbers that the forward pass saves."""
     tiles = (x.shape[-2] + _TILE - 1) // _TILE * (x.shape[0] if x.ndim == 3 else 1)
     lanes = _LINE // x.element_size()
-    columns = sum((weight.shape[-1] + lanes - 1) // lanes * lanes for weight in weights[:activated])
-    return tiles * _TILE * columns
+    columns = [(weight.shape[-1] + lanes - 1) // lanes * lanes for weight in weights[:activated]]
+    return tiles * _TILE * sum(count + lanes if count > _WIDE else count for count in columns)
 
 
 def _forward(x, weights, biases, scales, shifts, activation, activated, save):

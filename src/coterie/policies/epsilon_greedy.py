@@ -88,7 +88,7 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         """Q by block at a timestep, and the network's next hidden state."""
         extra = None
         if self.reads_last_action:
-            last = hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0)
+            last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST])
             extra = self._by_block(unpad_by_role(self.team, last))
         return self.net(self.normalize(timestep.obs), timestep.first, _network_state(hidden_state), extra)
 

@@ -101,7 +101,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
     def _forward(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
         last = None
         if self.reads_last_action:
-            last = unpad_by_role(self.team, hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0))
+            last = unpad_by_role(self.team, torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST]))
         obs = self.normalize(timestep.obs)
         return self.net(obs, timestep.first, _network_state(hidden_state), self._extra(last))
 

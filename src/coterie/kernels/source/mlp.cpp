@@ -8,6 +8,9 @@ namespace coterie {
 
 enum Activation { kTanh = 0, kRelu = 1 };
 
+constexpr int64_t kWide = 256;  // columns of a layer; the gradients of wider ones do not fit into the cache
+constexpr int64_t kPanel = 48;  // rows of such a gradient that are computed at a time
+
 // Shapes, and offsets into the buffers of one set of parameters.
 template <class T>
 struct Mlp {
@@ -17,16 +20,23 @@ struct Mlp {
 
   int64_t width(int64_t l) const { return widths[l]; }
   int64_t pad(int64_t l) const { return padded<T>(widths[l]); }
+  // Distance of the rows of a layer's outputs. Rows at multiples of 4 kB would displace each other from the cache.
+  int64_t stride(int64_t l) const { return pad(l) > kWide ? pad(l) + padded<T>(1) : pad(l); }
   int64_t widest() const {
     int64_t found = 0;
-    for (int64_t l = 0; l <= layers; l++) found = pad(l) > found ? pad(l) : found;
+    for (int64_t l = 0; l <= layers; l++) found = stride(l) > found ? stride(l) : found;
     return found;
   }
   int64_t tiles() const { return ceil_div(rows, kTile); }
+  bool wide() const {  // whether the gradients of the weights are too large to be summed tile by tile
+    for (int64_t l = 1; l <= layers; l++)
+      if (width(l) > kWide) return true;
+    return false;
+  }
   // Saved activations: for every tile, kTile rows of each activated layer.
   int64_t saved_columns(int64_t before) const {
     int64_t total = 0;
-    for (int64_t l = 0; l < before; l++) total += pad(l + 1);
+    for (int64_t l = 0; l < before; l++) total += stride(l + 1);
     return total;
   }
   T* saved(T* all, int64_t set, int64_t tile, int64_t layer) const {
@@ -52,24 +62,24 @@ struct Mlp {
 };
 
 template <class T>
-void activate(T* x, int64_t count, int64_t activation) {
+void activate(T* x, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
   constexpr int W = kWidth<T>;
-  if (activation == kTanh) {
-    for (int64_t i = 0; i < count; i += W) store<T>(x + i, tanh<T>(load<T>(x + i)));
-  } else {
-    for (int64_t i = 0; i < count; i += W) {
+  for (; rows > 0; rows--, x += stride) {
+    for (int64_t i = 0; i < columns; i += W) {
       const Vec<T> v = load<T>(x + i);
-      store<T>(x + i, v < fill<T>(0) ? fill<T>(0) : v);
+      store<T>(x + i, activation == kTanh ? tanh<T>(v) : v < fill<T>(0) ? fill<T>(0) : v);
     }
   }
 }
 
 template <class T>
-void activation_gradient(const T* a, T* g, int64_t count, int64_t activation) {
+void activation_gradient(const T* a, T* g, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
   constexpr int W = kWidth<T>;
-  for (int64_t i = 0; i < count; i += W) {
-    const Vec<T> v = load<T>(a + i), d = load<T>(g + i);
-    store<T>(g + i, activation == kTanh ? d * (fill<T>(1) - v * v) : (v <= fill<T>(0) ? fill<T>(0) : d));
+  for (; rows > 0; rows--, a += stride, g += stride) {
+    for (int64_t i = 0; i < columns; i += W) {
+      const Vec<T> v = load<T>(a + i), d = load<T>(g + i);
+      store<T>(g + i, activation == kTanh ? d * (fill<T>(1) - v * v) : (v <= fill<T>(0) ? fill<T>(0) : d));
+    }
   }
 }
 
@@ -100,7 +110,7 @@ void pack_norms(const Mlp<T>& net, int64_t set, const T* const* scales, const T*
 template <class T>
 void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, const T* const* weights,
                  const T* const* biases, const T* const* scales, const T* const* shifts, T* out, T* saved, int threads) {
-  const int64_t tiles = net.tiles(), widest = net.widest(), last = net.layers;
+  const int64_t widest = net.widest(), last = net.layers;
   const int64_t packed_size = net.packed(last), norm_size = net.norm(net.num_norms());
   Buffer<T> copies(net.sets * packed_size), norms(net.sets * norm_size);
   Buffer<const T*> packed(net.sets * 2 * last);
@@ -108,13 +118,15 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     pack(net, s, weights, biases, copies + s * packed_size, packed + s * 2 * last);
     pack_norms(net, s, scales, shifts, norms + s * norm_size);
   }
-#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * tiles > 1)
+  const int64_t piece = piece_rows(net.rows, packed_size, threads), pieces = ceil_div(net.rows, piece);
+#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * pieces > 1)
   {
     Buffer<T> buffers(3 * kTile * widest);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < net.sets * tiles; task++) {
-      const int64_t set = task / tiles, tile = task % tiles, first = tile * kTile;
-      const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first;
+    for (int64_t task = 0; task < net.sets * pieces; task++) {
+      const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
+      const int64_t rows = first + piece <= net.rows ? piece : net.rows - first;
+      const int64_t rest = first + rows == net.rows ? kTile - within - rows : 0;  // rows of the tile without input
       const T* const* p = packed + set * 2 * last;
       const T* n = norms + set * norm_size;
       const T* in = x + set * x_set + first * x_row;
@@ -125,14 +137,14 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
         in = buffers + 2 * kTile * widest, ld = net.pad(0);
       }
       for (int64_t l = 0; l < last; l++) {
-        const int64_t columns = net.pad(l + 1);
+        const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
         T* to = buffers + (l % 2) * kTile * widest;
-        if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l);
-        product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, columns, Start::kBias, p[2 * l + 1]);
-        in = to, ld = columns;
+        if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l) + within * stride;
+        product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, stride, Start::kBias, p[2 * l + 1]);
+        in = to, ld = stride;
         if (l >= net.activated) continue;
-        if (saved != nullptr) std::memset(to + rows * columns, 0, size_t((kTile - rows) * columns) * sizeof(T));
-        activate(to, rows * columns, net.activation);
+        if (saved != nullptr) std::memset(to + rows * stride, 0, size_t(rest * stride) * sizeof(T));
+        activate(to, rows, columns, stride, net.activation);
         if (net.normed) {
           T* normed = buffers + 2 * kTile * widest;
           layer_norm(to, rows, net.width(l + 1), columns, n + net.norm(l + 1), normed);
@@ -168,7 +180,7 @@ void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t row
       if (net.normed)
         layer_norm_backward(a, rows, net.width(l + 1), columns, norms + net.norm(l + 1), g,
                             norm_sums + net.norm(l + 1));
-      activation_gradient(a, g, rows * columns, net.activation);
+      activation_gradient(a, g, rows, columns, columns, net.activation);
     }
     const T* in = l == 0 ? x : saved[l - 1];
     int64_t ld = l == 0 ? x_row : net.pad(l);
@@ -191,6 +203,101 @@ void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t row
     layer_norm_backward(input, rows, net.width(0), net.pad(0), norms, g, norm_sums);
   }
   if (x_grad != nullptr) copy_rows(g, net.pad(0), rows, net.width(0), x_grad, net.width(0));
+}
+
+// Gradients by the outputs of every layer: for every tile, kTile rows of each layer.
+template <class T>
+struct OutputGradients {
+  const Mlp<T>& net;
+  Buffer<T> all;
+
+  explicit OutputGradients(const Mlp<T>& net)
+      : net(net), all(net.sets * net.tiles() * kTile * net.saved_columns(net.layers)) {}
+  T* at(int64_t set, int64_t tile, int64_t layer) const {
+    return all + ((set * net.tiles() + tile) * net.saved_columns(net.layers) + net.saved_columns(layer)) * kTile;
+  }
+};
+
+template <class T>
+void wide_output_gradients(const Mlp<T>& net, const T* const* weights, const T* grad_out, T* saved, T* x_grad,
+                           const OutputGradients<T>& found, int threads) {
+  const int64_t last = net.layers, size = net.transposed(last), piece = piece_rows(net.rows, size, threads);
+  const int64_t pieces = ceil_div(net.rows, piece), lowest = x_grad == nullptr ? 1 : 0;
+  Buffer<T> transposed(net.sets * size);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    for (int64_t s = 0; s < net.sets; s++)
+      for (int64_t l = lowest; l < last; l++) {
+        const int64_t in = net.width(l), cols = net.width(l + 1);
+        const T* from = weights[l] + s * in * cols;
+        T* to = transposed + s * size + net.transposed(l);
+#pragma omp for schedule(static)
+        for (int64_t j = 0; j < cols; j += kPanel)
+          pad_transposed(from + j, cols, in, j + kPanel < cols ? kPanel : cols - j, to + j * net.pad(l), net.pad(l));
+      }
+    Buffer<T> inputs(lowest == 0 ? kTile * net.pad(0) : 0);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < net.sets * pieces; task++) {
+      const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
+      const int64_t rows = first + piece <= net.rows ? piece : net.rows - first, row = set * net.rows + first;
+      T* g = found.at(set, tile, last - 1) + within * net.stride(last);
+      pad_rows(grad_out + row * net.width(last), net.width(last), rows, net.width(last), g, net.stride(last));
+      for (int64_t l = last - 1; l >= 0; l--) {
+        const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
+        if (l < net.activated)
+          activation_gradient(net.saved(saved, set, tile, l) + within * stride, g, rows, columns, stride,
+                              net.activation);
+        if (l < lowest) break;
+        T* to = l == 0 ? inputs : found.at(set, tile, l - 1) + within * net.stride(l);
+        const int64_t to_stride = l == 0 ? net.pad(0) : net.stride(l);
+        product(g, stride, transposed + set * size + net.transposed(l), net.pad(l), rows, net.width(l + 1), net.pad(l),
+                to, to_stride, Start::kZero);
+        g = to;
+      }
+      if (lowest == 0) copy_rows(g, net.pad(0), rows, net.width(0), x_grad + row * net.width(0), net.width(0));
+    }
+  }
+}
+
+// Gradients of the weights of kPanel inputs of a layer, and of its biases, summed over all rows. `sums` holds rows of
+// one layer's stride, one for every input and one for the biases.
+template <class T>
+void wide_weight_gradients(const Mlp<T>& net, const T* x, int64_t x_row, T* saved, const OutputGradients<T>& found,
+                           int64_t set, int64_t l, int64_t input, T* weight_grad, T* bias_grad, T* sums) {
+  const int64_t in = net.width(l), cols = net.width(l + 1), columns = net.pad(l + 1), stride = net.stride(l + 1);
+  const int64_t depth = input + kPanel < in ? kPanel : in - input, lda = l == 0 ? x_row : net.stride(l);
+  T* bias_sums = sums + kPanel * stride;
+  std::memset(sums, 0, size_t((kPanel + 1) * stride) * sizeof(T));
+  for (int64_t tile = 0; tile < net.tiles(); tile++) {
+    const int64_t first = tile * kTile, rows = first + kTile <= net.rows ? kTile : net.rows - first;
+    const T* a = l == 0 ? x + first * x_row : net.saved(saved, set, tile, l - 1);
+    const T* g = found.at(set, tile, l);
+    add_outer(a + input, lda, g, stride, rows, depth, columns, sums, stride);
+    if (input == 0) add_rows(g, stride, rows, columns, bias_sums);
+  }
+  copy_rows(sums, stride, depth, cols, weight_grad + input * cols, cols);
+  if (input == 0) copy_rows(bias_sums, stride, 1, cols, bias_grad, cols);
+}
+
+// The gradients of networks with wide layers and without normalization. A thread sums a part of a gradient over all
+// rows, so that there are no partial sums of large matrices.
+template <class T>
+void wide_mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, const T* const* weights,
+                       const T* grad_out, T* saved, const MlpGradients<T>& grads, int threads) {
+  const OutputGradients<T> found(net);
+  wide_output_gradients(net, weights, grad_out, saved, grads.x, found, threads);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    Buffer<T> sums((kPanel + 1) * net.widest());
+    for (int64_t s = 0; s < net.sets; s++)
+      for (int64_t l = 0; l < net.layers; l++) {
+        const int64_t in = net.width(l), cols = net.width(l + 1);
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t input = 0; input < in; input += kPanel)
+          wide_weight_gradients(net, x + s * x_set, x_row, saved, found, s, l, input, grads.weights[l] + s * in * cols,
+                                grads.biases[l] + s * cols, sums.get());
+      }
+  }
 }
 
 template <class T>
@@ -260,7 +367,10 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
     const T *const *scales = parameters + s[2], *const *shifts = scales + net.num_norms();                             \
     T *const *biases = found + s[2], *const *scale_grads = biases + s[2];                                              \
     coterie::MlpGradients<T> grads{x_grad, found, biases, scale_grads, scale_grads + net.num_norms()};                 \
-    coterie::mlp_backward<T>(net, x, s[6], s[7], parameters, scales, shifts, grad_out, saved, grads, threads);         \
+    if (net.wide())                                                                                                    \
+      coterie::wide_mlp_backward<T>(net, x, s[6], s[7], parameters, grad_out, saved, grads, threads);                  \
+    else                                                                                                               \
+      coterie::mlp_backward<T>(net, x, s[6], s[7], parameters, scales, shifts, grad_out, saved, grads, threads);       \
   }
 COTERIE_MLP(float, f32)
 COTERIE_MLP(double, f64)

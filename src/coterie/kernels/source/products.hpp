@@ -143,8 +143,17 @@ void pad_rows(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, 
 // Copies the transpose of [rows, columns] into `columns` rows of `ldt` numbers, the surplus of which is zero.
 template <class T>
 void pad_transposed(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
+  constexpr int W = kWidth<T>;
+  const int64_t whole_rows = rows / W * W, whole_columns = columns / W * W;
+  for (int64_t j = 0; j < whole_columns; j += W)
+    for (int64_t r = 0; r < whole_rows; r += W) {
+      Vec<T> block[W];
+      for (int i = 0; i < W; i++) block[i] = load<T>(from + (r + i) * ldf + j);
+      transpose<T>(block);
+      for (int i = 0; i < W; i++) store<T>(to + (j + i) * ldt + r, block[i]);
+    }
   for (int64_t j = 0; j < columns; j++) {
-    for (int64_t r = 0; r < rows; r++) to[j * ldt + r] = from[r * ldf + j];
+    for (int64_t r = j < whole_columns ? whole_rows : 0; r < rows; r++) to[j * ldt + r] = from[r * ldf + j];
     for (int64_t r = rows; r < ldt; r++) to[j * ldt + r] = 0;
   }
 }
