@@ -136,6 +136,7 @@ INVALID = [
     ("play", "coterie play: no run given"),
     ("play nowhere --video x.mp3", "unsupported file type. Expected .mp4 or .gif"),
     ("plot nowhere", "nowhere"),
+    ("league nowhere random --out x.jpg", "--out x.jpg: unsupported file type"),
     ("bench algo=mapo", "there is no algorithm 'mapo'"),
     ("check-env particle/simple", None),
     ("check-env nowhere:make", "there is no module 'nowhere'"),

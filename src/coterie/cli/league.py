@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_text
 from coterie.core.json_output import print_json
 from coterie.core.terminal import print_line, print_message
+
+if TYPE_CHECKING:
+    from coterie.commands.league import LeagueResult
 
 
 def league(
@@ -55,6 +58,9 @@ def league(
     from coterie.commands import league as command
     from coterie.runs.progress import PeriodicProgress
 
+    target = out or Path("league.png")
+    if target.suffix not in (".png", ".svg"):
+        raise UserError(f"--out {target}: unsupported file type. Expected .png or .svg.")
     named = [word for word in members or [] if not word.startswith(("env.", "env="))]
     settings = with_names([word for word in members or [] if word.startswith(("env.", "env="))], env=env)
 
@@ -63,25 +69,36 @@ def league(
 
     options = command.LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
     result = command.league(named, settings, options, progress)
-    target = out or Path("league.png")
-    if target.suffix not in (".png", ".svg"):
-        raise UserError(f"--out {target}: unsupported file type. Expected .png or .svg.")
+    report = _save(result, target)
+    if json:
+        print_json(report)
+    else:
+        _print(result)
+    return 0
+
+
+def _save(result: LeagueResult, target: Path) -> dict[str, Any]:
+    """Writes the plot and its values next to it; returns the values."""
+    from coterie.commands.league import draw
+
     target.parent.mkdir(parents=True, exist_ok=True)
-    command.draw(result).savefig(target, dpi=150)
+    draw(result).savefig(target, dpi=150)
     values = target.with_suffix(".json")
     report = result.report() | {"plot": str(target)}
     write_text(values, jsonlib.dumps(report) + "\n")
     print_line(f"wrote {target} and {values}", sys.stderr)
-    if json:
-        print_json(report)
-        return 0
+    return report
+
+
+def _print(result: LeagueResult) -> None:
+    """Prints the tables of a league."""
+    from coterie.commands.league import tables
     from coterie.runs.tables import print_table
 
-    for title, columns, rows in command.tables(result):
+    for title, columns, rows in tables(result):
         print_line()
         print_line(title)
         print_table(columns, rows)
-    return 0
 
 
 def exploit(
