@@ -39,5 +39,10 @@ def test_welch_without_spread_or_without_numbers() -> None:
     assert welch_test(1.0, 0.0, 2.0, 0.0) == (math.inf, 0.0)
     assert welch_test(2.0, 0.0, 2.0, 0.0) == (0.0, 1.0)
     assert welch_test(2.0, 0.0, 1.0, 0.0) == (-math.inf, 0.0)
-    for numbers in ((1.0, math.nan, 2.0, 0.0), (math.nan, 0.0, 2.0, 0.0), (1.0, 1.0, math.nan, 1.0)):
+    for numbers in (
+        (1.0, math.nan, 2.0, 0.0),
+        (math.nan, 0.0, 2.0, 0.0),
+        (1.0, 1.0, math.nan, 1.0),
+        (1.0, math.inf, 2.0, math.nan),
+    ):
         assert all(math.isnan(x) for x in welch_test(*numbers))

@@ -34,6 +34,9 @@ def convolved(images: torch.Tensor, weights: list, biases: list, strides: list[i
 @pytest.mark.parametrize(
     ("side", "channels", "kernels", "strides", "features"),
     [
+        ((1, 4), (32,), (1,), [1], 32 * 1 * 4),
+        ((9, 4), (32,), (1,), [1], 32 * 9 * 4),
+        ((5, 5), (16, 32), (3, 3), [1, 2], 32),
         ((8, 9), (16, 32), (3, 3), [1, 2], 32 * 2 * 3),
         ((35, 36), (16, 32), (3, 3), [1, 2], 32 * 16 * 16),
         ((36, 44), (32, 64, 64), (8, 4, 3), [4, 2, 1], 64 * 1 * 2),

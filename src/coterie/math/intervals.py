@@ -51,7 +51,7 @@ def welch_test(mean: float, error: float, other_mean: float, other_error: float)
     Source: Welch 1947.
     """
     difference, scale = other_mean - mean, math.hypot(error, other_error)
-    if math.isnan(difference) or math.isnan(scale):
+    if math.isnan(difference) or math.isnan(error) or math.isnan(other_error):  # hypot(inf, NaN) is inf
         return math.nan, math.nan
     if scale == 0:
         return math.copysign(math.inf, difference) if difference else 0.0, 0.0 if difference else 1.0

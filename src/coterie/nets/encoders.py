@@ -22,6 +22,8 @@ NATURE_CNN: tuple[ConvLayer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """For images of at least 36 x 36 pixels. Source: Mnih et al. 2015."""
 SMALL_CNN: tuple[ConvLayer, ...] = ((16, 3, 1), (32, 3, 2))
 """For smaller images."""
+TINY_CNN: tuple[ConvLayer, ...] = ((32, 1, 1),)
+"""For images with a side of less than 5 pixels, which the others would reduce to nothing: features of every pixel."""
 
 
 def observation_layout(space: spaces.Space) -> tuple | None:
@@ -60,7 +62,8 @@ class CNN(nn.Module):
     def __init__(self, shape: tuple[int, ...], sets: int | None, generator: torch.Generator):
         super().__init__()
         height, width, channels = shape
-        self.layers = NATURE_CNN if min(height, width) >= 36 else SMALL_CNN
+        side = min(height, width)
+        self.layers = NATURE_CNN if side >= 36 else SMALL_CNN if side >= 5 else TINY_CNN
         self.sets = sets
         widths = [channels, *(layer[0] for layer in self.layers)]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
