@@ -33,11 +33,7 @@ from pond import LIMIT, Plain, Pond, Wrapped
 
 
 @pytest.fixture(autouse=True)
-def _steady_clock_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replaces the clock by one that advances 0.1 ms per reading, so that no test depends on the machine's speed."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+def _steady_clock_and_one_thread(steady_clock: None) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
@@ -57,10 +56,7 @@ def metrics_of(outcome: Any) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["connect_four", "tictactoe"])
-def test_world_satisfies_the_environment_contract(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
     report = check(lambda n, seed: make(f"board/{name}", None, n, seed, with_state=True), steps=60, num_envs=4)
     found = [finding for finding in report.findings if finding.rule != "envs-identical"]  # by lot all may begin alike
     assert found == [], report.render()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ from places import ROOT
 NAMES = sorted(SCENARIOS)
 SIZES = {"baton": 5, "escape": 5, "pushblock": 6}
 AGENTS = {"baton": {"agents": 5, "runners": 3}, "escape": {"agents": 5}, "pushblock": {"agents": 5}}
-
-
-@pytest.fixture
-def steady_clock(monkeypatch: pytest.MonkeyPatch):
-    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -261,14 +261,6 @@ def test_cooks_serve_in_all_layouts_from_random_starts(auto_cook: bool):
             result, timestep = env.step(act(timestep))
             served += result.group_reward[:, 0] / 20
         assert served.min() >= 2, (name, served)
-
-
-@pytest.fixture
-def steady_clock(monkeypatch: pytest.MonkeyPatch):
-    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -253,14 +253,6 @@ def test_couriers_need_a_regular_floor_and_a_view(params: dict[str, Any], messag
     else:
         act, _, _ = load_script(env.spec.default_teams()[0], config.env, "courier")
         env.step(act(env.reset(0)))
-
-
-@pytest.fixture
-def steady_clock(monkeypatch: pytest.MonkeyPatch):
-    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
 
 
 @pytest.mark.slow
