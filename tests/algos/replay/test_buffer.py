@@ -20,10 +20,12 @@ from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import no_memory_check
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.errors import UserError
+from coterie.core.ranks import Ranks
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.core.types import Action, Rollout
 from coterie.runs.checkpoints import Checkpoints
+from rank_threads import on_ranks
 
 CPU = torch.device("cpu")
 T, B = 4, 2
@@ -294,6 +296,33 @@ def test_the_seed_determines_samples_and_the_global_generator_is_unused():
     assert a.equal(b)
     assert not a.equal(c)
     assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_ranks_sample_the_sequences_of_one_process_and_a_masked_one_stands_in_for_none(alpha):
+    """Each of two ranks holds one of the environments."""
+    sizes = (6, 1, 1, 1, 1, 1)
+
+    def samples_of(ranks: Ranks) -> list[tuple[ReplaySample, bool]]:
+        buffer = make_buffer(num_envs=1, capacity=5 * T, priority_alpha=alpha, ranks=ranks)
+        for i in range(3):
+            own = tree_map(lambda x: x[:, ranks.rank : ranks.rank + 1], rollout_at(i * T))
+            buffer.add(Rollout(**vars(own) | {"hidden_state": {}, "extras": {}}))
+        return [(buffer.sample(size), ranks.stands_in) for size in sizes]
+
+    whole = filled_buffer(3, priority_alpha=alpha)
+    parts = on_ranks(2, samples_of)
+    for size, first, second in zip(sizes, *parts, strict=True):
+        expected = whole.sample(size)
+        found = [sample for sample, stands_in in (first, second) if not stands_in]
+        assert len(found) == len(set((expected.index % B).tolist()))
+        index = torch.cat([sample.index for sample in found])
+        assert sorted(index.tolist()) == sorted(expected.index.tolist())
+        for sample in found:
+            assert wrong_fields(sample, 3) == []
+        for sample, stands_in in (first, second):
+            assert bool(sample.rollout.acted.any()) != stands_in
+            assert not stands_in or len(sample.index) == len(sample.weight) == 1
 
 
 # ----------------------------------------------------------------------------------------------------------- priorities
