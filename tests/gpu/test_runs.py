@@ -38,6 +38,19 @@ def test_a_run_trains_evaluates_and_resumes(tmp_path, settings):
         assert coterie.resume(out, steps=120).summary.steps >= 120
 
 
+@pytest.mark.slow
+def test_a_run_that_starts_on_a_gpu_resumes_on_the_cpu_and_back(tmp_path, capfd):
+    """Networks and moments of the optimizer are those of the checkpoint; a note names the devices."""
+    out = str(tmp_path / "run")
+    settings = {"algo": "ippo", "env": "particle/simple_spread", "kernels": "off"} | TINY | {"progress": "lines"}
+    with fake_cuda():
+        coterie.train(**settings, device="cuda", out=out)
+    assert coterie.resume(out, steps=120, device="cpu").summary.steps >= 120
+    assert "device: cuda before, cpu now." in "".join(capfd.readouterr())
+    with fake_cuda():
+        assert coterie.resume(out, steps=180, device="cuda").summary.steps >= 180
+
+
 def test_a_gpu_that_is_not_there_is_named_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(UserError, match=r"^device=cuda: no such GPU, PyTorch finds no GPU. Use device=auto or .*cpu.$"):

@@ -8,6 +8,7 @@ PyTorch that was built without CUDA.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -101,11 +102,23 @@ class FakeCudaGenerator(torch.Generator):
     """A generator on the fake device, with the numbers of one on the CPU. It has to be seeded."""
 
     seeds: set[int] = set()  # noqa: RUF012
+    states: dict[bytes, torch.Tensor] = {}  # noqa: RUF012
     device = _FIRST_GPU
 
     def manual_seed(self, seed: int) -> FakeCudaGenerator:
         super().manual_seed(seed)
         self.seeds.add(self.initial_seed())
+        return self
+
+    def get_state(self) -> torch.Tensor:
+        """Returns 16 bytes, as on a GPU, that stand for the state."""
+        state = super().get_state()
+        key = hashlib.sha256(state.numpy().tobytes()).digest()[:16]
+        self.states[key] = state
+        return torch.tensor(list(key), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> FakeCudaGenerator:
+        super().set_state(self.states[bytes(state.tolist())])
         return self
 
 
@@ -236,14 +249,21 @@ def fake_cuda() -> Iterator[FakeCuda]:
     cuda = FakeCuda()
     real = torch.Generator
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
+    grouped = torch.optim.Optimizer._group_tensors_by_device_and_dtype
 
     class Generator(real):  # a class, because PyTorch's modules name it in unions of types
         def __new__(cls, device: Any = "cpu") -> torch.Generator:
             return FakeCudaGenerator() if _is_cuda(device) else real(device)
 
+    def by_device(tensors: Any, with_indices: bool = False) -> Any:  # PyTorch's takes these tensors for the CPU's
+        on_device = any(isinstance(x, FakeCudaTensor) for x in tree_leaves(tensors))
+        found = grouped(tensors, with_indices)
+        return {(_FIRST_GPU, dtype): x for (_, dtype), x in found.items()} if on_device else found
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "inference_mode", torch.no_grad)  # which these tensors do not support
+        patch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(by_device))
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -13,7 +13,7 @@ from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState
 from coterie.math.policy_gradient import initial_ema_moments
@@ -111,4 +111,4 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         self.load_critic(state)
         self.optimizer.load_state_dict(state["optimizer"])
         self._critic_state = {name: x.to(self.device) for name, x in state["hidden_state"].items()}
-        self._shuffle.set_state(state["shuffle"].cpu())
+        restore(self._shuffle, state["shuffle"])

@@ -37,7 +37,7 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, sche
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.sequences import as_sequences
 from coterie.core.ranks import current
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
 from coterie.math.counterfactual import coma_loss, component_mean, critic_loss, sum_by_component
@@ -300,8 +300,8 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.target.load_state_dict(state["target"])
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self._shuffle.set_state(state["shuffle"].cpu())
-        self.next_actions.set_state(state["next_actions"].cpu())
+        restore(self._shuffle, state["shuffle"])
+        restore(self.next_actions, state["next_actions"])
         self.policy.epsilon = state["epsilon"]
         self._steps = state["steps"]
         self.others.load_state_dict(state)

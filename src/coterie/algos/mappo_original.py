@@ -23,7 +23,7 @@ from coterie.algos.ppo import PPO, Batch, entropy_weight
 from coterie.algos.ppo_config import PPOConfig
 from coterie.algos.sequences import as_sequences
 from coterie.core.errors import UserError
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.tree import tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import clipped_policy_loss, value_error
@@ -180,5 +180,5 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
         self.ppo.load_state_dict(state | {"optimizer": {name: {} for name in state["optimizer"]}})
         self._actor_optimizer.load_state_dict(state["optimizer"])
         self._critic_optimizer.load_state_dict(state["optimizer"])
-        self._shuffle.set_state(state["shuffle"].cpu())
+        restore(self._shuffle, state["shuffle"])
         self._updates = state["updates"]

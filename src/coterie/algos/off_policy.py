@@ -18,6 +18,7 @@ from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
+from coterie.core.seeds import restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import HiddenState
 from coterie.math.running_moments import Moments
@@ -143,7 +144,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         if self.reward_moments is not None:
             self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
         if self.generator is not None:
-            self.generator.set_state(state["generator"].cpu())
+            restore(self.generator, state["generator"])
         self._steps, self._updates = state["steps"], state["updates"]
 
 

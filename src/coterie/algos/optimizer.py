@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -34,7 +35,8 @@ class Optimizer:
     """Adam over named modules, each with its own learning rate and gradient clipping.
 
     The parameters of a module become views of one tensor in `flat`, so that norm, clipping and step are one operation.
-    Gradients are clipped to the norm `max_grad_norm` per module; None disables clipping.
+    Gradients are clipped to the norm `max_grad_norm` per module; None disables clipping. On a GPU nothing is read by
+    the host, and learning rates are tensors there, so that a captured step follows their schedules.
     """
 
     def __init__(self, modules: dict[str, nn.Module], eps: float, weight_decay: float, max_grad_norm: float | None):
@@ -59,8 +61,16 @@ class Optimizer:
         other._weight_decay = weight_decay
         return other
 
-    def step(self, loss: Tensor, lr: dict[str, float]) -> Tensor:
-        """Takes one gradient step with a learning rate per module; returns gradient norms before clipping [modules]."""
+    def step(self, loss: Tensor, lr: Mapping[str, float | Tensor]) -> Tensor:
+        """Takes one gradient step.
+
+        Args:
+            loss: [].
+            lr: Learning rate of each module; on a GPU numbers or tensors [] float32.
+
+        Returns:
+            Gradient norms before clipping [modules].
+        """
         for gradient in self._gradients.values():
             gradient.zero_()
         loss.backward()
@@ -69,9 +79,12 @@ class Optimizer:
         for name, flat in self.flat.items():
             gradient, state = self._gradients[name], self._state[name]
             if not state:
-                state |= {"step": torch.zeros((), device=flat.device), "exp_avg": torch.zeros_like(flat)}
-                state["exp_avg_sq"] = torch.zeros_like(flat)
-            options: dict[str, Any] = {"lr": lr[name], "weight_decay": self._weight_decay, "eps": self._eps}
+                state |= _no_moments(flat)
+            options: dict[str, Any] = {
+                "lr": _rate(lr[name], flat),
+                "weight_decay": self._weight_decay,
+                "eps": self._eps,
+            }
             norm = adam_step(flat, gradient, state, self._max_grad_norm, **options) if switch.on else None
             if norm is None:
                 norm = gradient.norm()
@@ -83,6 +96,12 @@ class Optimizer:
                 )  # fmt: skip
             norms.append(norm)
         return torch.stack(norms).detach()
+
+    def tensors(self) -> list[Tensor]:
+        """Returns what `step` changes: parameters, gradients and moments, which are created if there are none."""
+        for name, flat in self.flat.items():
+            self._state[name] = self._state[name] or _no_moments(flat)
+        return [*self.flat.values(), *self._gradients.values(), *(x for s in self._state.values() for x in s.values())]
 
     def _average_gradients(self) -> None:
         """Averages the gradients over ranks, in one operation."""
@@ -100,6 +119,17 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, flat in self.flat.items():
             self._state[name] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
+
+
+def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
+    """Returns a learning rate as the step of parameters `flat` takes it: a tensor on a GPU, else a number."""
+    return torch.full((), lr, device=flat.device) if flat.is_cuda and not isinstance(lr, Tensor) else lr
+
+
+def _no_moments(flat: Tensor) -> dict[str, Tensor]:
+    """Returns the state of Adam before its first step."""
+    step = torch.zeros((), device=flat.device)
+    return {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
 
 
 class TargetNetwork:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm, central_inputs
 from coterie.core.ranks import current
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, OtherTeams, Timestep
@@ -150,7 +150,7 @@ class OtherTeamsReader:
         if not self.roles:
             return
         own = state["other_teams"]
-        self._noise.set_state(own["noise"].cpu())
+        restore(self._noise, own["noise"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(own["moments"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from coterie.commands.arithmetic import configure_arithmetic
+from coterie.commands.environment import select_device
 from coterie.config.resolve import require_saved_settings
 from coterie.config.schema import RunConfig
 from coterie.core.ranks import Ranks
@@ -35,6 +36,17 @@ def resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice,
     words = ("on", "off") if before else ("off", "on")
     reason = f": {choice.reason}" if choice.reason else ""
     return choice, [f"kernels were {words[0]} and are {words[1]}{reason}. Results differ in the last bits"]
+
+
+def device_notes(folder: RunFolder, config: RunConfig) -> list[str]:
+    """Returns a note if a run continues on another kind of device."""
+    before, now = str(folder.read_manifest().get("device", "")).partition(":")[0], select_device(config.device).type
+    if before in ("", now):
+        return []
+    return [
+        f"device: {before} before, {now} now. Networks, optimizers and statistics continue exactly, random numbers are "
+        "others"
+    ]
 
 
 def resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: LoadedCheckpoint) -> list[str]:

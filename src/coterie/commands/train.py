@@ -20,7 +20,14 @@ from coterie.commands.build import best_notes, build
 from coterie.commands.local_ranks import local_result
 from coterie.commands.reference_returns import write_reference_returns
 from coterie.commands.result import TrainingResult
-from coterie.commands.resume_notes import env_changes, rank_notes, resume_kernels, resume_notes, resume_threads
+from coterie.commands.resume_notes import (
+    device_notes,
+    env_changes,
+    rank_notes,
+    resume_kernels,
+    resume_notes,
+    resume_threads,
+)
 from coterie.commands.run_manifest import new_manifest, teams_with_roles
 from coterie.commands.training_findings import worst_findings
 from coterie.commands.warm_start import WarmStart, warm_start
@@ -128,6 +135,7 @@ def _resume(
             if found is not None and ranks.is_first:
                 saved = load_resolved(folder.config_path)
                 notes += resume_notes(folder, saved.config, config, found) + rank_notes(found, ranks)
+                notes += device_notes(folder, config)
             kernels, lines = resume_kernels(folder, config)
             notes += lines
             with contextlib.closing(build(config, ranks)) as components:

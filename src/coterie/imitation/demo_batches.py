@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action
@@ -110,4 +110,4 @@ class DemoBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`."""
-        self._sampling.set_state(state["sampling"].cpu())
+        restore(self._sampling, state["sampling"])

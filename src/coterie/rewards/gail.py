@@ -21,7 +21,7 @@ from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.ranks import current
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
@@ -230,8 +230,8 @@ class GAIL(RewardSignal):
         self.nets.load_state_dict(state["nets"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._demos.load_state_dict(state["demos"])
-        self._shuffle.set_state(state["shuffle"].cpu())
-        self._interpolation.set_state(state["interpolation"].cpu())
+        restore(self._shuffle, state["shuffle"])
+        restore(self._interpolation, state["interpolation"])
         self.obs_normalizer.load_state_dict(state["obs_normalizer"])
         self._reward_scale.load_state_dict(state["reward_scale"])
         self._updates = state["updates"]

@@ -24,7 +24,7 @@ from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.optimizer import Optimizer
 from coterie.config.rewards import IcmConfig
 from coterie.core.metrics import Metric, declare
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
@@ -184,7 +184,7 @@ class ICM(RewardSignal):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.models.load_state_dict(state["models"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._shuffle.set_state(state["shuffle"].cpu())
+        restore(self._shuffle, state["shuffle"])
         self.obs_normalizer.load_state_dict(state["obs_normalizer"])
         self._reward_scale.load_state_dict(state["reward_scale"])
         self._updates = state["updates"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.errors import NonFiniteError
 from coterie.core.metrics import Metric, declare
 from coterie.core.ranks import ONE, Ranks
-from coterie.core.seeds import generator, seed_of
+from coterie.core.seeds import generator, restore, seed_of
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Rollout, Step, Timestep
@@ -295,7 +295,7 @@ class Collector:
         """
         device = self.env.device
         for name, noise_state in state["noise"].items():
-            self._noise[name].set_state(noise_state.cpu())
+            restore(self._noise[name], noise_state)
         self._others.load_state_dict(state)
         self._collected = state["collected"]
         self.finished = [FinishedEpisodes(**tree_map(lambda x: x.to(device), f)) for f in state["finished"]]

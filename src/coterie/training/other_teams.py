@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.ranks import ONE, Ranks
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, OtherTeams, Rollout, Timestep
@@ -88,7 +88,7 @@ class OtherTeamsRecorder:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the entry of the collector's state."""
         if self.readers:
-            self._noise.set_state(state["other_teams"].cpu())
+            restore(self._noise, state["other_teams"])
 
 
 def other_teams(

@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.algos.replay.buffer import ReplayBuffer, SequenceStorage
 from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
+from coterie.core.seeds import restore
 from coterie.core.segments import Segment, Written
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Action
@@ -60,7 +61,7 @@ class ReplayCheckpoint:
         """
         buffer = self._buffer
         buffer.spec.require_shape(list(state["shape"]))
-        buffer.generator.set_state(state["generator"].cpu())
+        restore(buffer.generator, state["generator"])
         buffer.priority_beta, buffer.head = state["priority_beta"], state["head"]
         buffer.storage, self._segments = None, None
         buffer.rollouts.clear()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.config.samplers import Sampler
 from coterie.core.ranks import ONE, Ranks
-from coterie.core.seeds import generator
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
@@ -354,9 +354,9 @@ class WorldEnv(RandomizableEnv):
         self._starts.load(-state["age"])
         self._set_final(state["final"].to(self.device), self._no_envs, by_task=True)
         self._alive = state["alive"].to(self.device)
-        self._generator.set_state(state["generator"].cpu())
+        restore(self._generator, state["generator"])
         if "parameter_generator" in state:
-            self._parameter_generator.set_state(state["parameter_generator"].cpu())
+            restore(self._parameter_generator, state["parameter_generator"])
 
     def render(self, env_index: int = 0, size: int = 480) -> np.ndarray:
         state = {name: value[env_index : env_index + 1].cpu() for name, value in self._state.items()}
