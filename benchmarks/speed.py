@@ -172,6 +172,14 @@ def _cuda_cases() -> list[Case]:
                 f"rmappo-cuda{name}-bf16", "train", (*_RECURRENT, *size, "precision=bfloat16"),
                 f"the same with precision=bfloat16, {text} environments", cuda_envs=count,
             ),
+            Case(
+                f"ippo-cuda{name}-graphs", "train", ("algo=ippo/yardstick", *size, "cuda_graphs=on"),
+                f"IPPO with cuda_graphs=on, {text} environments", cuda_envs=count,
+            ),
+            Case(
+                f"rmappo-cuda{name}-graphs", "train", (*_RECURRENT, *size, "cuda_graphs=on"),
+                f"recurrent MAPPO with cuda_graphs=on, {text} environments", cuda_envs=count,
+            ),
         ]  # fmt: skip
         if importlib.util.find_spec("jaxmarl") is not None:
             meaning = f"JaxMARL's simple_spread alone {on}"

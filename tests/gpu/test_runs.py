@@ -1,11 +1,13 @@
 """Whole runs on a fake CUDA device, and what is said without a GPU."""
 
 import importlib
+import json
 
 import pytest
 import torch
 
 import coterie
+from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from fakecuda import fake_cuda
 from places import ROOT
@@ -36,6 +38,22 @@ def test_a_run_trains_evaluates_and_resumes(tmp_path, settings):
     with fake_cuda():
         coterie.train(**TINY, **settings, env="particle/simple_spread", device="cuda", out=out)
         assert coterie.resume(out, steps=120).summary.steps >= 120
+
+
+@pytest.mark.slow
+def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path):
+    """The manifest records how it started."""
+    out = str(tmp_path / "run")
+    settings = {"algo": "ippo", "env": "particle/simple_spread", "cuda_graphs": "on"}
+    try:
+        with fake_cuda():
+            coterie.train(**TINY, **settings, device="cuda", out=out)
+            assert coterie.resume(out, steps=120).summary.steps >= 120
+        assert coterie.resume(out, steps=180, device="cpu", cuda_graphs="off").summary.steps >= 180
+    finally:
+        cuda_graphs.configure("off")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["precision"], manifest["cuda_graphs"]) == ("float32", "on")
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie
+from coterie.core import graphed
+from fakegraph import CaptureError, Recording
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda")
@@ -134,17 +137,24 @@ class FakeCuda(TorchDispatchMode):
         super().__init__()
         self.reads: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
+        self.recording: Recording | None = None
+        """The capture of a CUDA graph that is under way."""
+        self.is_replaying = False
+        """True while recorded operations are executed on tensors of the host."""
         self.inherits_device = False
         """True within a call on a tensor of this device, whose own tensors PyTorch allocates on the same device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.is_replaying:
+            return func(*args, **kwargs or {})
         leaves, spec = tree_flatten((args, kwargs or {}))
         on_device = self._is_result_on_device(func, args, kwargs or {}, leaves)
         self._count(func.overloadpacket, args, leaves)
         host_args, host_kwargs = tree_unflatten([_to_host(x) for x in leaves], spec)
-        result = func(*host_args, **host_kwargs)
         if not on_device:
-            return result
+            return func(*host_args, **host_kwargs)
+        execute = func if self.recording is None else partial(self.recording.execute, func)
+        result = execute(*host_args, **host_kwargs)
         tensors = {id(x.host): x for x in leaves if isinstance(x, FakeCudaTensor)}
         return tree_map(lambda x: _to_device(x, tensors), result)
 
@@ -176,19 +186,49 @@ class FakeCuda(TorchDispatchMode):
             return
         if packet is aten.copy_:
             if not isinstance(args[0], FakeCudaTensor):
-                self.reads[_caller()] += 1
+                self.count(self.reads)
             elif not isinstance(args[1], FakeCudaTensor):
-                self.copies[_caller()] += 1
+                self.count(self.copies)
         elif packet in _READS or (packet is aten.repeat_interleave and len(args) == 1):
-            self.reads[_caller()] += 1
+            self.count(self.reads)
         elif packet in _INDEXED:
             indices = [x for x in args[1] if x is not None]
             masks = [x for x in indices if x.dtype == torch.bool]
             fills = len(args) > 2 and args[2].numel() == 1 and not isinstance(args[2], FakeCudaTensor)
             if masks and not fills:
-                self.reads[_caller()] += 1
+                self.count(self.reads)
             if any(not isinstance(x, FakeCudaTensor) for x in indices):
-                self.copies[_caller()] += 1
+                self.count(self.copies)
+
+    def count(self, transfers: Counter[str]) -> None:
+        """Counts one of the reads or copies, which are not allowed while a graph is captured."""
+        if self.recording is not None:
+            kind = "read by the host" if transfers is self.reads else "copy from the host"
+            raise CaptureError(f"{kind} in {_caller()} while a graph is captured")
+        transfers[_caller()] += 1
+
+    def warm_up(self, function: Callable[[], Any], device: torch.device) -> None:
+        function()
+
+    def capture(
+        self, function: Callable[[], Any], generators: Sequence[torch.Generator], device: torch.device
+    ) -> tuple[Callable[[], None], Any]:
+        """Records the operations of a function; what they changed is restored."""
+        self.recording = recording = Recording(generators)
+        try:
+            outputs = function()
+        finally:
+            self.recording = None
+            recording.undo()
+
+        def replay() -> None:
+            self.is_replaying = True
+            try:
+                recording.replay()
+            finally:
+                self.is_replaying = False
+
+        return replay, outputs
 
 
 class _Conversions(TorchFunctionMode):
@@ -237,9 +277,9 @@ class _Conversions(TorchFunctionMode):
         if x.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError("gradients through a copy between devices")
         if device.type == "cuda":
-            self._cuda.copies[_caller()] += 1
+            self._cuda.count(self._cuda.copies)
             return FakeCudaTensor(x.detach().clone())
-        self._cuda.reads[_caller()] += 1
+        self._cuda.count(self._cuda.reads)
         return x.host.clone()
 
 
@@ -264,6 +304,8 @@ def fake_cuda() -> Iterator[FakeCuda]:
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "inference_mode", torch.no_grad)  # which these tensors do not support
         patch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(by_device))
+        patch.setattr(graphed, "warm_up", cuda.warm_up)
+        patch.setattr(graphed, "capture", cuda.capture)
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)

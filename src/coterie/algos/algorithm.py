@@ -44,6 +44,8 @@ class Capabilities:
     """Improves its policy."""
     reward_streams: bool = False
     """Learns a value per reward signal. Other algorithms learn from the weighted sum of the signals."""
+    cuda_graphs: bool = False
+    """Captures its gradient steps as a CUDA graph if the setting `cuda_graphs` is on."""
     eval_mode: Mode = "sample"
     """Default mode of evaluation: the one that the method was published with."""
 

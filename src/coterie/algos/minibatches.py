@@ -37,13 +37,18 @@ def minibatches(
         num_envs: Environments of this rank. Samples are ordered by time first.
     """
     sample_axis, ranks = 1 if hidden_states else 0, current()
-    order = candidates[_permutation(len(candidates), shuffle)]
-    for chosen in own_parts(_partition(order, num_minibatches), num_envs, never_empty=bool(hidden_states)):
+    parts = random_parts(candidates, num_minibatches, shuffle)
+    for chosen in own_parts(parts, num_envs, never_empty=bool(hidden_states)):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
         if ranks.stands_in:
             masks = {name: getattr(minibatch, name, None) for name in ("valid", "critic_valid")}
             minibatch = replace(minibatch, **{k: torch.zeros_like(x) for k, x in masks.items() if x is not None})
         yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
+
+
+def random_parts(candidates: Tensor, count: int, shuffle: torch.Generator) -> tuple[Tensor, ...]:
+    """Returns `count` parts of the indices [M] in a new random order, fewer only if there are fewer indices."""
+    return _partition(candidates[_permutation(len(candidates), shuffle)], count)
 
 
 def acted_candidates(acted: Tensor) -> Tensor:

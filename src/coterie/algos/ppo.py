@@ -12,6 +12,7 @@ normalized over the rollout, not over minibatches; gradients of actor and critic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +28,7 @@ from coterie.algos.algorithm import (
     learns_common_reward,
 )
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
+from coterie.algos.graphed_minibatches import GraphedMinibatches
 from coterie.algos.minibatches import acted_candidates, minibatches
 from coterie.algos.optimizer import averaged, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
@@ -38,6 +40,7 @@ from coterie.algos.sequences import (
     split_into_sequences,
     timestep_critic_first,
 )
+from coterie.core import cuda_graphs
 from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -122,7 +125,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     """PPO, IPPO and MAPPO, see the module's description."""
 
     Config: ClassVar = PPOConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
 
     def __init__(self, config: PPOConfig, context: AlgorithmContext) -> None:
         self.config, team, device = config, context.team, context.device
@@ -139,33 +142,40 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         normalized = {"normalize_obs": config.normalize_obs, "seed": context.seed}
         self.others: OtherTeamsReader = OtherTeamsReader(config.critic, team, device, **normalized)
         self._updates = 0
+        self._graphs = None
+        if cuda_graphs.enabled:
+            modules = (self.policy.actor, self.critic)
+            self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, f"the update of team {team.name}")
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-        lrs = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
         entropy_coef = entropy_weight(config, self._updates, progress)
+        coefficients = {
+            "policy": lr,
+            "value": lr * (config.critic_lr or config.lr) / config.lr,
+            "entropy": entropy_coef,
+        }
         # Targets
         with torch.no_grad():
             batch, extra = self.targets(rollout, progress, as_sequences=self._recurrent)
             batch, hidden_states, candidates = self._samples(batch, rollout)
+        loaded = None if self._graphs is None else self._graphs.load(batch, hidden_states, coefficients)
         reports, epochs = [], 0
         for epoch in range(config.epochs):
             # Minibatches
-            for minibatch, hidden_state in minibatches(
-                batch,
-                hidden_states,
-                candidates,
-                config.num_minibatches,
-                shuffle=self._shuffle,
-                num_envs=rollout.num_envs,
-            ):
-                # Loss
-                terms = self._loss(minibatch, hidden_state)
-                loss = terms.policy - entropy_coef * terms.entropy + config.value_coef * terms.value
-                # Optimizer step
-                grad_norms = self.optimizer.step(loss, lrs)
-                reports.append(torch.cat([torch.stack(terms).detach(), grad_norms]))
+            if self._graphs is not None:
+                reports += self._graphs.epoch(loaded, candidates, config.num_minibatches, shuffle=self._shuffle)
+            else:
+                drawn = minibatches(
+                    batch,
+                    hidden_states,
+                    candidates,
+                    config.num_minibatches,
+                    shuffle=self._shuffle,
+                    num_envs=rollout.num_envs,
+                )
+                reports += [self._step(minibatch, states, coefficients) for minibatch, states in drawn]
             epochs = epoch + 1
             if config.target_kl is not None and averaged(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
                 break
@@ -176,6 +186,23 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self._updates += 1
         metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+
+    def _step(
+        self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
+    ) -> Tensor:
+        """Takes a gradient step on a minibatch and returns its report [7].
+
+        Args:
+            batch: Timesteps or sequences.
+            hidden_state: Hidden states before sequences of actor and critic; {} for timesteps.
+            coefficients: Learning rates `policy` and `value`, and the weight of the `entropy`.
+        """
+        # Loss
+        terms = self._loss(batch, hidden_state)
+        loss = terms.policy - coefficients["entropy"] * terms.entropy + self.config.value_coef * terms.value
+        # Optimizer step
+        grad_norms = self.optimizer.step(loss, coefficients)
+        return torch.cat([torch.stack(terms).detach(), grad_norms])
 
     def targets(self, rollout: Rollout, progress: float, *, as_sequences: bool) -> tuple[Batch, dict[str, Tensor]]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.

@@ -1,16 +1,19 @@
-"""The settings that select the arithmetic of a process: `kernels` and `precision`."""
+"""The settings that select the arithmetic of a process: `kernels`, `precision` and `cuda_graphs`."""
 
 from __future__ import annotations
 
+import torch
+
 from coterie.commands.environment import select_device
+from coterie.config import registry
 from coterie.config.schema import RunConfig
-from coterie.core import precision
+from coterie.core import cuda_graphs, precision
 from coterie.core.errors import UserError
 from coterie.kernels import switch
 
 
 def configure_arithmetic(config: RunConfig, before: bool | None = None) -> switch.Choice:
-    """Applies `kernels` and `precision` to this process.
+    """Applies `kernels`, `precision` and `cuda_graphs` to this process.
 
     Args:
         config: Configuration of the run.
@@ -20,9 +23,11 @@ def configure_arithmetic(config: RunConfig, before: bool | None = None) -> switc
         The choice of kernels.
 
     Raises:
-        UserError: If kernels are asked for and cannot be used.
+        UserError: If kernels or CUDA graphs are asked for and cannot be used.
     """
     device = select_device(config.device)
+    _require_graphs(config, device)
+    cuda_graphs.configure(config.cuda_graphs)
     precision.configure(config.precision)
     if config.precision == "float32":
         return switch.configure(config.kernels, str(device), before=before)
@@ -32,3 +37,23 @@ def configure_arithmetic(config: RunConfig, before: bool | None = None) -> switc
             "precision=float32."
         )
     return switch.configure("off")
+
+
+def _require_graphs(config: RunConfig, device: torch.device) -> None:
+    """Raises UserError if CUDA graphs are asked for and cannot be used."""
+    if config.cuda_graphs == "off":
+        return
+    if device.type != "cuda":
+        raise UserError(f"cuda_graphs=on: there are none for device={device}. Use cuda_graphs=off or device=cuda.")
+    if config.ranks > 1:
+        raise UserError(
+            f"cuda_graphs=on: exchanges between ranks are not captured (ranks={config.ranks}). Use cuda_graphs=off or "
+            "ranks=1."
+        )
+    choices = (config.algo, *(team.algo for team in config.teams.values()))
+    if not any(registry.algorithm(choice.name).capabilities.cuda_graphs for choice in choices):
+        able = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.cuda_graphs]
+        raise UserError(
+            f"cuda_graphs=on: {config.algo.name} does not capture its gradient steps, only {', '.join(able)} do. Use "
+            "cuda_graphs=off."
+        )

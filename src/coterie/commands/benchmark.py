@@ -42,7 +42,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     """Trains for about `seconds` without a run folder and returns plain numbers and strings.
 
     Returns:
-        env, algo, num_envs, rollout_length, threads, device, kernels, precision: the configuration.
+        env, algo, num_envs, rollout_length, threads, device, kernels, precision, cuda_graphs: the configuration.
         steps_per_s: Environment steps per second of the whole loop.
         steps_per_s_quiet: The same by the lower quartile of the rounds' times, which other processes disturb less.
         agent_steps_per_s: steps_per_s times the number of agents.
@@ -74,6 +74,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
         "device": str(env.device),
         "kernels": kernels.describe(),
         "precision": config.precision,
+        "cuda_graphs": config.cuda_graphs,
         "steps_per_s": mean,
         "steps_per_s_quiet": quiet,
         "agent_steps_per_s": mean * env.spec.n,

@@ -55,6 +55,8 @@ def new_manifest(
         algo=config.algo.name,
         device=str(components.collector.env.device),
         kernels=kernels.describe(),
+        precision=config.precision,
+        cuda_graphs=config.cuda_graphs,
         exact_resume=spec.exact_resume,
         environment=spec.env_info,
         signature=signature_of(folder.config_path),

@@ -25,7 +25,19 @@ from coterie.config.unknown_keys import check_early
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
 
-CHANGEABLE = ("steps", "eval.", "checkpoint.", "log.", "progress", "threads", "device", "kernels", "workers.", "rank")
+CHANGEABLE = (
+    "steps",
+    "eval.",
+    "checkpoint.",
+    "log.",
+    "progress",
+    "threads",
+    "device",
+    "kernels",
+    "cuda_graphs",
+    "workers.",
+    "rank",
+)
 """Keys, and sections of keys, that may change when a run is resumed."""
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
+from coterie.core.cuda_graphs import Setting as CudaGraphs
 from coterie.core.precision import Setting as Precision
 from coterie.kernels.setting import Setting as KernelsSetting
 
@@ -318,6 +319,10 @@ class RunConfig(Model):
     precision: Precision = "float32"
     """Type in which linear, convolutional and recurrent layers multiply: float32 or bfloat16. Everything else, losses
     and parameters included, is float32.
+    """
+    cuda_graphs: CudaGraphs = "off"
+    """Captures the gradient steps of PPO, IPPO, MAPPO, IA2C and MAA2C on a GPU as CUDA graphs: on or off. This has not
+    run on a GPU yet.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

@@ -31,7 +31,19 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _KINDS = ("log", "uniform", "int", "choice", "range")
 _YAML_KINDS = {"log_uniform": "log", "uniform": "uniform", "integers": "int", "choices": "choice"}
 
-_FIXED = ("seed", "steps", "out", "device", "threads", "progress", "precision", "kernels", "algo.name", "env.name")
+_FIXED = (
+    "seed",
+    "steps",
+    "out",
+    "device",
+    "threads",
+    "progress",
+    "precision",
+    "kernels",
+    "cuda_graphs",
+    "algo.name",
+    "env.name",
+)
 _FIXED_SECTIONS = ("eval.", "log.", "checkpoint.", "workers.")
 
 

@@ -1,0 +1,168 @@
+"""Functions of tensors on a GPU that are captured as CUDA graphs, and the static tensors that they read.
+
+A replay starts all operations of a function at once. It reads and writes the memory that the function read and wrote
+when it was captured, and executes no Python: numbers and branches of that time are part of the graph.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.tree import Tree, tree_leaves, tree_map
+
+_WARM_UP_CALLS = 3
+"""Calls before a capture, in which libraries allocate what they keep, as in PyTorch's examples."""
+
+
+class StaticInputs:
+    """Static tensors for trees of tensors of one structure, into which each tree is copied."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Hashable, Tree] = {}
+
+    def load(self, tree: Tree) -> Tree:
+        """Copies a tree, and returns the copy: the same tensors for all trees with the same shapes and types."""
+        leaves = tree_leaves(tree)
+        key = tuple((tuple(x.shape), x.dtype) for x in leaves)
+        if key not in self._buffers:
+            self._buffers[key] = tree_map(torch.empty_like, tree)
+        for buffer, x in zip(tree_leaves(self._buffers[key]), leaves, strict=True):
+            buffer.copy_(x)
+        return self._buffers[key]
+
+
+class _Captured(NamedTuple):
+    inputs: list[Tensor]
+    changed: list[Tensor]
+    replay: Callable[[], None]
+    outputs: Tree
+
+
+class Graphed:
+    """A function of tensors on a GPU, captured as one CUDA graph for each set of input tensors.
+
+    The first call with other input tensors captures the function again, so inputs have to be static tensors. The calls
+    before a capture, which change parameters and draw random numbers, are undone: results do not depend on when the
+    function was captured.
+
+    Args:
+        function: Returns a tree of tensors without gradients. It may neither read tensors on the host nor copy any to
+            the GPU, and everything that differs between calls has to be in its inputs, or in tensors that stay where
+            they are.
+        changes: Returns the tensors that the function changes in place. If these are others, it is captured again.
+        generators: Generators that the function draws from.
+        what: Name of the function for messages.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Tree],
+        *,
+        changes: Callable[[], list[Tensor]],
+        generators: Sequence[torch.Generator] = (),
+        what: str,
+    ):
+        self._function, self._changes, self._generators, self._what = function, changes, generators, what
+        self._captured: dict[tuple[int, ...], _Captured] = {}
+        self.captures = 0
+        """Number of captures so far."""
+
+    def __call__(self, *inputs: Tree) -> Tree:
+        """Returns the function's results, which the next call overwrites.
+
+        Raises:
+            UserError: If the function cannot be captured.
+        """
+        leaves, changed = tree_leaves(inputs), self._changes()
+        key = tuple(id(x) for x in leaves)  # of tensors that `_captured` keeps
+        found = self._captured.get(key)
+        if found is None or [id(x) for x in found.changed] != [id(x) for x in changed]:
+            found = self._captured[key] = self._capture(inputs, leaves, changed)
+        found.replay()
+        return found.outputs
+
+    def _capture(self, inputs: tuple[Tree, ...], leaves: list[Tensor], changed: list[Tensor]) -> _Captured:
+        def call() -> Tree:
+            return self._function(*inputs)
+
+        self.captures += 1
+        before = [x.detach().clone() for x in changed]
+        states = [g.get_state() for g in self._generators]
+        try:
+            warm_up(call, leaves[0].device)
+            with torch.no_grad():
+                for x, value in zip(changed, before, strict=True):
+                    x.copy_(value)
+            replay, outputs = capture(call, self._generators, leaves[0].device)
+        except RuntimeError as error:
+            raise UserError(
+                f"cuda_graphs=on: {self._what} cannot be captured as a CUDA graph ({_first_line(error)}). Use "
+                "cuda_graphs=off."
+            ) from error
+        for g, state in zip(self._generators, states, strict=True):
+            g.set_state(state)
+        return _Captured(leaves, changed, replay, outputs)
+
+
+def warm_up(function: Callable[[], Tree], device: torch.device) -> None:
+    """Calls a function on a stream of its own, before it is captured."""
+    stream = _stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP_CALLS):
+            function()
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def capture(
+    function: Callable[[], Tree], generators: Sequence[torch.Generator], device: torch.device
+) -> tuple[Callable[[], None], Tree]:
+    """Captures a function without executing its operations.
+
+    Args:
+        function: The function.
+        generators: Generators that it draws from. Each replay draws from their states at that time.
+        device: The GPU.
+
+    Returns:
+        A function that executes the operations, and the tensors to which it writes the results.
+    """
+    graph = torch.cuda.CUDAGraph()
+    for g in generators:
+        graph.register_generator_state(g)
+    with _without_garbage_collection(), torch.cuda.graph(graph, stream=_stream(device)):
+        outputs = function()
+    return graph.replay, outputs
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the stream of warm-ups and captures: gradients are accumulated on the stream of their first use."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Context of a capture, which would fail if a CUDA graph or event were destroyed within it."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,54 @@
+"""The setting `cuda_graphs` is refused in one line where it has no effect; for graphs see `tests/gpu`."""
+
+import pytest
+
+from coterie.commands.arithmetic import configure_arithmetic
+from coterie.config.resolve import resolve
+from coterie.core import cuda_graphs
+from coterie.core.errors import UserError
+from fakecuda import fake_cuda
+
+
+@pytest.fixture(autouse=True)
+def off():
+    yield
+    cuda_graphs.configure("off")
+
+
+def configured(*overrides):
+    with fake_cuda():
+        configure_arithmetic(resolve(["env=particle/simple_spread", *overrides]).config)
+    return cuda_graphs.enabled
+
+
+def test_graphs_are_off_by_default():
+    assert not configured("algo=ippo", "device=cuda")
+    assert configured("algo=ippo", "device=cuda", "cuda_graphs=on")
+    assert not configured("algo=ippo", "device=cuda")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("algo=ippo", "device=cpu"), "there are none for device=cpu. Use cuda_graphs=off or device=cuda."),
+        (
+            ("algo=ippo", "device=cuda", "ranks=2"),
+            "exchanges between ranks are not captured (ranks=2). Use cuda_graphs=off or ranks=1.",
+        ),
+        (
+            ("algo=qmix", "device=cuda"),
+            "qmix does not capture its gradient steps, only ppo, ippo, mappo, ia2c, maa2c do. Use cuda_graphs=off.",
+        ),
+        (
+            ("algo=mappo/original", "device=cuda"),
+            "mappo/original does not capture its gradient steps, only ppo, ippo, mappo, ia2c, maa2c do. Use "
+            "cuda_graphs=off.",
+        ),
+    ],
+    ids=["cpu", "ranks", "qmix", "mappo-original"],
+)
+def test_graphs_that_cannot_be_used_are_refused(overrides, message):
+    with pytest.raises(UserError) as error:
+        configured(*overrides, "cuda_graphs=on")
+    assert str(error.value) == f"cuda_graphs=on: {message}"
+    assert not cuda_graphs.enabled

@@ -1,0 +1,66 @@
+"""CUDA graphs on a GPU: replays compute what the function computes. Part of `make gpu`, skipped without a GPU."""
+
+import pytest
+import torch
+
+from coterie.core import cuda_graphs
+from coterie.core.errors import UserError
+from coterie.core.graphed import Graphed, StaticInputs
+from graph_training import trained
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def graphs():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    cuda_graphs.configure("off")
+
+
+@pytest.mark.parametrize(
+    ("name", "rnn"), [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none"), ("ippo", "gru")]
+)
+def test_updates_are_those_without_graphs(graphs, name, rnn):
+    expected, eager = trained(name, rnn, "off", DEVICE)
+    found, training = trained(name, rnn, "on", DEVICE)
+    assert training.learner._graphs.graphed.captures == 1
+    for one, other in zip(expected, found, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+    for x, y in zip(eager.tensors(), training.tensors(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_replays_are_the_padded_steps_bit_for_bit(graphs, monkeypatch):
+    """The same steps on the same static tensors, executed one by one."""
+    found, training = trained("ippo", "gru", "on", DEVICE)
+    monkeypatch.setattr(Graphed, "__call__", lambda self, *inputs: self._function(*inputs))
+    expected, eager = trained("ippo", "gru", "on", DEVICE)
+    assert found == expected
+    assert all(torch.equal(x, y) for x, y in zip(eager.tensors(), training.tensors(), strict=True))
+
+
+def test_draws_and_changes_are_those_without_a_graph():
+    expected, own = (torch.Generator(DEVICE).manual_seed(3) for _ in range(2))
+    total = torch.zeros(2, device=DEVICE)
+
+    def add(x):
+        return total.add_(x * torch.rand(2, generator=own, device=DEVICE)).clone()
+
+    graphed, inputs = Graphed(add, changes=lambda: [total], generators=[own], what="it"), StaticInputs()
+    plain = torch.zeros(2, device=DEVICE)
+    for k in range(3):
+        x = torch.full((2,), k + 1.0, device=DEVICE)
+        plain += x * torch.rand(2, generator=expected, device=DEVICE)
+        assert torch.equal(graphed(inputs.load(x)), plain)
+    assert torch.equal(own.get_state(), expected.get_state())
+
+
+def test_a_read_by_the_host_is_refused_in_one_line():
+    graphed = Graphed(lambda x: x * x.sum().item(), changes=list, what="the update of team red")
+    with pytest.raises(
+        UserError, match=r"^cuda_graphs=on: the update of team red cannot be captured.*cuda_graphs=off.$"
+    ):
+        graphed(StaticInputs().load(torch.ones(1, device=DEVICE)))
