@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
@@ -55,13 +54,3 @@ def test_callbacks_cannot_be_passed_to_other_processes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="callbacks: cannot be passed to the 2 processes"):
         training.train(resolve([*_SPREAD, "ranks=2", f"out={tmp_path / 'run'}"]), [Callback(on_end=print)])
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_ends_the_run_which_resumes_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    rank_kills = importlib.import_module("rank_kills")
-    (kill,) = rank_kills.campaign(tmp_path, kills=1, steps=3000, ranks=2, seed=0, every=200)
-    assert f"rank {kill.rank} was killed by signal 9" in kill.message

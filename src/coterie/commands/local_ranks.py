@@ -29,6 +29,8 @@ from coterie.training.hooks import Callback
 
 _GRACE_SECONDS = 1.0
 """Seconds for other ranks to report the same error before they are killed."""
+_END_SECONDS = 5.0
+"""Seconds for other ranks to end after rank 0 has finished the run; then they are killed."""
 _POLL_SECONDS = 0.05
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of an interrupted run."""
@@ -113,8 +115,13 @@ def _log(folder: Path, rank: int) -> Path:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | None:
-    """Waits until all ranks have ended, or shortly after one has failed; returns the rank to blame, None if none."""
+    """Waits until all ranks have ended, shortly after one has failed, or until the run is finished.
+
+    Returns:
+        The rank to blame, None if none failed.
+    """
     failed_at: float | None = None
+    finished_at: float | None = None
     while True:
         # A rank that has written its reason may take seconds to end.
         codes = [process.poll() or _reported_code(folder, rank) for rank, process in enumerate(processes)]
@@ -126,6 +133,10 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
+        if codes[0] == 0 and not failed and (folder / RESULT).exists():
+            finished_at = finished_at or time.monotonic()
+            if time.monotonic() - finished_at > _END_SECONDS:
+                return None
         if failed_at is not None and time.monotonic() - failed_at > (_GRACE_SECONDS if blamed else 2 * _GRACE_SECONDS):
             return min(blamed or failed)
         time.sleep(_POLL_SECONDS)

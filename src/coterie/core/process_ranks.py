@@ -255,7 +255,15 @@ class ProcessRanks(Ranks):
         return found
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Ends the connections. The others wait until rank 0 has finished.
+
+        Raises:
+            RankFailedError: If rank 0 hangs.
+        """
+        if self.is_first:
+            self._store.set("finished", "")
+        else:
+            self._await("finished")
         self._ended.set()
         self._beats.join(2 * _BEAT_SECONDS)
         if self._local is not None:
