@@ -11,6 +11,7 @@ from helpers.rank_threads import on_ranks
 
 from coterie.algos.optimizer import mean_metrics
 from coterie.commands.build import build
+from coterie.config import registry
 from coterie.config.resolve import resolve
 from coterie.core.errors import NonFiniteError
 from coterie.core.ranks import ONE, Ranks, sharing
@@ -26,21 +27,34 @@ from places import ROOT
 
 _SPREAD = "env=particle/simple_spread env.agents=2 env.episode_limit=6"
 _BATTLE = "env=skirmish/3m env.episode_limit=8"
+_ALONE = "env=particle/simple env.episode_limit=6"
+_PLAIN_Q = "algo.rnn=none algo.obs_last_action=false"
 _REPLAY = "algo.learning_starts=1 algo.gradient_steps=3 algo.batch_size=6"
 
 _CASES = {
     "ippo": f"{_SPREAD} algo=ippo algo.num_minibatches=3",
+    "ppo": f"{_ALONE} algo=ppo algo.num_minibatches=3",
     "mappo": f"{_BATTLE} algo=mappo algo.normalize_obs=true",
+    "mappo/original": f"{_SPREAD} algo=mappo/original algo.critic_hidden_sizes=[8] algo.sequence_length=4 "
+    "algo.num_minibatches=2 algo.critic_time_chunks=1",
+    "ia2c": f"{_SPREAD} algo=ia2c",
+    "maa2c": f"{_BATTLE} algo=maa2c",
     "mappo gru": f"{_BATTLE} algo=mappo algo.rnn=gru algo.sequence_length=4 algo.num_minibatches=5",
     "mappo kernels": f"{_BATTLE} algo=mappo kernels=auto",
     "mappo target_kl": f"{_SPREAD} algo=mappo algo.target_kl=1e-4",
     "coma": f"{_BATTLE} algo=coma algo.num_minibatches=3",
     "poca": f"{_BATTLE} algo=poca algo.num_minibatches=2",
+    "ddqn": f"{_ALONE} algo=ddqn {_PLAIN_Q} {_REPLAY}",
     "iql gru": f"{_BATTLE} algo=iql algo.rnn=gru algo.sequence_length=4 algo.sequence_start=rollout {_REPLAY}",
+    "vdn": f"{_BATTLE} algo=vdn {_PLAIN_Q} {_REPLAY}",
     "qmix priorities": f"{_BATTLE} algo=qmix algo.rnn=none algo.priority_alpha=0.6 algo.reward_scale=std {_REPLAY}",
-    "wqmix": f"{_BATTLE} algo=wqmix algo.rnn=none algo.obs_last_action=false {_REPLAY}",
+    "qplex": f"{_BATTLE} algo=qplex {_PLAIN_Q} {_REPLAY}",
+    "wqmix": f"{_BATTLE} algo=wqmix {_PLAIN_Q} {_REPLAY}",
+    "ddpg": f"{_ALONE} env.actions=continuous algo=ddpg {_REPLAY}",
     "maddpg": f"{_SPREAD} algo=maddpg {_REPLAY}",
+    "td3": f"{_ALONE} env.actions=continuous algo=td3 {_REPLAY}",
     "matd3": f"{_SPREAD} env.actions=continuous algo=matd3 {_REPLAY}",
+    "sac": f"{_ALONE} env.actions=continuous algo=sac {_REPLAY}",
     "masac": f"{_SPREAD} algo=masac algo.reward_scale=standardize {_REPLAY}",
     "icm": f"{_SPREAD} algo=ippo rewards.icm.weight=0.1",
     "rnd": f"{_SPREAD} algo=ippo rewards.rnd.weight=0.1",
@@ -48,6 +62,18 @@ _CASES = {
     "mixed teams": "env=particle/simple_tag env.episode_limit=6 algo=ippo teams.adversary.algo=maddpg "
     + _REPLAY.replace("algo.", "teams.adversary.algo."),
 }
+
+
+def _algorithm_cases() -> dict[str, str]:
+    """Returns the first case of every algorithm, by the algorithm's name."""
+    found: dict[str, str] = {}
+    for case, words in _CASES.items():
+        (name, *_) = (word.removeprefix("algo=") for word in words.split() if word.startswith("algo="))
+        found.setdefault(name, case)
+    return found
+
+
+_ALGORITHMS = _algorithm_cases()
 
 
 def _updated(words: str, ranks: Ranks, updates: int = 2, num_envs: int = 6) -> tuple[RunComponents, dict[str, float]]:
@@ -126,8 +152,13 @@ def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 2) < 1e-6
 
 
+def test_every_algorithm_that_learns_has_a_case() -> None:
+    learners = {name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns}
+    assert {*learners, *registry.VARIANTS} - _ALGORITHMS.keys() == set()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ippo", "mappo gru", "coma", "poca", "qmix priorities", "maddpg", "masac"])
+@pytest.mark.parametrize("case", ["mappo gru", *_ALGORITHMS.values()])
 def test_updates_of_128_environments_on_two_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 2, updates=1, num_envs=128) < 1e-6
 
@@ -152,7 +183,8 @@ def test_updates_of_three_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 3) < 1e-6
 
 
-@pytest.mark.parametrize("case", ["ippo", "poca", "iql gru"])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _ALGORITHMS.values())
 def test_ranks_are_equal_to_the_last_bits_of_float64(case: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:
