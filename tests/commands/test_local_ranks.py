@@ -8,6 +8,8 @@ import pytest
 
 from coterie.commands import local_ranks
 from coterie.config.resolve import resolve
+from coterie.config.schema import RunConfig
+from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
 
 _INTERRUPTED = """
 import os, sys, time
@@ -21,10 +23,55 @@ os.rename(sys.argv[1] + ".new", sys.argv[1])
 time.sleep(100)
 """
 
+_FINISHED = """
+import os, sys, time
+folder = os.environ["COTERIE_RANKS_FOLDER"]
+with open(f"{folder}/started-{os.environ['COTERIE_RANK']}", "w") as file:
+    file.write(str(os.getpid()))
+if os.environ["COTERIE_RANK"] == "1":
+    time.sleep(100)
+while not os.path.exists(f"{folder}/started-1"):
+    time.sleep(0.01)
+with open(f"{folder}/result.json", "w") as file:
+    file.write("{}")
+"""
+_CORES = """
+import os
+with open(f"{os.environ['COTERIE_RANKS_FOLDER']}/cores-{os.environ['COTERIE_RANK']}", "w") as file:
+    file.write(f"{sorted(os.sched_getaffinity(0))} {os.environ['OMP_NUM_THREADS']}")
+"""
+
+
+def _config(size: int = 2) -> RunConfig:
+    return resolve(["env=particle/simple_spread", "algo=ippo", "num_envs=4", f"ranks={size}"]).config
+
+
+def test_a_rank_that_hangs_after_rank_0_has_finished_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ranks, "_END_SECONDS", 0.1)
+    local_ranks._run([sys.executable, "-c", _FINISHED], _config(), tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started-1").read_text()), 0)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there is one core"
+)
+def test_ranks_have_cores_and_as_many_threads_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    local_ranks._run([sys.executable, "-c", _CORES], _config(), tmp_path)
+    each = available_cores() // 2
+    cores = sorted(os.sched_getaffinity(0))
+    for rank in range(2):
+        expected = f"{cores[rank * each : (rank + 1) * each]} {min(each, MAX_DEFAULT_THREADS)}"
+        assert (tmp_path / f"cores-{rank}").read_text() == expected
+
+
+def test_more_ranks_than_cores_share_all_of_them() -> None:
+    assert local_ranks.rank_cores(4 * available_cores()) == [frozenset()] * (4 * available_cores())
+
 
 def test_a_rank_0_that_is_interrupted_before_it_trains_interrupts_the_command(tmp_path: Path) -> None:
-    config = resolve(["env=particle/simple_spread", "algo=ippo", "num_envs=4", "ranks=2"]).config
     with pytest.raises(KeyboardInterrupt):
-        local_ranks._run([sys.executable, "-c", _INTERRUPTED, str(tmp_path / "other")], config, tmp_path)
+        local_ranks._run([sys.executable, "-c", _INTERRUPTED, str(tmp_path / "other")], _config(), tmp_path)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "other").read_text()), 0)

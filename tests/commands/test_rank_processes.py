@@ -1,15 +1,29 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
+import torch.distributed as dist
+from helpers.rank_threads import ThreadRanks
 
+from coterie.commands import resume_notes
 from coterie.commands import train as training
-from coterie.commands.rank_processes import joined, require_supported, with_launched_ranks
+from coterie.commands.rank_processes import exchange_of, joined, require_supported, share_memory, with_launched_ranks
 from coterie.config.resolve import resolve
+from coterie.core import process_ranks
 from coterie.core.errors import UserError
+from coterie.core.process_ranks import ProcessRanks, RankFailedError, file_store
+from coterie.core.ranks import ONE
+from coterie.kernels import native
+from coterie.kernels.build import KernelsUnavailableError
+from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.training.hooks import Callback
+from tinyruns import PRELOADED_MODULES
 
 _SPREAD = ("env=particle/simple_spread", "algo=ippo", "num_envs=6")
 
@@ -54,3 +68,63 @@ def test_callbacks_cannot_be_passed_to_other_processes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="callbacks: cannot be passed to the 2 processes"):
         training.train(resolve([*_SPREAD, "ranks=2", f"out={tmp_path / 'run'}"]), [Callback(on_end=print)])
     assert not (tmp_path / "run").exists()
+
+
+def _has_kernels() -> bool:
+    try:
+        native.load()
+    except KernelsUnavailableError:
+        return False
+    return True
+
+
+def test_the_way_of_exchange_is_that_which_the_ranks_agreed_on(tmp_path: Path) -> None:
+    ranks = ProcessRanks(file_store(tmp_path / "store", 1), 0, 1, timeout=30.0, device=torch.device("cpu"))
+    assert exchange_of(ranks) == "gloo"
+    share_memory(ranks, 30.0)
+    found = exchange_of(ranks)
+    ranks.close()
+    assert found == ("shared memory" if _has_kernels() else "gloo")
+    assert exchange_of(ONE) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "noted"), [(3, "gloo", True), (3, "shared memory", False), (2, "gloo", False), (3, None, False)]
+)
+def test_another_way_of_exchange_is_noted_if_sums_may_differ(
+    size: int, before: str | None, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume_notes, "exchange_of", lambda ranks: "shared memory")
+    monkeypatch.setattr(resume_notes, "num_ranks", lambda state: size)
+    metadata = {} if before is None else {"exchange": before}
+    notes = resume_notes.rank_notes(
+        LoadedCheckpoint(Path(), 0, {}, metadata, None), ThreadRanks(0, Barrier(1), [None] * size)
+    )
+    expected = "ranks: tensors were summed by gloo and are by shared memory. Results may differ in the last bits"
+    assert notes == ([expected] if noted else [])
+
+
+def _joins_and_stops(store: str) -> None:
+    """Rank 0, which hangs when the training has ended."""
+    ranks = ProcessRanks(file_store(Path(store), 2), 0, 2, timeout=0.5, device=torch.device("cpu"))
+    ranks.total(1.0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_rank_0_that_hangs_at_the_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_ranks, "_RANK_0_SECONDS", 0.5)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED_MODULES)
+    process = context.Process(target=_joins_and_stops, args=(str(tmp_path / "store"),))
+    process.start()
+    ranks = ProcessRanks(file_store(tmp_path / "store", 2), 1, 2, timeout=30.0, device=torch.device("cpu"))
+    ranks.total(1.0)
+    monkeypatch.setattr(ranks, "_timeout", 0.5)
+    try:
+        with pytest.raises(RankFailedError, match="rank 0 does not respond, so all ranks end"):
+            ranks.close()
+    finally:
+        process.kill()
+        process.join()
+        ranks._ended.set()
+        dist.destroy_process_group()

@@ -122,13 +122,6 @@ def test_threads_are_divided_among_concurrent_jobs(stand_in: tuple[list[str], Pa
     assert [word for word in words["3"] if word.startswith("threads")] == ["threads=5"]
 
 
-def test_concurrent_jobs_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6, 7}, raising=False)
-    assert sweep.core_sets(2, 2) == [{0, 2}, {4, 6}]
-    assert sweep.core_sets(1, 6) == [frozenset()] * 6  # more jobs than cores: the system divides them
-    assert sweep.core_sets(None, 2) == [frozenset()] * 2
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
 def test_jobs_run_on_their_cores(stand_in: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STAND_IN_TOGETHER", "2")

@@ -8,20 +8,21 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.commands.core_sets import core_sets, pin
 from coterie.commands.rank_processes import PARENT, RESULT, SIZE, require_supported
 from coterie.commands.result import TrainingResult
+from coterie.commands.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
 from coterie.core.files import write_text
 from coterie.core.process_ranks import RankFailedError, RankLostError
 from coterie.core.rank_failure import FAILED, FOLDER, LOST, RANK, failure_path
-from coterie.core.threads import available_cores
+from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
 from coterie.runs import loggers
 from coterie.runs.folder import RunFolder
 from coterie.runs.summary import summarize
@@ -56,8 +57,7 @@ def local_result(
             f"callbacks: cannot be passed to the {config.ranks} processes of ranks={config.ranks}. Use ranks=1, or "
             f"start the script with torchrun --nproc-per-node={config.ranks}."
         )
-    with tempfile.TemporaryDirectory(prefix="coterie-ranks-") as name:
-        folder = Path(name)
+    with temporary_folder("coterie-ranks-") as folder:
         command = [sys.executable, "-m", "coterie", *words]
         if resolved_yaml is not None:
             write_text(folder / "config.yaml", resolved_yaml)
@@ -85,7 +85,9 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        processes.extend(_start(command, config, folder, rank) for rank in range(config.ranks))
+        for rank, cores in enumerate(rank_cores(config.ranks)):
+            processes.append(_start(command, config, folder, rank))
+            pin(processes[-1].pid, cores)
         with _forwarded_signals(processes[0]):
             failed = _wait(processes, folder)
     finally:
@@ -98,12 +100,17 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
         raise _failure(failed, processes[failed].returncode, folder)
 
 
+def rank_cores(size: int) -> list[frozenset[int]]:
+    """Returns an equal share of the cores for each of `size` ranks; empty sets if there are fewer cores than ranks."""
+    return core_sets(max(1, available_cores() // size), size)
+
+
 def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
     """Starts a rank. Only rank 0 shows progress."""
     env = os.environ | {FOLDER: str(folder), RANK: str(rank), SIZE: str(config.ranks), PARENT: str(os.getpid())}
     env |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(config.ranks)}
     if config.threads == "auto":
-        env.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // config.ranks)))
+        env.setdefault("OMP_NUM_THREADS", str(max(1, min(MAX_DEFAULT_THREADS, available_cores() // config.ranks))))
     if rank == 0:
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
     with open(_log(folder, rank), "wb") as log:

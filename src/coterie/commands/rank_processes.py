@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from coterie.algos.off_policy import OffPolicyConfig
+from coterie.commands.temporary_folders import temporary_folder
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
@@ -175,6 +175,11 @@ def share_memory(ranks: ProcessRanks, timeout: float) -> None:
         ranks.use(shared)
 
 
+def exchange_of(ranks: Ranks) -> str | None:
+    """Returns how ranks exchange tensors: `shared memory`, `gloo` or `nccl`; None in a run of one process."""
+    return ranks.exchange if isinstance(ranks, ProcessRanks) else None
+
+
 def _end_with_parent() -> None:
     """Makes this process end when the process that started it does."""
     if sys.platform == "linux":
@@ -205,8 +210,8 @@ def own_out(config: RunConfig, ranks: Ranks) -> Iterator[Path | None]:
     if ranks.is_first:
         yield config.out
         return
-    with tempfile.TemporaryDirectory(prefix="coterie-rank-") as folder:
-        yield Path(folder) / "run"
+    with _private_folder(ranks) as folder:
+        yield folder / "run"
 
 
 @contextlib.contextmanager
@@ -220,12 +225,27 @@ def own_folder(run: Path, resolved: Resolved, ranks: Ranks) -> Iterator[RunFolde
     if folder is not None:
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="coterie-rank-") as name:
-        folder = RunFolder(Path(name) / "run")
+    with _private_folder(ranks) as parent:
+        folder = RunFolder(parent / "run")
         folder.make(exist_ok=True)
         write_text(folder.config_path, to_yaml(resolved))
         folder.write_manifest(json.loads(manifest))
         yield folder
+
+
+@contextlib.contextmanager
+def _private_folder(ranks: Ranks) -> Iterator[Path]:
+    """Context manager: a folder for what this rank writes and nobody reads.
+
+    It is in the folder of the process that started the rank, which removes it also if the rank is killed.
+    """
+    if FOLDER in os.environ:
+        folder = Path(os.environ[FOLDER]) / f"rank-{ranks.rank}"
+        folder.mkdir()
+        yield folder
+    else:
+        with temporary_folder("coterie-rank-") as folder:
+            yield folder
 
 
 def latest_checkpoint(folder: RunFolder, ranks: Ranks) -> LoadedCheckpoint | None:

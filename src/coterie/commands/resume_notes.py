@@ -6,6 +6,7 @@ import shlex
 
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.environment import select_device
+from coterie.commands.rank_processes import exchange_of
 from coterie.config.resolve import require_saved_settings
 from coterie.config.schema import RunConfig
 from coterie.core.ranks import Ranks
@@ -74,15 +75,22 @@ def resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: 
 
 
 def rank_notes(found: LoadedCheckpoint, ranks: Ranks) -> list[str]:
-    """Returns a note if a run continues with another number of ranks."""
+    """Returns a note if a run continues with another number of ranks, or if they exchange tensors in another way."""
     with decoding(found):
         before = num_ranks(found.state)
     if before == ranks.size:
-        return []
+        return _exchange_notes(found.metadata.get("exchange"), exchange_of(ranks), ranks.size)
     return [
         f"ranks: {before} before, {ranks.size} now. Networks, optimizers and statistics continue exactly; environments "
         "start new episodes with new seeds, hidden states start at zero, and replay buffers are empty"
     ]
+
+
+def _exchange_notes(before: str | None, now: str | None, size: int) -> list[str]:
+    """Returns a note if sums are computed in another way. Those of two numbers do not depend on the order."""
+    if size < 3 or before is None or before == now:
+        return []
+    return [f"ranks: tensors were summed by {before} and are by {now}. Results may differ in the last bits"]
 
 
 def env_changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:

@@ -8,11 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coterie.commands.rank_processes import exchange_of
 from coterie.commands.warm_start import WarmStart
 from coterie.config import callables, registry
 from coterie.config.resolve import saved_settings, signature_of
 from coterie.config.schema import RunConfig
 from coterie.core.team_report import team_records, why
+from coterie.core.threads import available_cores
 from coterie.kernels import switch
 from coterie.runs.folder import RunFolder, describe
 from coterie.runs.project import installed_versions, project_record
@@ -44,6 +46,9 @@ def new_manifest(
     more: dict[str, Any] = callables.sources(saved_settings(config))
     if warm is not None:
         more["init"] = warm.record
+    exchange = exchange_of(components.ranks)
+    if exchange is not None:
+        more["ranks"] = {"exchange": exchange, "cores_each": available_cores()}
     if config.log.git_patch:
         more["project"] = project_record(project_folders(config))
     return describe(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json as jsonlib
-import os
 import re
 import select
 import shlex
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.commands.core_sets import core_sets
 from coterie.commands.sweep_processes import ForkGate, Running
 from coterie.commands.sweep_results import print_results
 from coterie.commands.sweep_runs import Found, default_folder, find, identity, settings_of
@@ -199,14 +199,6 @@ def _threads(jobs: Sequence[Job], config_file: Path | None, num_parallel: int) -
     if num_parallel < 2 or resolve(jobs[0].overrides, config_file).origins["threads"] != "default":
         return None
     return max(1, min(MAX_DEFAULT_THREADS, available_cores() // num_parallel))
-
-
-def core_sets(threads: int | None, num_parallel: int) -> list[frozenset[int]]:
-    """Returns cores for each of the jobs that run at the same time; empty sets where they cannot be divided."""
-    cores = sorted(os.sched_getaffinity(0)) if threads and hasattr(os, "sched_getaffinity") else []
-    if threads is None or len(cores) < threads * num_parallel:
-        return [frozenset()] * num_parallel
-    return [frozenset(cores[i * threads : (i + 1) * threads]) for i in range(num_parallel)]
 
 
 # -------------------------------------------------------------------------------------------------------------- running

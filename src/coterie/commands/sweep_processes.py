@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from coterie.commands.core_sets import pin
+
 _PRELOADED = (
     "coterie.commands.train",
     "coterie.runs.plots",
@@ -138,7 +140,7 @@ class Running:
                 self.process = _Fork(lambda: _run_forked(list(words), writes, cores, close=reads, parent=parent))
             else:
                 self.process = _Command([*command, *words], *writes)
-                _pin(self.process.pid or 0, cores)
+                pin(self.process.pid or 0, cores)
         finally:
             for end in writes:
                 os.close(end)
@@ -212,12 +214,6 @@ def _open_log(path: Path, words: Sequence[str]) -> IO[str] | None:
         return None
 
 
-def _pin(pid: int, cores: frozenset[int]) -> None:
-    if cores:
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
-            os.sched_setaffinity(pid, cores)
-
-
 def _run_forked(
     words: list[str], streams: Sequence[int], cores: frozenset[int], *, close: Sequence[int], parent: int
 ) -> int:
@@ -242,7 +238,7 @@ def _run_forked(
         return 128 + signal.SIGTERM
     for end in close:
         os.close(end)
-    _pin(0, cores)
+    pin(0, cores)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for stream, target in zip(streams, (1, 2), strict=True):

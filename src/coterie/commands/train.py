@@ -195,12 +195,14 @@ def _run(session: _Session) -> TrainingResult:
 def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display: Progress) -> Trainer:
     config = session.config
     checkpoints = session.folder.checkpoints_path
+    metadata = {"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)}
+    exchange = rank_processes.exchange_of(session.components.ranks)
     outputs = Outputs(
         metrics_file=metrics_file,
         logger=loggers.NullLogger(),
         checkpoints=Checkpoints(checkpoints),
         progress=display,
-        metadata={"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)},
+        metadata=metadata if exchange is None else metadata | {"exchange": exchange},
         snapshots=PolicySnapshots(checkpoints / SNAPSHOT, config.checkpoint.policy_seconds),
     )
     return Trainer(session.components, _schedule(config), outputs, HookCaller(session.hooks))

@@ -101,6 +101,7 @@ class ProcessRanks(Ranks):
         super().__init__(rank, size)
         self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
         self._local: LocalExchange | None = None
+        self._device_type = device.type
         self._meet()
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
@@ -180,6 +181,13 @@ class ProcessRanks(Ranks):
             if calls < self._calls:
                 late.append(rank)
         return late
+
+    @property
+    def exchange(self) -> str:
+        """Transport of the tensors that are summed: `nccl` on GPUs, on the CPU `shared memory` or `gloo`."""
+        if self._device_type == "cuda":
+            return "nccl"
+        return "gloo" if self._local is None else "shared memory"
 
     def use(self, local: LocalExchange) -> None:
         """Exchanges tensors on the CPU in this way from now on. All ranks must call it at the same point."""

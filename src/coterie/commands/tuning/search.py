@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from coterie.commands.sweep import core_sets
+from coterie.commands.core_sets import core_sets
 from coterie.commands.sweep_processes import ForkGate
 from coterie.commands.tuning.plan import TunePlan
 from coterie.commands.tuning.study import Study, Trial, TrialRecord
