@@ -3,8 +3,12 @@
     python benchmarks/ranks.py --rounds 5      # one process with two threads and two ranks with one thread, in turns
     python benchmarks/ranks.py --reduce 2 4    # all-reduces of 2 and 4 ranks, and the cost model
 
-The work is that of the yardstick: `algo=ippo/yardstick env=particle/simple_spread`, 128 environments. The limit is what
-two processes reach side by side that exchange nothing, with one thread and 64 environments each.
+Writes what was measured to ranks.json and ranks.md in --results. The cost model of gloo, a ring, is fitted to the first
+number of ranks and checked with the others. It is meant for one core per rank: with fewer, ranks wait for each other's
+turns on a core, and the page says so.
+
+The work of the runs is that of the yardstick: `algo=ippo/yardstick env=particle/simple_spread`, 128 environments. The
+limit is what two processes reach side by side that exchange nothing, with one thread and 64 environments each.
 """
 
 from __future__ import annotations
@@ -17,10 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import reporting
 import torch
 
+from coterie.core.files import write_text
+
+HERE = Path(__file__).resolve().parent
+_PROCESSES = ("one process, two threads", "two ranks, one thread each", "two processes that exchange nothing")
 _BYTES = (1 << 10, 40_000, 1 << 17, 1 << 20, 1 << 23)
 _MEASURED, _WARM_UP = 200, 20
 _LATENCY_S, _BYTES_PER_S = 50e-6, 25e9 / 8
@@ -57,21 +68,25 @@ def median_speed(run: Path) -> float:
     return statistics.median(row["time/steps_per_s"] for row in rows)
 
 
-def compare(rounds: int, steps: int) -> None:
-    """Prints the speeds of one process, of two ranks, and of two processes that exchange nothing, in turns."""
+def compare(rounds: int, steps: int) -> dict[str, Any]:
+    """Measures one process, two ranks, and two processes that exchange nothing, in turns.
+
+    Returns:
+        By name, the speeds of all rounds in steps per second, and their ratios to one process in the same round.
+    """
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = steps_per_second(steps=steps, threads=2)
         ranks = steps_per_second("ranks=2", steps=steps, threads=1)
         apart = steps_per_second("num_envs=64", steps=steps // 2, threads=1, processes=2)
         print(f"ranks {ranks / alone:.2f}, limit {apart / alone:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
-        for name, speed in (("one process", alone), ("two ranks", ranks), ("two processes apart", apart)):
+        for name, speed in zip(_PROCESSES, (alone, ranks, apart), strict=True):
             found.setdefault(name, []).append(speed)
-    for name, speeds in found.items():
-        print(f"{name}: {', '.join(f'{x:,.0f}' for x in speeds)} steps/s, median {statistics.median(speeds):,.0f}")
-    for name in ("two ranks", "two processes apart"):
-        ratios = [x / one for x, one in zip(found[name], found["one process"], strict=True)]
-        print(f"{name}: {statistics.median(ratios):.2f} times one process, {min(ratios):.2f} to {max(ratios):.2f}")
+    one = found[_PROCESSES[0]]
+    return {
+        name: {"steps_per_s": speeds, "ratio": [x / y for x, y in zip(speeds, one, strict=True)]}
+        for name, speeds in found.items()
+    }
 
 
 def ring_seconds(size: int, nbytes: int, latency: float, bandwidth: float) -> float:
@@ -116,48 +131,121 @@ def rank(transport: str, size: int, folder: Path, number: int) -> None:
     ranks.close()
 
 
-def model(sizes: list[int]) -> None:
-    """Prints measured all-reduces, the model fitted to the first number of ranks, and its check and extrapolation."""
-    for size in sizes:
-        for nbytes, seconds in measure_reduces(size, "memory").items():
-            print(f"{size} ranks, {nbytes:>9,} bytes: {seconds * 1e6:9.0f} us through shared memory")
-    measured = {size: measure_reduces(size, "gloo") for size in sizes}
-    first = sizes[0]
-    small, large = measured[first][_BYTES[0]], measured[first][_BYTES[-1]]
-    latency = small / (2 * (first - 1))
-    bandwidth = 2 * (first - 1) * _BYTES[-1] / first / max(large - small, 1e-9)
-    print(f"fitted to {first} ranks: latency {latency * 1e6:.0f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
-    for size, times in measured.items():
-        for nbytes, seconds in times.items():
-            expected = ring_seconds(size, nbytes, latency, bandwidth)
-            print(
-                f"{size} ranks, {nbytes:>9,} bytes: {seconds * 1e6:9.0f} us with gloo, model {expected * 1e6:9.0f} us"
-            )
-    print(f"network of {_LATENCY_S * 1e6:.0f} us and {_BYTES_PER_S * 8 / 1e9:.0f} Gbit/s:")
-    for size in (8, 16, 32, 64):
-        costs = [
-            f"{nbytes:,} bytes {ring_seconds(size, nbytes, _LATENCY_S, _BYTES_PER_S) * 1e3:.2f} ms"
-            for nbytes in _BYTES[2:]
+def model(sizes: list[int]) -> dict[str, Any]:
+    """Measures all-reduces, fits the cost model to the first number of ranks, and applies it to all others.
+
+    Returns:
+        The fitted latency in seconds and bandwidth in bytes per second; measured and expected seconds of every number
+        of ranks and bytes; and expected seconds in the stated network.
+    """
+    memory = {size: measure_reduces(size, "memory") for size in sizes}
+    gloo = {size: measure_reduces(size, "gloo") for size in sizes}
+    latency, bandwidth = fitted(sizes[0], gloo[sizes[0]])
+    rows = [
+        {
+            "ranks": size, "bytes": nbytes, "memory_s": memory[size][nbytes], "gloo_s": gloo[size][nbytes],
+            "model_s": ring_seconds(size, nbytes, latency, bandwidth),
+        }
+        for size in sizes for nbytes in _BYTES
+    ]  # fmt: skip
+    network = [
+        {"ranks": size, "bytes": nbytes, "model_s": ring_seconds(size, nbytes, _LATENCY_S, _BYTES_PER_S)}
+        for size in (8, 16, 32, 64) for nbytes in _BYTES[2:]
+    ]  # fmt: skip
+    return {"latency_s": latency, "bytes_per_s": bandwidth, "rows": rows, "network": network}
+
+
+def fitted(size: int, seconds: Mapping[int, float]) -> tuple[float, float]:
+    """Returns latency and bandwidth with which the model equals the times of the fewest and of the most bytes.
+
+    With seconds = c (latency + bytes / (R bandwidth)) and c = 2 (R - 1), their difference gives the bandwidth.
+    """
+    rounds, few, many = 2 * (size - 1), _BYTES[0], _BYTES[-1]
+    slope = max(seconds[many] - seconds[few], 1e-9) / (many - few)
+    bandwidth = rounds / (size * slope)
+    return max(seconds[few] / rounds - few / (size * bandwidth), 0.0), bandwidth
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def page(content: dict[str, Any]) -> str:
+    """Returns the Markdown page of the results."""
+    facts = content["machine"]
+    lines = [
+        "# Speed of ranks",
+        "",
+        f"{reporting.in_words(facts)} ({facts['revision']}), {content['date']}, load average {content['load'][0]:.1f} "
+        f"before and {content['load'][1]:.1f} after. `{content['command']}`",
+    ]
+    if "speed" in content:
+        rows = [
+            [name, *_spread(found["steps_per_s"], "{:,.0f}"), *_spread(found["ratio"], "{:.2f}")]
+            for name, found in content["speed"].items()
         ]
-        print(f"{size} ranks: {', '.join(costs)}")
+        columns = ["processes", "steps/s", "lowest to highest", "relative to one process", "lowest to highest"]
+        lines += ["", *reporting.table(columns, rows)]
+    return "\n".join(lines + (_model_lines(content["model"], facts["cores"]) if "model" in content else [])) + "\n"
 
 
-def main() -> None:
+def _spread(values: list[float], form: str) -> tuple[str, str]:
+    """Returns the median, and the lowest and the highest value."""
+    low, high = form.format(min(values)), form.format(max(values))
+    return form.format(statistics.median(values)), f"{low} to {high}"
+
+
+def _model_lines(found: dict[str, Any], cores: int) -> list[str]:
+    """Lines on all-reduces and the cost model."""
+    rows = [
+        [
+            str(row["ranks"]),
+            f"{row['bytes']:,}",
+            *(f"{1e3 * row[key]:.3f}" for key in ("memory_s", "gloo_s", "model_s")),
+        ]
+        for row in found["rows"]
+    ]
+    network = [[str(row["ranks"]), f"{row['bytes']:,}", f"{1e3 * row['model_s']:.2f}"] for row in found["network"]]
+    first, most = found["rows"][0]["ranks"], max(row["ranks"] for row in found["rows"])
+    note = f" {most} ranks share {cores} cores here, which the model does not know." if most > cores else ""
+    return [
+        "",
+        f"Milliseconds of an all-reduce, medians of {_MEASURED}. The model is a ring, 2 (R - 1) (latency + bytes / (R "
+        f"bandwidth)), with the latency ({found['latency_s'] * 1e6:.0f} microseconds) and the bandwidth "
+        f"({found['bytes_per_s'] / 1e9:.2f} GB/s) of gloo with {first} ranks.{note}",
+        "",
+        *reporting.table(["ranks", "bytes", "shared memory", "gloo", "model"], rows),
+        "",
+        f"The same model in a network of {_LATENCY_S * 1e6:.0f} microseconds per message and "
+        f"{_BYTES_PER_S * 8 / 1e9:.0f} Gbit/s, not measured:",
+        "",
+        *reporting.table(["ranks", "bytes", "milliseconds"], network),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--steps", type=int, default=800_000)
     parser.add_argument("--reduce", type=int, nargs="*", default=[])
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="output folder")
     parser.add_argument("--rank-of", nargs=4, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank_of is not None:
-        transport, size, folder, number = options.rank_of
+    given = parser.parse_args(argv)
+    if given.rank_of is not None:
+        transport, size, folder, number = given.rank_of
         rank(transport, int(size), Path(folder), int(number))
         return
-    if options.rounds:
-        compare(options.rounds, options.steps)
-    if options.reduce:
-        model(options.reduce)
+    if not given.rounds and not given.reduce:
+        parser.error("nothing to measure. Add --rounds 5 or --reduce 2 4.")
+    before = os.getloadavg()[0]
+    content = reporting.origin()
+    content |= {"speed": compare(given.rounds, given.steps)} if given.rounds else {}
+    content |= {"model": model(given.reduce)} if given.reduce else {}
+    content["load"] = [before, os.getloadavg()[0]]
+    given.results.mkdir(parents=True, exist_ok=True)
+    write_text(given.results / "ranks.json", json.dumps(content, indent=1) + "\n")
+    write_text(given.results / "ranks.md", page(content))
+    print(page(content))
 
 
 if __name__ == "__main__":

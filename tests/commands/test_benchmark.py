@@ -291,10 +291,58 @@ def test_the_latency_of_exported_policies_is_measured(
 
 
 @pytest.mark.slow
-def test_all_reduces_are_measured_and_compared_with_the_cost_model(script: Any, capsys: pytest.CaptureFixture[str]):
+def test_all_reduces_are_measured_and_compared_with_the_cost_model(script: Any, tmp_path: Path):
+    ranks = script("ranks")
+    ranks.main(["--reduce", "2", "--results", str(tmp_path)])
+    content = json.loads((tmp_path / "ranks.json").read_text())
+    rows = content["model"]["rows"]
+    assert [row["bytes"] for row in rows] == list(ranks._BYTES)
+    assert all(min(row["memory_s"], row["gloo_s"]) > 0 for row in rows)
+    for row in (rows[0], rows[-1]):  # to which the model is fitted
+        assert row["model_s"] == pytest.approx(row["gloo_s"], rel=0.05)
+    assert len(content["model"]["network"]) == 12
+    page = (tmp_path / "ranks.md").read_text()
+    assert page.count("\n| 2 |") == 5
+    assert page.count("\n| 64 |") == 3
+
+
+def test_the_cost_model_is_that_of_a_ring_and_is_fitted_to_two_sizes(script: Any):
     ranks = script("ranks")
     assert ranks.ring_seconds(4, 1000, 2e-3, 1e5) == pytest.approx(6 * (2e-3 + 1000 / 4e5))
-    ranks.model([2])
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("2 ranks, ") for line in lines) == 10  # through memory and through gloo
-    assert sum(line.endswith(" ms") for line in lines) == 4
+    times = {nbytes: ranks.ring_seconds(3, nbytes, 1e-3, 1e8) for nbytes in ranks._BYTES}
+    assert ranks.fitted(3, times) == pytest.approx((1e-3, 1e8))
+
+
+def test_the_page_of_ranks_says_if_they_share_cores(script: Any):
+    ranks = script("ranks")
+    rows = [{"ranks": n, "bytes": 1024, "memory_s": 1e-4, "gloo_s": 2e-3, "model_s": 1e-3} for n in (2, 4)]
+    model = {"latency_s": 1e-4, "bytes_per_s": 1e9, "rows": rows, "network": []}
+    speed = {"one process": {"steps_per_s": [100.0, 300.0, 200.0], "ratio": [1.0, 1.0, 1.0]}}
+    content = ranks.reporting.origin() | {"load": [0.5, 2.0], "model": model, "speed": speed}
+    content["machine"]["cores"] = 2
+    page = ranks.page(content)
+    assert "4 ranks share 2 cores here" in page
+    assert "| one process | 200 | 100 to 300 | 1.00 | 1.00 to 1.00 |" in page
+    content["machine"]["cores"] = 4
+    assert "share" not in ranks.page(content)
+
+
+@pytest.mark.slow
+def test_curves_of_ranks_are_trained_once_and_compared(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    rank_curves = script("rank_curves")
+    monkeypatch.setattr(rank_curves, "RANKS", (1, 2))
+    tiny = ["num_envs=4", "rollout_length=10", "eval.episodes=4", "eval.num_envs=4", "algo.hidden_sizes=[8]"]
+    words = ["--seeds", "0", "--steps", "200", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    for _ in range(2):
+        assert rank_curves.main([*words, *tiny]) == 0
+    assert capsys.readouterr().out.count("complete") == 2
+    content = json.loads((tmp_path / "rank_curves.json").read_text())
+    assert list(content["ranks"]) == ["1", "2"]
+    assert [pair["ranks"] for pair in content["pairs"]] == [[1, 2]]
+    for found in content["ranks"].values():
+        assert found["mean"] == found["scores"]["0"] == found["curves"]["0"][-1]
+    assert "| 1 and 2 | " in (tmp_path / "rank_curves.md").read_text()
+    with pytest.raises(UserError, match=r"trained with other settings \(.*rollout_length"):
+        rank_curves.main([*words, *tiny, "rollout_length=20"])
