@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 from pathlib import Path
 from threading import Barrier
 
@@ -13,11 +14,19 @@ from helpers.rank_threads import ThreadRanks
 
 from coterie.commands import resume_notes
 from coterie.commands import train as training
-from coterie.commands.rank_processes import exchange_of, joined, require_supported, share_memory, with_launched_ranks
+from coterie.commands.rank_processes import (
+    exchange_of,
+    joined,
+    own_out,
+    require_supported,
+    share_memory,
+    with_launched_ranks,
+)
 from coterie.config.resolve import resolve
 from coterie.core import process_ranks
 from coterie.core.errors import UserError
 from coterie.core.process_ranks import ProcessRanks, RankFailedError, file_store
+from coterie.core.rank_failure import FOLDER
 from coterie.core.ranks import ONE
 from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
@@ -68,6 +77,20 @@ def test_callbacks_cannot_be_passed_to_other_processes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="callbacks: cannot be passed to the 2 processes"):
         training.train(resolve([*_SPREAD, "ranks=2", f"out={tmp_path / 'run'}"]), [Callback(on_end=print)])
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_local_rank_writes_is_in_the_folder_that_its_command_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, second = resolve(_SPREAD).config, ThreadRanks(1, Barrier(1), [None, None])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_out(config, second) as out:
+        assert out is not None
+        assert out.parent.parent == tmp_path
+    (tmp_path / "command").mkdir()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "command"))
+    with own_out(config, second) as out:
+        assert out == tmp_path / "command" / "rank-1" / "run"
 
 
 def _has_kernels() -> bool:
