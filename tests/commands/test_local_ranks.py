@@ -29,7 +29,8 @@ folder = os.environ["COTERIE_RANKS_FOLDER"]
 with open(f"{folder}/started-{os.environ['COTERIE_RANK']}", "w") as file:
     file.write(str(os.getpid()))
 if os.environ["COTERIE_RANK"] == "1":
-    time.sleep(100)
+    time.sleep(10)
+    open(f"{folder}/ended-1", "w").close()
 while not os.path.exists(f"{folder}/started-1"):
     time.sleep(0.01)
 with open(f"{folder}/result.json", "w") as file:
@@ -49,6 +50,7 @@ def _config(size: int = 2) -> RunConfig:
 def test_a_rank_that_hangs_after_rank_0_has_finished_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_ranks, "_END_SECONDS", 0.1)
     local_ranks._run([sys.executable, "-c", _FINISHED], _config(), tmp_path)
+    assert not (tmp_path / "ended-1").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "started-1").read_text()), 0)
 

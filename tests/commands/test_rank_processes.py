@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import tempfile
 from pathlib import Path
 from threading import Barrier
@@ -32,6 +30,7 @@ from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
 from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.training.hooks import Callback
+from rank_exchanges import join_and_stop
 from tinyruns import PRELOADED_MODULES
 
 _SPREAD = ("env=particle/simple_spread", "algo=ippo", "num_envs=6")
@@ -127,18 +126,11 @@ def test_another_way_of_exchange_is_noted_if_sums_may_differ(
     assert notes == ([expected] if noted else [])
 
 
-def _joins_and_stops(store: str) -> None:
-    """Rank 0, which hangs when the training has ended."""
-    ranks = ProcessRanks(file_store(Path(store), 2), 0, 2, timeout=0.5, device=torch.device("cpu"))
-    ranks.total(1.0)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def test_a_rank_0_that_hangs_at_the_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_ranks, "_RANK_0_SECONDS", 0.5)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED_MODULES)
-    process = context.Process(target=_joins_and_stops, args=(str(tmp_path / "store"),))
+    process = context.Process(target=join_and_stop, args=(str(tmp_path / "store"),))
     process.start()
     ranks = ProcessRanks(file_store(tmp_path / "store", 2), 1, 2, timeout=30.0, device=torch.device("cpu"))
     ranks.total(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from coterie.core.process_ranks import PeerEndedError, PeersLateError
+from coterie.core.process_ranks import PeerEndedError, PeersLateError, ProcessRanks, file_store
 from coterie.kernels.shared_memory import SharedMemory, create_shared_file
 from tinyruns import PRELOADED_MODULES
 
@@ -95,3 +96,10 @@ def wait_for_a_signal(shared: SharedMemory, rank: int, size: int) -> str:
         signal.pause()
     shared.sum_(torch.ones(3))
     return "exchanged"
+
+
+def join_and_stop(store: str) -> None:
+    """Rank 0 of 2, which hangs when the training has ended."""
+    ranks = ProcessRanks(file_store(Path(store), 2), 0, 2, timeout=30.0, device=torch.device("cpu"))
+    ranks.total(1.0)
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -140,7 +140,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
-        if codes[0] == 0 and not failed and (folder / RESULT).exists():
+        if processes[0].poll() == 0 and not failed and (folder / RESULT).exists():
             finished_at = finished_at or time.monotonic()
             if time.monotonic() - finished_at > _END_SECONDS:
                 return None
