@@ -56,7 +56,8 @@ def test_a_rank_that_hangs_after_rank_0_has_finished_is_killed(tmp_path: Path, m
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there is one core"
+    not hasattr(os, "sched_getaffinity") or not 2 <= len(os.sched_getaffinity(0)) == available_cores(),
+    reason="there is one core, or a quota",
 )
 def test_ranks_have_cores_and_as_many_threads_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -70,6 +71,14 @@ def test_ranks_have_cores_and_as_many_threads_of_their_own(tmp_path: Path, monke
 
 def test_more_ranks_than_cores_share_all_of_them() -> None:
     assert local_ranks.rank_cores(4 * available_cores()) == [frozenset()] * (4 * available_cores())
+
+
+def test_a_quota_leaves_the_choice_of_cores_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(local_ranks, "available_cores", lambda: 4)
+    assert local_ranks.rank_cores(2) == [frozenset()] * 2
+    monkeypatch.setattr(local_ranks, "available_cores", lambda: 64)
+    assert local_ranks.rank_cores(2) == [set(range(32)), set(range(32, 64))]
 
 
 def test_a_rank_0_that_is_interrupted_before_it_trains_interrupts_the_command(tmp_path: Path) -> None:

@@ -101,8 +101,14 @@ def _run(command: list[str], config: RunConfig, folder: Path) -> None:
 
 
 def rank_cores(size: int) -> list[frozenset[int]]:
-    """Returns an equal share of the cores for each of `size` ranks; empty sets if there are fewer cores than ranks."""
-    return core_sets(max(1, available_cores() // size), size)
+    """Returns an equal share of the cores for each of `size` ranks.
+
+    The sets are empty if there are fewer cores than ranks, or if a container's quota permits fewer cores than the
+    process may choose from: other containers would choose the same ones.
+    """
+    cores = available_cores()
+    is_limited = hasattr(os, "sched_getaffinity") and cores < len(os.sched_getaffinity(0))
+    return core_sets(None if is_limited else max(1, cores // size), size)
 
 
 def _start(command: list[str], config: RunConfig, folder: Path, rank: int) -> subprocess.Popen[bytes]:
