@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.commands.temporary_folders import remove_abandoned, temporary_folder
+from coterie.runs.folder import RunFolder
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -53,6 +54,18 @@ def test_the_folder_of_a_killed_process_is_removed_later_and_that_of_a_running_o
 
 def test_a_folder_that_is_not_locked_yet_is_kept(place: Path) -> None:
     (place / "some-1").mkdir()
-    (place / "some-1" / "lock.new").touch()
+    (place / "some-1" / "temporary-folder.lock.new").touch()
     remove_abandoned("some-")
     assert (place / "some-1").exists()
+
+
+def test_a_run_in_a_folder_with_the_same_prefix_is_kept(place: Path) -> None:
+    run = RunFolder(place / "some-run")
+    run.make(exist_ok=False)
+    run.lock()
+    run.close()
+    remove_abandoned("some-")
+    assert run.path.exists()
+    (run.path / "lock").rename(run.path / "temporary-folder.lock")
+    remove_abandoned("some-")
+    assert not run.path.exists()

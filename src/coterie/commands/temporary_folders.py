@@ -17,7 +17,8 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
-_LOCK, _NEW_LOCK = "lock", "lock.new"
+_LOCK, _NEW_LOCK = "temporary-folder.lock", "temporary-folder.lock.new"
+"""Files that only temporary folders have. A run has a `lock`, and its folder may have any name."""
 
 
 @contextlib.contextmanager
