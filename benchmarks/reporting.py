@@ -12,6 +12,9 @@ from typing import Any
 
 from coterie.runs.folder import describe
 
+_FOLDERS = ("--runs", "--results", "--out")
+"""Options of the scripts that name folders or files."""
+
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory, accelerators and versions."""
@@ -33,8 +36,19 @@ def origin() -> dict[str, Any]:
     return {
         "machine": machine(),
         "date": datetime.now().astimezone().date().isoformat(),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_without_folders(sys.argv[1:])]),
     }
+
+
+def _without_folders(words: Sequence[str]) -> list[str]:
+    """Leaves out where a command reads and writes, which does not change its results."""
+    kept: list[str] = []
+    follows = False
+    for word in words:
+        if not (follows or word.partition("=")[0] in _FOLDERS):
+            kept.append(word)
+        follows = word in _FOLDERS
+    return kept
 
 
 def in_words(facts: dict[str, Any]) -> str:
