@@ -61,25 +61,39 @@ struct Mlp {
   int64_t num_norms() const { return normed ? activated + 1 : 0; }
 };
 
+// Applies a function to the vectors of rows of `stride` numbers, of which `columns` are used. Rows without surplus are
+// processed as one.
+template <class T, class F>
+inline void each_vector(int64_t rows, int64_t columns, int64_t stride, F function) {
+  if (columns == stride) columns *= rows, rows = rows > 0;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = r * stride; i < r * stride + columns; i += kWidth<T>) function(i);
+}
+
 template <class T>
 void activate(T* x, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
-  constexpr int W = kWidth<T>;
-  for (; rows > 0; rows--, x += stride) {
-    for (int64_t i = 0; i < columns; i += W) {
+  if (activation == kTanh) {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) { store<T>(x + i, tanh<T>(load<T>(x + i))); });
+  } else {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) {
       const Vec<T> v = load<T>(x + i);
-      store<T>(x + i, activation == kTanh ? tanh<T>(v) : v < fill<T>(0) ? fill<T>(0) : v);
-    }
+      store<T>(x + i, v < fill<T>(0) ? fill<T>(0) : v);
+    });
   }
 }
 
 template <class T>
 void activation_gradient(const T* a, T* g, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
-  constexpr int W = kWidth<T>;
-  for (; rows > 0; rows--, a += stride, g += stride) {
-    for (int64_t i = 0; i < columns; i += W) {
+  if (activation == kTanh) {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) {
+      const Vec<T> v = load<T>(a + i);
+      store<T>(g + i, load<T>(g + i) * (fill<T>(1) - v * v));
+    });
+  } else {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) {
       const Vec<T> v = load<T>(a + i), d = load<T>(g + i);
-      store<T>(g + i, activation == kTanh ? d * (fill<T>(1) - v * v) : (v <= fill<T>(0) ? fill<T>(0) : d));
-    }
+      store<T>(g + i, v <= fill<T>(0) ? fill<T>(0) : d);
+    });
   }
 }
 
