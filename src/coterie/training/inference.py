@@ -17,9 +17,10 @@ _MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 22
 """Size of a batch of observations, and multiplications needed to act on it without and with kernels, up to which one
 thread is at least as fast as two. Measured on an AMD EPYC without kernels: 25 timesteps of 128 spread environments
 (7,000 numbers) take 12.5 ms with one thread and 15 ms with two; of 512 environments 29 ms and 23 ms. With a GRU, 26
-timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M 211
-ms and 145 ms. With kernels, a timestep of 0.6 M multiplications takes the same time with either, of 2 M 0.29 and 0.26 ms on an idle
-machine and more with two on a busy one, of 7 M 0.37 and 0.31 ms, and with a GRU of 10 M 0.61 and 0.51 ms.
+timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M
+211 ms and 145 ms. With kernels, a timestep of 0.6 M multiplications takes the same time with either, of 2 M 0.29 and
+0.26 ms on an idle machine and more with two on a busy one, of 7 M 0.37 and 0.31 ms, and with a GRU of 10 M 0.61 and
+0.51 ms.
 """
 
 
