@@ -111,11 +111,12 @@ def measure_reduces(size: int, transport: str) -> dict[int, float]:
 def rank(transport: str, size: int, folder: Path, number: int) -> None:
     """Measures all-reduces as one of several ranks."""
     from coterie.commands.rank_processes import share_memory
-    from coterie.core.process_ranks import ProcessRanks, file_store
+    from coterie.core.process_ranks import ProcessRanks
+    from coterie.core.rank_stores import FolderStore, file_store
 
     torch.set_num_threads(1)
-    store = file_store(folder / "store", size)
-    ranks = ProcessRanks(store, number, size, timeout=60.0, device=torch.device("cpu"))
+    store, group = FolderStore(folder / "values"), file_store(folder / "store", size)
+    ranks = ProcessRanks(store, number, size, group=group, timeout=60.0, device=torch.device("cpu"))
     if transport == "memory":
         share_memory(ranks, 60.0)
     found = {}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+import threading
 from pathlib import Path
 from threading import Barrier
 
@@ -23,15 +24,17 @@ from coterie.commands.rank_processes import (
 from coterie.config.resolve import resolve
 from coterie.core import process_ranks
 from coterie.core.errors import UserError
-from coterie.core.process_ranks import ProcessRanks, RankFailedError, file_store
+from coterie.core.process_ranks import RankFailedError
 from coterie.core.rank_failure import FOLDER
 from coterie.core.ranks import ONE
 from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
 from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.training.hooks import Callback
-from rank_exchanges import join_and_stop
+from rank_exchanges import join_and_stop, joined_ranks
 from tinyruns import PRELOADED_MODULES
+
+fcntl = pytest.importorskip("fcntl")
 
 _SPREAD = ("env=particle/simple_spread", "algo=ippo", "num_envs=6")
 
@@ -101,7 +104,7 @@ def _has_kernels() -> bool:
 
 
 def test_the_way_of_exchange_is_that_which_the_ranks_agreed_on(tmp_path: Path) -> None:
-    ranks = ProcessRanks(file_store(tmp_path / "store", 1), 0, 1, timeout=30.0, device=torch.device("cpu"))
+    ranks = joined_ranks(tmp_path, 0, 1)
     assert exchange_of(ranks) == "gloo"
     share_memory(ranks, 30.0)
     found = exchange_of(ranks)
@@ -126,13 +129,27 @@ def test_another_way_of_exchange_is_noted_if_sums_may_differ(
     assert notes == ([expected] if noted else [])
 
 
+def test_a_rank_that_is_stopped_with_the_lock_of_the_file_of_the_group_keeps_no_other_waiting(tmp_path: Path) -> None:
+    ranks = joined_ranks(tmp_path, 0, 1)
+    sent: list[bytes] = []
+    with (tmp_path / "store").open("r+b") as file:  # as `torch.distributed` holds it for a moment
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: sent.append(ranks.broadcast(b"content")), daemon=True)
+        thread.start()
+        thread.join(20.0)
+        found = list(sent)
+    thread.join()
+    ranks.close()
+    assert found == [b"content"]
+
+
 def test_a_rank_0_that_hangs_at_the_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_ranks, "_RANK_0_SECONDS", 0.5)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED_MODULES)
-    process = context.Process(target=join_and_stop, args=(str(tmp_path / "store"),))
+    process = context.Process(target=join_and_stop, args=(str(tmp_path),))
     process.start()
-    ranks = ProcessRanks(file_store(tmp_path / "store", 2), 1, 2, timeout=30.0, device=torch.device("cpu"))
+    ranks = joined_ranks(tmp_path, 1, 2)
     ranks.total(1.0)
     monkeypatch.setattr(ranks, "_timeout", 0.5)
     try:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from coterie.core.process_ranks import PeerEndedError, PeersLateError, ProcessRanks, file_store
+from coterie.core.process_ranks import PeerEndedError, PeersLateError, ProcessRanks
+from coterie.core.rank_stores import FolderStore, file_store
 from coterie.kernels.shared_memory import SharedMemory, create_shared_file
 from tinyruns import PRELOADED_MODULES
 
@@ -98,8 +99,13 @@ def wait_for_a_signal(shared: SharedMemory, rank: int, size: int) -> str:
     return "exchanged"
 
 
-def join_and_stop(store: str) -> None:
+def joined_ranks(folder: Path, rank: int, size: int) -> ProcessRanks:
+    """Returns a rank that has joined the others, which use the same folder."""
+    store, group = FolderStore(folder / "values"), file_store(folder / "store", size)
+    return ProcessRanks(store, rank, size, group=group, timeout=30.0, device=torch.device("cpu"))
+
+
+def join_and_stop(folder: str) -> None:
     """Rank 0 of 2, which hangs when the training has ended."""
-    ranks = ProcessRanks(file_store(Path(store), 2), 0, 2, timeout=30.0, device=torch.device("cpu"))
-    ranks.total(1.0)
+    joined_ranks(Path(folder), 0, 2).total(1.0)
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -26,6 +26,7 @@ from coterie.core.errors import ReportedError, UserError
 from coterie.core.files import write_text
 from coterie.core.process_ranks import ProcessRanks, RankLostError
 from coterie.core.rank_failure import FOLDER, RANK
+from coterie.core.rank_stores import FolderStore, file_store, launcher_store
 from coterie.core.ranks import ONE, Ranks
 from coterie.kernels.build import KernelsUnavailableError
 from coterie.kernels.shared_memory import SharedMemory, create_shared_file
@@ -134,17 +135,18 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
         _end_with_parent()
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
-        store = process_ranks.file_store(Path(os.environ[FOLDER]) / "store", config.ranks)
+        folder = Path(os.environ[FOLDER])
+        store, group = FolderStore(folder / "values"), file_store(folder / "store", config.ranks)
     else:
-        store = process_ranks.launcher_store(config.rank_timeout)
-    ranks = ProcessRanks(store, rank, config.ranks, timeout=config.rank_timeout, device=device)
+        store = group = launcher_store(config.rank_timeout)
+    ranks = ProcessRanks(store, rank, config.ranks, group=group, timeout=config.rank_timeout, device=device)
     try:
         if device.type == "cpu" and config.kernels != "off" and process_ranks.local_size() == config.ranks:
             share_memory(ranks, config.rank_timeout)
         yield ranks
     except ReportedError as error:
         if FOLDER not in os.environ:  # only the rank that failed first shows its message
-            error.is_reported = isinstance(error, RankLostError) or not _fails_first(store)
+            error.is_reported = isinstance(error, RankLostError) or not _fails_first(group)
         raise
     ranks.close()
 

@@ -14,16 +14,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 from coterie.core.errors import ReportedError
+from coterie.core.rank_stores import KeyStore
 from coterie.core.ranks import Ranks
 
 _JOIN_SECONDS = 120.0
@@ -90,14 +89,16 @@ class ProcessRanks(Ranks):
     """A rank that is a process.
 
     Args:
-        store: Shared by all ranks.
+        store: Counts of exchanges and lengths of messages, shared by all ranks. One rank that hangs must not keep the
+            others from using it.
         rank: Number of this rank.
         size: Number of ranks.
+        group: Store with which `torch.distributed` connects the ranks.
         timeout: Seconds to wait for other ranks in an exchange.
         device: Device of the tensors: the CPU, or this rank's GPU.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, *, timeout: float, device: torch.device):
+    def __init__(self, store: KeyStore, rank: int, size: int, *, group: Store, timeout: float, device: torch.device):
         super().__init__(rank, size)
         self._store, self._timeout, self._calls, self._broadcasts = store, timeout, 0, 0
         self._local: LocalExchange | None = None
@@ -106,7 +107,7 @@ class ProcessRanks(Ranks):
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
             backend,
-            store=PrefixStore("group", store),
+            store=PrefixStore("group", group),
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),
@@ -277,17 +278,6 @@ class ProcessRanks(Ranks):
         if self._local is not None:
             self._local.close()
         dist.destroy_process_group()
-
-
-def file_store(path: Path, size: int) -> Store:
-    """Returns a store for ranks on one machine, which needs no port."""
-    return dist.FileStore(str(path), size)  # pyright: ignore[reportPrivateImportUsage]
-
-
-def launcher_store(timeout: float) -> Store:
-    """Returns the store of `torchrun`, from its environment variables."""
-    found = rendezvous("env://", timeout=timedelta(seconds=max(timeout, 60.0)))
-    return next(iter(found))[0]
 
 
 def rank_device(name: str, local_rank: int) -> torch.device:

@@ -693,6 +693,16 @@ def test_a_state_must_be_saved_before_the_next_rollout():
     assert other.sample(9).index.equal(filled_buffer(5).sample(9).index)
 
 
+@pytest.mark.parametrize("rollouts", [3, 5, 7])
+@pytest.mark.parametrize("segments", [1, 1 << 20])
+def test_a_state_has_each_timestep_once_and_nothing_after_the_newest(monkeypatch, rollouts, segments):
+    monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", segments)
+    state = ReplayCheckpoint(filled_buffer(rollouts)).state_dict()
+    held = [start + i for start, piece in state["pieces"] for i in range(len(piece["is_start"]))]
+    held += [start + i for start in state["segments"] for i in range(state["segment_length"])]
+    assert sorted(held) == list(range(max(0, rollouts - 5) * T, rollouts * T + 1))  # and the bootstrap timestep
+
+
 def test_the_state_of_a_buffer_with_other_settings_is_refused():
     state = ReplayCheckpoint(filled_buffer(3)).state_dict()
     with pytest.raises(UserError, match=r"\[20, 2, 4, 3, 'timestep'\], this run's \[20, 2, 4, 2, 'timestep'\]"):
