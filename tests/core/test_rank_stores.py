@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
-from coterie.core.rank_stores import FolderStore
+from coterie.core.rank_stores import FolderStore, launcher_store
 
 
 def test_what_one_rank_sets_another_reads(tmp_path: Path) -> None:
@@ -20,3 +21,16 @@ def test_what_one_rank_sets_another_reads(tmp_path: Path) -> None:
     assert second.check(["here/0", "beat/0"])
     assert not second.check(["here/0", "here/1"])
     assert sorted(path.name for path in (tmp_path / "values").iterdir()) == ["beat-0", "here-0"]
+
+
+def test_ranks_that_are_started_again_do_not_read_the_keys_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in (found | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+        monkeypatch.setenv(name, value)
+    stores = []
+    for attempt in ("0", "0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        stores.append(launcher_store(60.0))
+    stores[0].set("here/0", "")
+    assert [store.check(["here/0"]) for store in stores] == [True, True, False]

@@ -30,7 +30,7 @@ from mutations import FUZZ, assert_one_line, mutated
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.resolve_conj().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,7 @@ def rich_state() -> dict:
         ],
         "complex": torch.randn(2, 2, dtype=torch.complex128).conj(),
         "complex scalar": torch.tensor(1 + 2j),
+        "one number": torch.randn(1, 3, dtype=torch.complex64)[:, 0],
         "float8": torch.randn(3).to(torch.float8_e4m3fn),
         "optimizer": {"state": {0: {"step": torch.tensor(1.0)}, 1: {}}, "param_groups": [{"betas": (0.9, 0.999)}]},
         "keys": {1: "a", True + 1: "b", (1, "x"): "c", None: "d", 0.5: "e", "1": "f"},

@@ -288,6 +288,18 @@ def test_states_of_ranks_differ_in_single_numbers_of_large_arrays() -> None:
         assert pack(found) == pack(state(rank))
 
 
+def test_states_of_ranks_hold_one_number_of_any_stride() -> None:
+    """PyTorch calls one number contiguous, whatever its stride."""
+
+    def state(rank: int) -> dict[str, Any]:
+        return {"env": [torch.arange(8).reshape(2, 4)[rank : rank + 1, 0]], "same": torch.zeros(1, 2).double()[:, 0]}
+
+    saved = on_ranks(2, lambda ranks: join_states(state(ranks.rank), ranks))[0]
+    assert saved is not None
+    for rank, found in enumerate(on_ranks(2, lambda ranks: own_state(unpack(pack(saved)), ranks, dict))):
+        assert found["env"][0].tolist() == [4 * rank]
+
+
 def test_another_parameter_on_one_rank_is_named() -> None:
     def saved(ranks: Ranks) -> str:
         components, _ = _updated(_CASES["ippo"], ranks, updates=0)

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from coterie.algos.off_policy import OffPolicyConfig
 from coterie.commands.temporary_folders import temporary_folder
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved
@@ -86,15 +85,6 @@ def require_supported(config: RunConfig) -> None:
     if config.num_envs % size:
         near = max(size, config.num_envs // size * size)
         raise UserError(f"num_envs={config.num_envs}: cannot be divided among {size} ranks. Set num_envs={near}.")
-    choices = (config.algo, *(team.algo for team in config.teams.values()))
-    on_disk = any(isinstance(c.params, OffPolicyConfig) and c.params.buffer_storage == "disk" for c in choices)
-    refused = {
-        "algo.buffer_storage=disk": on_disk,
-        "workers.kind=ray": config.workers.count > 0 and config.workers.kind == "ray",
-    }
-    for setting, is_used in refused.items():
-        if is_used:
-            raise UserError(f"{setting}: not available with several ranks (ranks={size}). Use ranks=1.")
 
 
 def device_of(config: RunConfig, ranks: Ranks) -> str:

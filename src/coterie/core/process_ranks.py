@@ -104,15 +104,7 @@ class ProcessRanks(Ranks):
         self._local: LocalExchange | None = None
         self._device_type = device.type
         self._meet()
-        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(
-            backend,
-            store=PrefixStore("group", group),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout),
-            device_id=device if device.type == "cuda" else None,
-        )
+        self._connect(group, device)
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
         self._beats.start()
@@ -126,6 +118,23 @@ class ProcessRanks(Ranks):
             if time.monotonic() > until:
                 raise RankFailedError(f"rank {missing[0]} did not start within {seconds:.0f} s, so all ranks end.")
             time.sleep(_POLL_SECONDS)
+
+    def _connect(self, group: Store, device: torch.device) -> None:
+        """Connects the ranks. Raises RankFailedError if one of them cannot be reached."""
+        try:
+            dist.init_process_group(
+                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                store=PrefixStore("group", group),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=self._timeout),
+                device_id=device if device.type == "cuda" else None,
+            )
+        except (RuntimeError, dist.DistError) as error:
+            raise RankFailedError(
+                f"rank {self.rank} could not connect to all other ranks, so all ranks end: {_first_line(error)} If a "
+                "machine has several networks, name the one to use with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME."
+            ) from error
 
     def _beat(self) -> None:
         """Publishes the number of exchanges, and that this process is alive, until the rank is closed."""
@@ -278,6 +287,12 @@ class ProcessRanks(Ranks):
         if self._local is not None:
             self._local.close()
         dist.destroy_process_group()
+
+
+def _first_line(error: Exception) -> str:
+    """Returns the first line of a message, as a sentence."""
+    line = str(error).strip().partition("\n")[0]
+    return line if line.endswith(".") else f"{line}."
 
 
 def rank_device(name: str, local_rank: int) -> torch.device:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, final
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 
@@ -73,6 +73,11 @@ def file_store(path: Path, size: int) -> Store:
 
 
 def launcher_store(timeout: float) -> Store:
-    """Returns the store of `torchrun`, from its environment variables."""
+    """Returns the store of `torchrun`, from its environment variables.
+
+    With `--max-restarts`, the store outlives the ranks, so those of each attempt have keys of their own: otherwise they
+    would find the addresses of ranks that have ended.
+    """
     found = rendezvous("env://", timeout=timedelta(seconds=max(timeout, 60.0)))
-    return next(iter(found))[0]
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"coterie/attempt-{attempt}", next(iter(found))[0])

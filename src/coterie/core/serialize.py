@@ -72,7 +72,8 @@ def _encode_tensor(tensor: Tensor, place: str, tensors: dict[str, Tensor]) -> di
     if tensor.dtype in NATIVE:
         tensors[name] = tensor
         return {"tensor": name}
-    tensors[name] = tensor.reshape(-1).view(torch.uint8)
+    dense = tensor.clone(memory_format=torch.contiguous_format)  # one number may have any stride
+    tensors[name] = dense.reshape(-1).view(torch.uint8)
     return {"tensor": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
 
 

@@ -173,7 +173,8 @@ def _digests(value: Any) -> Any:
 
 def _digest(leaf: Any) -> str:
     if isinstance(leaf, torch.Tensor):
-        content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        plain = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)  # one number may have any stride
+        content = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
         text = f"{leaf.dtype} {list(leaf.shape)}"
         return hashlib.sha256(text.encode() + content).hexdigest()
     if isinstance(leaf, np.ndarray):  # its text has three of many numbers

@@ -30,6 +30,7 @@ from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, Seria
 from coterie.envs.external.workers import ray_workers
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
+from coterie.runs import loggers
 from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import assert_same
@@ -171,6 +172,31 @@ def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
     with pytest.raises(WorkersFailedError, match=r"failed 4 times.*environments 2 to 3 of .*the ball has no weight"):
         commanded(env, 0, 0, 0, RAISES)
     env.close()
+
+
+@pytest.mark.usefixtures("nodes")
+def test_two_ranks_with_actors_on_a_cluster_train_as_with_processes(tmp_path: Path):
+    logs = []
+    for kind in ("ray", "processes"):
+        run = tmp_path / kind
+        words = [
+            *(
+                "algo=ppo",
+                "env=gym/CartPole-v1",
+                "num_envs=4",
+                "ranks=2",
+                "rollout_length=16",
+                "steps=256",
+                "threads=1",
+            ),
+            *("workers.count=1", f"workers.kind={kind}", "eval.every=0", "device=cpu", "log.tensorboard=false"),
+            *("progress=off", f"out={run}"),
+        ]
+        words += ["workers.address=auto"] if kind == "ray" else []
+        subprocess.run([sys.executable, "-m", "coterie", "train", *words], check=True, stdout=subprocess.DEVNULL)
+        logs.append([{k: x for k, x in row.items() if k[:5] != "time/"} for row in loggers.read(run / "metrics.jsonl")])
+    assert len(logs[0]) > 2
+    assert logs[0] == logs[1]
 
 
 def test_different_versions_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch):
