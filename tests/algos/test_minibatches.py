@@ -1,10 +1,23 @@
 """Minibatches of a rollout."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from coterie.algos.minibatches import backward_in_time, minibatch_indices, minibatches, select_envs
+from coterie.algos.minibatches import (
+    acted_candidates,
+    backward_in_time,
+    minibatch_indices,
+    minibatches,
+    own_parts,
+    random_parts,
+    select_envs,
+)
+from coterie.core.ranks import Ranks, sharing
+from coterie.core.tree import register_pytree
 from coterie.core.types import Rollout
+from rank_threads import on_ranks
 
 
 @pytest.mark.parametrize(("num_samples", "sizes"), [(16, [2] * 7 + [1] * 2), (18, [2] * 9), (9, [1] * 9), (4, [1] * 4)])
@@ -51,16 +64,20 @@ def test_minibatches_of_a_given_size_are_drawn_without_replacement():
     assert len(minibatch_indices(5, 2, None, torch.Generator())) == 2
 
 
-def test_selected_environments_keep_their_order_and_their_hidden_states():
+def numbered_rollout() -> Rollout:
+    """Two timesteps of four environments, whose numbers are their entries."""
     rows = {"reward": 0, "group_reward": 0, "terminated": 0, "truncated": 0, "alive": 1, "first": 1}
     values = {name: torch.arange(4.0).view(1, 4, 1).expand(2 + extra, 4, 3) for name, extra in rows.items()}
     ends = dict.fromkeys(("episode_terminated", "episode_truncated"), torch.arange(4).expand(2, 4))
-    rollout = Rollout(
+    return Rollout(
         obs={"a": torch.arange(4.0).view(1, 4, 1).expand(3, 4, 2)}, action_mask={}, state={}, action={}, extras={},
         hidden_state={"h": torch.arange(4.0).view(4, 1).expand(4, 5)}, acted=torch.arange(4).expand(3, 4),
         **values, **ends,
     )  # fmt: skip
-    found = select_envs(rollout, torch.tensor([2, 0]))
+
+
+def test_selected_environments_keep_their_order_and_their_hidden_states():
+    found = select_envs(numbered_rollout(), torch.tensor([2, 0]))
     assert found.hidden_state["h"].tolist() == [[2] * 5, [0] * 5]
     assert found.obs["a"][:, :, 0].tolist() == [[2, 0]] * 3
     assert found.reward[:, :, 0].tolist() == [[2, 0]] * 2
@@ -82,3 +99,77 @@ def test_chunks_of_time_go_backward_and_the_latest_have_the_surplus(length, num_
     assert seen == chunks
     assert values.tolist() == [*range(length)]
     assert report.tolist() == [(len(chunks) + 1) / 2, 8.0]
+
+
+@register_pytree
+@dataclass(frozen=True)
+class Masked:
+    """Sequences [1, M] and their mask."""
+
+    x: torch.Tensor
+    valid: torch.Tensor
+
+
+BATCHES = (torch.tensor([0, 5, 3]), torch.tensor([4, 1]))
+"""Samples t * 4 + b of two timesteps and four environments, two of them on each rank."""
+
+
+@pytest.mark.parametrize(
+    ("never_empty", "expected"),
+    [
+        (True, [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([0], 0.0, [0])]]),
+        (False, [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([], 0.0, [])]]),
+    ],
+)
+def test_each_rank_has_its_own_samples_of_a_minibatch(never_empty, expected):
+    """Their indices t * 2 + b on that rank, its share of the samples, and its part of the noise for all of them."""
+
+    def parts(ranks: Ranks) -> list[tuple[list[int], float, list[int]]]:
+        found = []
+        with sharing(ranks):
+            for own in own_parts(BATCHES, 2, never_empty=never_empty):
+                noise = ranks.draw(torch.arange, len(own), 0)
+                found.append((own.tolist(), pytest.approx(ranks.scale), noise.tolist()))
+            assert ranks.scale == 1.0  # the batch has ended
+        return found
+
+    assert on_ranks(2, parts) == expected
+
+
+def test_one_rank_has_the_minibatches_themselves():
+    def parts(ranks: Ranks) -> bool:
+        with sharing(ranks):
+            return all(own is batch for own, batch in zip(own_parts(BATCHES, 4), BATCHES, strict=True))
+
+    assert on_ranks(1, parts) == [True]
+
+
+def test_ranks_draw_equal_minibatches_and_a_masked_sample_stands_in_for_none():
+    """Two environments per rank act at two timesteps, but those of rank 1 only at the first."""
+    acted = (torch.ones(2, 2, dtype=torch.bool), torch.tensor([[True, True], [False, False]]))
+
+    def parts(ranks: Ranks) -> list[tuple[list[float], bool]]:
+        x = 10.0 * ranks.rank + torch.arange(4)
+        batch = Masked(x[None], torch.ones(1, 4, dtype=torch.bool))
+        with sharing(ranks):
+            candidates = acted_candidates(acted[ranks.rank])
+            assert candidates.tolist() == [0, 1, 2, 3, 4, 5]
+            drawn = random_parts(candidates, 6, torch.Generator().manual_seed(3))
+            assert [len(part) for part in drawn] == [1] * 6
+            shuffle = torch.Generator().manual_seed(3)
+            found = minibatches(batch, {"h": x}, candidates, 6, shuffle=shuffle, num_envs=2)
+            return [(states["h"].tolist(), bool(part.valid.any())) for part, states in found]
+
+    first, second = on_ranks(2, parts)
+    assert [a[1] + b[1] for a, b in zip(first, second, strict=True)] == [1] * 6  # one has the sample, one stands in
+    assert sorted(h for states, valid in first for h in states if valid) == [0, 1, 2, 3]
+    assert sorted(h for states, valid in second for h in states if valid) == [10, 11]
+
+
+def test_environments_of_a_rank_that_stands_in_have_not_acted():
+    def acted(ranks: Ranks) -> list[int]:
+        with sharing(ranks):
+            ranks.start_batch(torch.arange(1 - ranks.rank), 1, never_empty=True)
+            return select_envs(numbered_rollout(), torch.tensor([1])).acted.flatten().tolist()
+
+    assert on_ranks(2, acted) == [[1] * 3, [0] * 3]

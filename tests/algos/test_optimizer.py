@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged, averaged_metrics, mean_metrics, scheduled
 from coterie.core.errors import NonFiniteError
+from coterie.core.ranks import Ranks, sharing
+from rank_threads import on_ranks
 
 
 class Weights(nn.Module):
@@ -145,3 +147,59 @@ def test_metrics_are_means_over_minibatches_and_must_be_finite():
             mean_metrics(reports, ("a", "b"), "blue")
     with pytest.raises(ValueError, match="zip"):
         mean_metrics(torch.zeros(2, 2), ("a",), "blue")
+
+
+def test_a_hard_update_replaces_numbers_that_are_not_finite():
+    online = Weights()
+    target = TargetNetwork(online, 1.0, None)
+    with torch.no_grad():
+        target.module.vector.fill_(math.nan)
+    target.update()
+    assert target.module.vector.tolist() == [1.0, 1.0]
+
+
+def test_all_ranks_take_the_step_of_their_mean_gradient():
+    """Gradients 3 and 5 of one weight, 0 and -2 of one of another module, in one exchange."""
+
+    def step(ranks: Ranks) -> tuple[list[float], list[float], int]:
+        one, other = Weights(), Weights()
+        optimizer = optimizer_of(one=one, other=other)
+        with sharing(ranks):
+            loss = (3 + 2 * ranks.rank) * one.vector[1] - 2 * ranks.rank * other.matrix[1, 2]
+            norms = optimizer.step(loss, {"one": 0.1, "other": 0.1}).tolist()
+        return norms, [one.vector[1].item(), other.matrix[1, 2].item()], ranks.traffic.calls
+
+    assert on_ranks(2, step) == [(pytest.approx([4.0, 1.0]), pytest.approx([0.9, 1.1]), 1)] * 2
+    assert on_ranks(1, step)[0][2] == 0
+
+
+def test_metrics_are_means_over_ranks_in_one_exchange():
+    def means(ranks: Ranks) -> tuple[dict[str, float], int]:
+        reports = torch.tensor([[1.0, -2.0], [3.0, -6.0]]) + 10 * ranks.rank
+        with sharing(ranks):
+            return mean_metrics(reports, ("a", "b"), "blue", {"c": torch.tensor(4.0 * ranks.rank)}), ranks.traffic.calls
+
+    assert on_ranks(2, means) == [({"a": 7.0, "b": 1.0, "c": 2.0}, 1)] * 2
+    assert on_ranks(1, means) == [({"a": 2.0, "b": -4.0, "c": 0.0}, 0)]
+
+
+def test_the_rank_with_a_nan_is_named():
+    def message(ranks: Ranks) -> str:
+        reports = torch.tensor([[1.0, 2.0], [math.nan if ranks.rank == 1 else 0.0, 3.0]])
+        with sharing(ranks), pytest.raises(NonFiniteError) as error:
+            mean_metrics(reports, ("a", "b"), "blue")
+        return str(error.value)
+
+    expected = "rank 1: team blue: a became NaN or infinite in minibatch 1 of the update. "
+    assert all(found.startswith(expected) for found in on_ranks(2, message))
+
+
+def test_numbers_for_decisions_are_averaged_over_ranks():
+    def means(ranks: Ranks) -> tuple[float, dict[str, float], dict[str, float], int]:
+        with sharing(ranks):
+            number = averaged(torch.tensor(1.0 + ranks.rank))
+            found = averaged_metrics({"a": 3.0 * ranks.rank, "b": 1.0})
+            return number, found, averaged_metrics({}), ranks.traffic.calls
+
+    assert on_ranks(2, means) == [(1.5, {"a": 1.5, "b": 1.0}, {}, 2)] * 2
+    assert on_ranks(1, means) == [(1.0, {"a": 0.0, "b": 1.0}, {}, 0)]

@@ -7,6 +7,7 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.math import distributions
 from coterie.math.action_noise import draw_noise
 from coterie.math.action_sampling import sample_action
 from coterie.math.distributions import choice_log_probs, component_log_probs, log_prob_and_entropy
@@ -136,3 +137,26 @@ def test_log_probs_and_entropies_of_a_batch_are_those_of_its_entries(kind):
         assert entropy[i, j].item() == pytest.approx(h, abs=1e-5)
     if choice:
         torch.testing.assert_close(choice_log_probs(spec, params, mask), torch.cat(parts, -1))
+
+
+def test_a_kernel_computes_both_if_kernels_are_on_and_there_are_choices_alone(monkeypatch):
+    """If it does not support the shapes, it returns None."""
+    fused, calls, answers = (torch.tensor([-7.0]), torch.tensor([3.0])), [], []
+
+    def categorical(*given):
+        calls.append(given)
+        return answers.pop(0)
+
+    monkeypatch.setattr(distributions.kernels, "categorical", categorical)
+    params, choice = torch.zeros(1, 4), Action(torch.tensor([[2]]), None)
+    uniform = (pytest.approx(-math.log(4)), pytest.approx(math.log(4)))
+    for on, answer, expected in ((False, fused, uniform), (True, None, uniform), (True, fused, (-7.0, 3.0))):
+        monkeypatch.setattr(distributions.switch, "on", on)
+        answers[:] = [answer]
+        found = log_prob_and_entropy(SPECS["discrete"], params, choice, log_std=None, mask=None)
+        assert tuple(x.item() for x in found) == expected
+        hybrid = Action(torch.tensor([[0, 1]]), torch.zeros(1, 2))
+        log_prob_and_entropy(SPECS["hybrid"], torch.zeros(1, 7), hybrid, log_std=torch.zeros(2), mask=None)
+        assert answers == [] if on else [fused]
+    assert [given[3] for given in calls] == [(4,), (4,)]
+    assert calls[0][0] is params

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from coterie.core.ranks import Ranks, sharing
 from coterie.math.running_moments import initial_moments, mean_and_std, update_moments
+from rank_threads import on_ranks
 
 
 def test_moments_of_parts_equal_those_of_all_data():
@@ -51,3 +53,24 @@ def test_variance_has_a_floor():
     moments = update_moments(initial_moments(1), torch.full((4, 1), 3.0), None)
     assert mean_and_std(moments)[1].item() == pytest.approx(0.01)
     assert mean_and_std(moments, min_variance=0.25)[1].item() == pytest.approx(0.5)
+
+
+def test_one_sample_has_the_smallest_variance():
+    moments = update_moments(initial_moments(1), torch.tensor([[3.0]]), None)
+    assert [x.item() for x in mean_and_std(moments)] == pytest.approx([3.0, 0.01])
+
+
+def test_data_of_all_ranks_count_and_one_rank_exchanges_nothing():
+    """Samples (1, 10) and (3, 30) on rank 0, (5, 50) on rank 1, after (3, 30)."""
+    parts = (torch.tensor([[1.0, 10.0], [3.0, 30.0]]), torch.tensor([[5.0, 50.0], [9e9, 9e9]]))
+    masks = (None, torch.tensor([True, False]))
+
+    def moments(ranks: Ranks) -> tuple[list[object], int]:
+        before = update_moments(initial_moments(2), torch.tensor([[3.0, 30.0]]), None)
+        with sharing(ranks):
+            found = update_moments(before, parts[ranks.rank], masks[ranks.rank])
+        return [x.tolist() for x in found.values()], ranks.traffic.calls
+
+    assert on_ranks(2, moments) == [([4.0, [3.0, 30.0], [8.0, 800.0]], 1)] * 2
+    found, calls = on_ranks(1, moments)[0]
+    assert (found[0], calls) == (3.0, 0)

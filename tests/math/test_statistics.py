@@ -3,7 +3,29 @@
 import pytest
 import torch
 
-from coterie.math.statistics import explained_variance, masked_mean, masked_moments, masked_sum, standardize
+from coterie.core.ranks import Ranks, sharing
+from coterie.math.statistics import (
+    explained_variance,
+    masked_mean,
+    masked_moments,
+    masked_sum,
+    own_part,
+    pooled_moments,
+    standardize,
+    valid_count,
+)
+from rank_threads import on_ranks
+
+PARTS = (torch.tensor([1.0, 2.0, 6.0]), torch.tensor([3.0]))
+"""Samples of rank 0 and of rank 1 in one batch."""
+MASKS = (torch.tensor([True, True, False]), torch.tensor([True]))
+
+
+def own_batch(ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    """Starts the batch of all four samples. Returns the samples of a rank and their mask."""
+    x, places = PARTS[ranks.rank], (torch.tensor([0, 1, 3]), torch.tensor([2]))
+    ranks.start_batch(places[ranks.rank], 4)
+    return x, MASKS[ranks.rank]
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e6])
@@ -49,3 +71,78 @@ def test_explained_variance_has_literal_values():
     assert explained_variance(target, residual, some).item() == pytest.approx(1 - (8 / 9) / (8 / 3))
     constant = torch.ones(2, 2)
     assert explained_variance(constant, residual, everywhere).item() == pytest.approx(1 - 1e8)
+
+
+def test_counts_of_masks_add_up_and_are_at_least_one():
+    assert valid_count(torch.tensor([True, False, True]), torch.tensor([[True]])).item() == 3
+    assert valid_count(torch.zeros(2, dtype=torch.bool)).item() == 1
+
+
+def test_counts_of_ranks_are_their_mean_and_one_rank_exchanges_nothing():
+    def count(ranks: Ranks) -> tuple[float, int]:
+        with sharing(ranks):
+            found = valid_count(MASKS[ranks.rank], torch.tensor([True, False])).item()
+        return found, ranks.traffic.calls
+
+    assert on_ranks(2, count) == [(2.5, 1)] * 2
+    assert on_ranks(1, count) == [(3.0, 0)]
+
+
+def test_the_average_of_the_parts_of_ranks_is_the_mean_of_all_samples():
+    """1, 2, 6 and 3 have the mean 3; without the masked 6 it is 2."""
+
+    def parts(ranks: Ranks) -> list[float]:
+        with sharing(ranks):
+            x, valid = own_batch(ranks)
+            return [masked_mean(x, None).item(), masked_mean(x, valid).item()]
+
+    assert on_ranks(2, parts) == [pytest.approx([4.5, 2.0]), pytest.approx([1.5, 2.0])]
+    assert on_ranks(1, parts) == [pytest.approx([3.0, 1.5])]
+
+
+def test_a_rank_without_samples_adds_nothing_to_a_mean():
+    def part(ranks: Ranks) -> float:
+        with sharing(ranks):
+            ranks.start_batch(torch.arange(2 - 2 * ranks.rank), 2)
+            return masked_mean(torch.tensor([1.0, 3.0])[: 2 - 2 * ranks.rank], None).item()
+
+    assert on_ranks(2, part) == [4.0, 0.0]
+
+
+def test_a_mean_over_the_entries_of_a_rank_becomes_its_part():
+    def parts(ranks: Ranks) -> list[tuple[float, float]]:
+        own = [masked_mean(PARTS[ranks.rank], valid) for valid in (None, MASKS[ranks.rank])]
+        with sharing(ranks):
+            x, valid = own_batch(ranks)
+            found = [own_part(mean, x, v).item() for mean, v in zip(own, (None, valid), strict=True)]
+            return list(zip(found, [masked_mean(x, v).item() for v in (None, valid)], strict=True))
+
+    for rank in on_ranks(2, parts):
+        assert all(found == pytest.approx(expected) for found, expected in rank)
+    mean = torch.tensor(3.0)
+    assert own_part(mean, PARTS[0], MASKS[0]) is mean
+
+
+def test_moments_are_those_of_all_ranks():
+    """Of 1, 2 and 3; of all four samples, whose deviations from 3 are -2, -1, 3 and 0."""
+
+    def moments(ranks: Ranks) -> list[float]:
+        with sharing(ranks):
+            x, valid = own_batch(ranks)
+            return [float(m) for v in (valid, None) for m in masked_moments(x, v)]
+
+    assert on_ranks(2, moments) == [pytest.approx([2, 2 / 3, 3, 14 / 4])] * 2
+    one = on_ranks(1, lambda ranks: (moments(ranks), ranks.traffic.calls))[0]
+    assert one == (pytest.approx([1.5, 0.25, 3, 14 / 3]), 0)
+
+
+def test_pooled_moments_have_literal_values():
+    """1 and 3 with 10 and 30, then 5 with 50, and a part without data."""
+    count = torch.tensor([2.0, 1.0, 0.0])
+    mean = torch.tensor([[2.0, 20.0], [5.0, 50.0], [9.0, 9.0]])
+    deviation = torch.tensor([[2.0, 200.0], [0.0, 0.0], [0.0, 0.0]])
+    total, mean, deviation = pooled_moments(count, mean, deviation)
+    assert (total.item(), mean.tolist(), deviation.tolist()) == (3.0, [3.0, 30.0], [8.0, 800.0])
+    total, mean, deviation = pooled_moments(torch.tensor([1.0, 0.0]), torch.tensor([5.0, 0.0]), torch.zeros(2))
+    assert (total.item(), mean.item(), deviation.item()) == (1.0, 5.0, 0.0)
+    assert [x.item() for x in pooled_moments(*torch.zeros(3, 2))] == [0.0, 0.0, 0.0]
