@@ -1,10 +1,11 @@
-"""Ranks that `torchrun` starts again."""
+"""Ranks that `torchrun` starts again, and the scripts of the page "Scale out"."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from places import ROOT
 
@@ -57,3 +59,77 @@ def test_ranks_that_are_started_again_end_the_run_with_the_same_bits(
         os.kill(_process_of(rank, launcher.pid), signal.SIGKILL)
     assert launcher.returncode == 0
     assert kill_runs.differences(reference, run) == []
+
+
+# ------------------------------------------------------------------------------------------- the page "Scale out"
+
+
+def _block(start: str) -> str:
+    """Returns the block of code of the page that begins with this line."""
+    text = (ROOT / "docs" / "how-to" / "scale-out.md").read_text(encoding="utf-8")
+    return text.partition(f"\n{start}\n")[2].partition("\n```")[0]
+
+
+def _small(script: str, run: Path, port: int) -> str:
+    """Returns a script of the page that trains a small run on this machine."""
+    changes = {
+        "--nproc-per-node=4": "--nproc-per-node=1", "--master-port=29500": f"--master-port={port}",
+        "num_envs=4096 device=cuda": "num_envs=4 device=cpu rollout_length=25 steps=400 threads=1 eval.every=0 "
+        "log.tensorboard=false progress=off",
+    }  # fmt: skip
+    for before, after in changes.items():
+        assert script.count(before) == 1
+        script = script.replace(before, after)
+    return script.replace("runs/big", str(run))
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """Returns the environment of a machine: this one, with the commands of this Python."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | more
+
+
+def test_the_job_of_kubernetes_trains_on_two_pods_and_continues(tmp_path: Path) -> None:
+    service, job = yaml.safe_load_all("apiVersion: v1\n" + _block("```yaml\napiVersion: v1"))
+    pod = job["spec"]["template"]["spec"]
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert service["metadata"]["name"] == pod["subdomain"]  # by which pod 0 is known as coterie-0.coterie
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    (container,) = pod["containers"]
+    assert f"--nnodes={job['spec']['completions']} " in container["args"][0]
+    run = tmp_path / "run"
+    for _ in range(2):  # the second time, it has ended
+        port = _free_port()
+        script = _small(container["args"][0], run, port).replace("coterie-0.coterie", "127.0.0.1")
+        pods = [
+            subprocess.Popen(
+                [*container["command"], script], env=_environment(RUN=str(run), JOB_COMPLETION_INDEX=str(index))
+            )
+            for index in range(2)
+        ]
+        assert [pod.wait() for pod in pods] == [0, 0]
+    assert (run / "checkpoints" / "last").exists()
+
+
+def test_the_script_for_slurm_trains_on_two_nodes_and_continues(tmp_path: Path) -> None:
+    """Its commands `srun` and `scontrol` are stand-ins, which do on this machine what they do on two nodes."""
+    commands, run = tmp_path / "commands", tmp_path / "run"
+    commands.mkdir()
+    (commands / "scontrol").write_text('#!/bin/sh\n[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n')
+    (commands / "srun").write_text(
+        '#!/bin/sh\nSLURM_NODEID=1 "$@" & other=$!\nSLURM_NODEID=0 "$@" || exit 1\nwait $other\n'
+    )
+    for command in commands.iterdir():
+        command.chmod(0o755)
+    for _ in range(2):  # the second time, it has ended
+        script = _small(_block("```bash\n#!/bin/bash"), run, _free_port())
+        environment = _environment(SLURM_NNODES="2", SLURM_JOB_NODELIST="node[1-2]")
+        environment["PATH"] = f"{commands}:{environment['PATH']}"
+        subprocess.run(["bash", "-c", script], env=environment, check=True)
+    assert (run / "checkpoints" / "last").exists()
