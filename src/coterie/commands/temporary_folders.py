@@ -30,7 +30,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """
     remove_abandoned(prefix)
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
-        handle = os.open(Path(name) / _NEW_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(Path(name) / _NEW_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if fcntl is not None and _locks(handle):
                 os.rename(Path(name) / _NEW_LOCK, Path(name) / _LOCK)  # a folder without it is never removed by others
@@ -45,7 +45,7 @@ def remove_abandoned(prefix: str) -> None:
         return
     for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
         with contextlib.suppress(OSError):  # another process removes it, or it is another user's
-            handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 if os.fstat(handle).st_uid == os.getuid() and _locks(handle):
                     shutil.rmtree(lock.parent)
