@@ -35,6 +35,7 @@ while not os.path.exists(f"{folder}/started-1"):
     time.sleep(0.01)
 with open(f"{folder}/result.json", "w") as file:
     file.write("{}")
+sys.exit(int(sys.argv[1]))
 """
 _CORES = """
 import os
@@ -47,9 +48,13 @@ def _config(size: int = 2) -> RunConfig:
     return resolve(["env=particle/simple_spread", "algo=ippo", "num_envs=4", f"ranks={size}"]).config
 
 
-def test_a_rank_that_hangs_after_rank_0_has_finished_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [0, 130])
+def test_a_rank_that_hangs_after_rank_0_has_ended_the_run_is_killed(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has finished the run, or an interruption has stopped it."""
     monkeypatch.setattr(local_ranks, "_END_SECONDS", 0.1)
-    local_ranks._run([sys.executable, "-c", _FINISHED], _config(), tmp_path)
+    local_ranks._run([sys.executable, "-c", _FINISHED, str(code)], _config(), tmp_path)
     assert not (tmp_path / "ended-1").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "started-1").read_text()), 0)

@@ -31,7 +31,7 @@ from coterie.training.hooks import Callback
 _GRACE_SECONDS = 1.0
 """Seconds for other ranks to report the same error before they are killed."""
 _END_SECONDS = 5.0
-"""Seconds for other ranks to end after rank 0 has finished the run; then they are killed."""
+"""Seconds for other ranks to end after rank 0 has finished or interrupted the run; then they are killed."""
 _POLL_SECONDS = 0.05
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of an interrupted run."""
@@ -146,7 +146,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
-        if processes[0].poll() == 0 and not failed and (folder / RESULT).exists():
+        if processes[0].poll() is not None and not failed and (folder / RESULT).exists():
             finished_at = finished_at or time.monotonic()
             if time.monotonic() - finished_at > _END_SECONDS:
                 return None
