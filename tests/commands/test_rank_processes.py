@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from helpers.rank_threads import ThreadRanks
 
-from coterie.commands import resume_notes
+from coterie.commands import rank_processes, resume_notes
 from coterie.commands import train as training
 from coterie.commands.rank_processes import (
     exchange_of,
@@ -30,6 +30,7 @@ from coterie.core.ranks import ONE
 from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
 from coterie.runs.checkpoints import LoadedCheckpoint
+from coterie.runs.folder import RunFolder
 from coterie.training.hooks import Callback
 from rank_exchanges import join_and_stop, joined_ranks
 from tinyruns import PRELOADED_MODULES
@@ -113,6 +114,29 @@ def test_the_way_of_exchange_is_that_which_the_ranks_agreed_on(tmp_path: Path) -
     assert exchange_of(ONE) is None
 
 
+def test_shared_memory_is_freed_if_another_rank_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, file = joined_ranks(tmp_path, 0, 1), tmp_path / "exchange"
+
+    def fails(value: float) -> None:
+        assert file.exists()
+        raise RankFailedError("rank 1 hangs.")
+
+    def create(size: int) -> Path:
+        file.touch()
+        return file
+
+    def cannot_map(path: Path, rank: int, size: int, *, timeout: float) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(rank_processes, "create_shared_file", create)
+    monkeypatch.setattr(rank_processes, "SharedMemory", cannot_map)
+    monkeypatch.setattr(ranks, "total", fails)
+    with pytest.raises(RankFailedError):
+        share_memory(ranks, 30.0)
+    ranks.close()
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(
     ("size", "before", "noted"), [(3, "gloo", True), (3, "shared memory", False), (2, "gloo", False), (3, None, False)]
 )
@@ -125,8 +149,26 @@ def test_another_way_of_exchange_is_noted_if_sums_may_differ(
     notes = resume_notes.rank_notes(
         LoadedCheckpoint(Path(), 0, {}, metadata, None), ThreadRanks(0, Barrier(1), [None] * size)
     )
-    expected = "ranks: tensors were summed by gloo and are by shared memory. Results may differ in the last bits"
+    expected = (
+        "ranks: tensors were summed through gloo, and are now through shared memory. Results may differ in the last "
+        "bits"
+    )
     assert notes == ([expected] if noted else [])
+
+
+def test_another_device_than_that_of_the_checkpoint_is_noted(tmp_path: Path) -> None:
+    """The manifest has the device with which the run started; only old checkpoints have no device of their own."""
+    folder, config = RunFolder(tmp_path), resolve([*_SPREAD, "device=cpu"]).config
+    folder.write_manifest({"device": "cuda:0"})
+
+    def notes(metadata: dict[str, str]) -> list[str]:
+        return resume_notes.device_notes(folder, config, LoadedCheckpoint(Path(), 0, {}, metadata, None))
+
+    expected = (
+        "device: cuda before, cpu now. Networks, optimizers and statistics continue exactly; random numbers differ"
+    )
+    assert notes({}) == notes({"device": "cuda:1"}) == [expected]
+    assert notes({"device": "cpu"}) == []
 
 
 def test_a_rank_that_is_stopped_with_the_lock_of_the_file_of_the_group_keeps_no_other_waiting(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_run_that_starts_on_a_gpu_resumes_on_the_cpu_and_back(tmp_path, capfd)
     assert "device: cuda before, cpu now." in "".join(capfd.readouterr())
     with fake_cuda():
         assert coterie.resume(out, steps=180, device="cuda").summary.steps >= 180
+    assert "device: cpu before, cuda now." in "".join(capfd.readouterr())
 
 
 def test_a_gpu_that_is_not_there_is_named_in_one_line(tmp_path, monkeypatch):

@@ -155,14 +155,16 @@ def share_memory(ranks: ProcessRanks, timeout: float) -> None:
     if ranks.is_first:
         with contextlib.suppress(KernelsUnavailableError, OSError):
             file = str(create_shared_file(ranks.size)).encode()
-    path = ranks.broadcast(file if ranks.is_first else None).decode()
     shared = None
-    if path:
-        with contextlib.suppress(KernelsUnavailableError, OSError, ImportError):
-            shared = SharedMemory(Path(path), ranks.rank, ranks.size, timeout=timeout)
-    is_shared = ranks.total(shared is not None)[0] == ranks.size
-    if path and ranks.is_first:
-        os.unlink(path)
+    try:
+        path = ranks.broadcast(file if ranks.is_first else None).decode()
+        if path:
+            with contextlib.suppress(KernelsUnavailableError, OSError, ImportError):
+                shared = SharedMemory(Path(path), ranks.rank, ranks.size, timeout=timeout)
+        is_shared = ranks.total(shared is not None)[0] == ranks.size
+    finally:  # also if another rank fails: nothing else frees this memory
+        if file:
+            os.unlink(file)
     if is_shared and shared is not None:
         ranks.use(shared)
 
@@ -227,9 +229,9 @@ def own_folder(run: Path, resolved: Resolved, ranks: Ranks) -> Iterator[RunFolde
 
 @contextlib.contextmanager
 def _private_folder(ranks: Ranks) -> Iterator[Path]:
-    """Context manager: a folder for what this rank writes and nobody reads.
+    """Context manager: a folder for output of this rank that is not kept.
 
-    It is in the folder of the process that started the rank, which removes it also if the rank is killed.
+    It is in the folder of the process that started the rank, which also removes it if the rank is killed.
     """
     if FOLDER in os.environ:
         folder = Path(os.environ[FOLDER]) / f"rank-{ranks.rank}"

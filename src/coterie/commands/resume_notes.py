@@ -39,14 +39,15 @@ def resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice,
     return choice, [f"kernels were {words[0]} and are {words[1]}{reason}. Results differ in the last bits"]
 
 
-def device_notes(folder: RunFolder, config: RunConfig) -> list[str]:
-    """Returns a note if a run continues on another kind of device."""
-    before, now = str(folder.read_manifest().get("device", "")).partition(":")[0], select_device(config.device).type
+def device_notes(folder: RunFolder, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
+    """Returns a note if a run continues on another kind of device than that of its checkpoint."""
+    saved = found.metadata.get("device") or folder.read_manifest().get("device", "")
+    before, now = str(saved).partition(":")[0], select_device(config.device).type
     if before in ("", now):
         return []
     return [
-        f"device: {before} before, {now} now. Networks, optimizers and statistics continue exactly, random numbers are "
-        "others"
+        f"device: {before} before, {now} now. Networks, optimizers and statistics continue exactly; random numbers "
+        "differ"
     ]
 
 
@@ -90,7 +91,9 @@ def _exchange_notes(before: str | None, now: str | None, size: int) -> list[str]
     """Returns a note if sums are computed in another way. Those of two numbers do not depend on the order."""
     if size < 3 or before is None or before == now:
         return []
-    return [f"ranks: tensors were summed by {before} and are by {now}. Results may differ in the last bits"]
+    return [
+        f"ranks: tensors were summed through {before}, and are now through {now}. Results may differ in the last bits"
+    ]
 
 
 def env_changes(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:

@@ -135,7 +135,7 @@ def _resume(
             if found is not None and ranks.is_first:
                 saved = load_resolved(folder.config_path)
                 notes += resume_notes(folder, saved.config, config, found) + rank_notes(found, ranks)
-                notes += device_notes(folder, config)
+                notes += device_notes(folder, config, found)
             kernels, lines = resume_kernels(folder, config)
             notes += lines
             with contextlib.closing(build(config, ranks)) as components:
@@ -171,7 +171,7 @@ def _run(session: _Session) -> TrainingResult:
         if found is not None:
             with decoding(found), user_code.reported():
                 trainer.load(found)
-            _showresume_notes(session, display)
+            _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
         logger = metrics_file
@@ -196,6 +196,7 @@ def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display:
     config = session.config
     checkpoints = session.folder.checkpoints_path
     metadata = {"env": config.env.name, "algo": config.algo.name, "config": saved_settings(config)}
+    metadata["device"] = str(session.components.collector.env.device)
     exchange = rank_processes.exchange_of(session.components.ranks)
     outputs = Outputs(
         metrics_file=metrics_file,
@@ -240,7 +241,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
             display.print_line(line if len(algorithms) == 1 else f"team {name}: {line}")
 
 
-def _showresume_notes(session: _Session, display: Progress) -> None:
+def _show_resume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
     note = display.print_line if config.progress != "off" else print_message
