@@ -8,7 +8,7 @@ from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
-from graph_training import Training, trained
+from graph_training import LEARNERS, Training, assert_updates_are_those_without_graphs
 
 
 @pytest.fixture
@@ -100,17 +100,9 @@ def test_a_function_that_waits_for_the_host_is_refused_in_one_line(cuda, functio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "rnn"), [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none"), ("ippo", "gru")]
-)
+@pytest.mark.parametrize(("name", "rnn"), LEARNERS)
 def test_updates_are_those_without_graphs(cuda, graphs, name, rnn):
-    expected, eager = trained(name, rnn, "off", CUDA)
-    found, training = trained(name, rnn, "on", CUDA)
-    assert training.learner._graphs.graphed.captures == 1
-    for one, other in zip(expected, found, strict=True):
-        assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
-    for x, y in zip(eager.tensors(), training.tensors(), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
+    assert_updates_are_those_without_graphs(name, rnn, CUDA, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])

@@ -6,7 +6,7 @@ import torch
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
-from graph_training import trained
+from graph_training import LEARNERS, assert_same, assert_updates_are_those_without_graphs, trained
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
 DEVICE = torch.device("cuda", 0)
@@ -18,17 +18,9 @@ def graphs():
     cuda_graphs.configure("off")
 
 
-@pytest.mark.parametrize(
-    ("name", "rnn"), [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none"), ("ippo", "gru")]
-)
+@pytest.mark.parametrize(("name", "rnn"), LEARNERS)
 def test_updates_are_those_without_graphs(graphs, name, rnn):
-    expected, eager = trained(name, rnn, "off", DEVICE)
-    found, training = trained(name, rnn, "on", DEVICE)
-    assert training.learner._graphs.graphed.captures == 1
-    for one, other in zip(expected, found, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
-    for x, y in zip(eager.tensors(), training.tensors(), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    assert_updates_are_those_without_graphs(name, rnn, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 def test_replays_are_the_padded_steps(graphs, monkeypatch):
@@ -36,10 +28,7 @@ def test_replays_are_the_padded_steps(graphs, monkeypatch):
     found, training = trained("ippo", "gru", "on", DEVICE)
     monkeypatch.setattr(Graphed, "__call__", lambda self, *inputs: self._function(*inputs))
     expected, eager = trained("ippo", "gru", "on", DEVICE)
-    for one, other in zip(expected, found, strict=True):
-        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
-    for x, y in zip(eager.tensors(), training.tensors(), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)
+    assert_same(expected, eager, found, training, rtol=1e-6, atol=1e-6)
 
 
 def test_draws_and_changes_are_those_without_a_graph():
