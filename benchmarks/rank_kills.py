@@ -18,6 +18,7 @@ extended. Exits with 1 if a message was wrong, a resume failed or a bit differs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -163,7 +164,8 @@ class Campaign:
             _, message = process.communicate(timeout=_MOST_SECONDS)
         except subprocess.TimeoutExpired:
             for pid in (*ranks, process.pid):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # some of them may have ended
+                    os.kill(pid, signal.SIGKILL)
             _, message = process.communicate()
             message = f"did not end within {_MOST_SECONDS:.0f} s\n{message}"
         if process.returncode == 0:  # the rank had done its work before the signal
