@@ -69,7 +69,7 @@ NEVER = Moment("never")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code, negative for a signal; its output, seconds and number of file operations."""
+    """End of a process: its exit code, negative for a signal; its output, seconds and number of file operations."""
 
     code: int | None
     output: str

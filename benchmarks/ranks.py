@@ -5,7 +5,7 @@
 
 Writes what was measured to ranks.json and ranks.md in --results. The cost model of gloo, a ring, is fitted to the first
 number of ranks and checked with the others. It is meant for one core per rank: with fewer, ranks wait for each other's
-turns on a core, and the page says so.
+turns on a core, and the page has a note on that.
 
 The work of the runs is that of the yardstick: `algo=ippo/yardstick env=particle/simple_spread`, 128 environments. The
 limit is what two processes reach side by side that exchange nothing, with one thread and 64 environments each.

@@ -32,7 +32,7 @@ def machine() -> dict[str, Any]:
 
 
 def origin() -> dict[str, Any]:
-    """What every file of results records of its making: machine, versions, revision, date and command."""
+    """Returns the provenance that every file of results records: machine, versions, revision, date and command."""
     return {
         "machine": machine(),
         "date": datetime.now().astimezone().date().isoformat(),

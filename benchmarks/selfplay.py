@@ -29,7 +29,7 @@ TAG = ("mappo", "maddpg", "qmix")
 
 @dataclass(frozen=True)
 class Measurement:
-    """Where runs are, where results are written, and whether a thousandth of the steps is enough, as in a test."""
+    """Folders of runs and of results, and True if a thousandth of the steps is enough, as in a test."""
 
     runs: Path
     results: Path

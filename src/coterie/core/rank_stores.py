@@ -37,7 +37,7 @@ class FolderStore:
     the others wait.
 
     Args:
-        folder: Where the files are. Made if it does not exist.
+        folder: Folder of the files. Created if it does not exist.
     """
 
     def __init__(self, folder: Path):
