@@ -1,6 +1,7 @@
 """The setting `cuda_graphs` is refused in one line where it has no effect; for graphs see `tests/gpu`."""
 
 import pytest
+import torch
 
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.config.resolve import resolve
@@ -30,25 +31,38 @@ def test_graphs_are_off_by_default():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("algo=ippo", "device=cpu"), "there are none for device=cpu. Use cuda_graphs=off or device=cuda."),
+        (("algo=ippo", "device=cpu"), "CUDA graphs need a GPU (device=cpu). Use cuda_graphs=off or device=cuda."),
         (
             ("algo=ippo", "device=cuda", "ranks=2"),
             "exchanges between ranks are not captured (ranks=2). Use cuda_graphs=off or ranks=1.",
         ),
         (
             ("algo=qmix", "device=cuda"),
-            "qmix does not capture its gradient steps, only ppo, ippo, mappo, ia2c, maa2c do. Use cuda_graphs=off.",
+            "qmix cannot capture gradient steps, only ppo, ippo, mappo, ia2c, maa2c can. Use cuda_graphs=off.",
+        ),
+        (
+            ("algo=qmix", "teams.agent.algo=coma", "device=cuda"),
+            "qmix, coma cannot capture gradient steps, only ppo, ippo, mappo, ia2c, maa2c can. Use cuda_graphs=off.",
         ),
         (
             ("algo=mappo/original", "device=cuda"),
-            "mappo/original does not capture its gradient steps, only ppo, ippo, mappo, ia2c, maa2c do. Use "
+            "mappo/original cannot capture gradient steps, only ppo, ippo, mappo, ia2c, maa2c can. Use "
             "cuda_graphs=off.",
         ),
     ],
-    ids=["cpu", "ranks", "qmix", "mappo-original"],
+    ids=["cpu", "ranks", "qmix", "teams", "mappo-original"],
 )
 def test_graphs_that_cannot_be_used_are_refused(overrides, message):
     with pytest.raises(UserError) as error:
         configured(*overrides, "cuda_graphs=on")
     assert str(error.value) == f"cuda_graphs=on: {message}"
     assert not cuda_graphs.enabled
+
+
+def test_the_message_names_the_device_that_auto_selects(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError) as error:
+        configure_arithmetic(resolve(["env=particle/simple_spread", "algo=ippo", "cuda_graphs=on"]).config)
+    assert str(error.value) == (
+        "cuda_graphs=on: CUDA graphs need a GPU (device=auto, which is cpu here). Use cuda_graphs=off or device=cuda."
+    )

@@ -44,7 +44,11 @@ def _require_graphs(config: RunConfig, device: torch.device) -> None:
     if config.cuda_graphs == "off":
         return
     if device.type != "cuda":
-        raise UserError(f"cuda_graphs=on: there are none for device={device}. Use cuda_graphs=off or device=cuda.")
+        selected = "" if config.device == str(device) else f", which is {device} here"
+        raise UserError(
+            f"cuda_graphs=on: CUDA graphs need a GPU (device={config.device}{selected}). Use cuda_graphs=off or "
+            "device=cuda."
+        )
     if config.ranks > 1:
         raise UserError(
             f"cuda_graphs=on: exchanges between ranks are not captured (ranks={config.ranks}). Use cuda_graphs=off or "
@@ -53,7 +57,8 @@ def _require_graphs(config: RunConfig, device: torch.device) -> None:
     choices = (config.algo, *(team.algo for team in config.teams.values()))
     if not any(registry.algorithm(choice.name).capabilities.cuda_graphs for choice in choices):
         able = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.cuda_graphs]
+        names = dict.fromkeys(choice.name for choice in choices)
         raise UserError(
-            f"cuda_graphs=on: {config.algo.name} does not capture its gradient steps, only {', '.join(able)} do. Use "
+            f"cuda_graphs=on: {', '.join(names)} cannot capture gradient steps, only {', '.join(able)} can. Use "
             "cuda_graphs=off."
         )
