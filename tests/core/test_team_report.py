@@ -29,6 +29,7 @@ def test_many_agents_and_long_spaces_are_shortened() -> None:
     assert describe_agents([f"a_{i}" for i in range(20)]) == "20 agents, a_0 to a_19"
     box = spaces.Box(np.arange(30, dtype=np.float32), np.full(30, 99, np.float32))
     assert describe_space(box) == "Box(0.0, 99.0, (30,), float32)"
+    assert describe_space(spaces.Box(0, 1, (0,), np.float32)) == "Box([], [], (0,), float32)"
     both = describe_space(spaces.Dict({"near": box, "mode": spaces.Discrete(2)}))
     assert both == "Dict(mode: Discrete(2), near: Box(0.0, 99.0, (30,), float32))"
 

@@ -187,7 +187,7 @@ def test_layers_that_are_too_wide_have_no_kernel(widths, norm):
     assert mlp(x, weights, biases, norms=norms, activated=activated) is None
 
 
-WIDE = [((7, 300, 5), 1), ((60, 257, 600, 5), 2), ((300, 4), 1), ((40, 512), 1), ((5, 260), 0)]
+WIDE = [((7, 300, 5), 1), ((60, 257, 600, 5), 2), ((300, 4), 1), ((40, 512), 1), ((5, 260), 0), ((0, 300, 5), 1)]
 """Widths and activated layers of networks whose gradients are computed block by block."""
 
 
@@ -200,7 +200,7 @@ def test_wide_layers_have_the_values_and_gradients_of_pytorch_with_any_number_of
     parts = network(widths, activated=activated, sets=sets)
     with torch.no_grad():
         for weight in parts[0]:
-            weight *= weight.shape[-2] ** -0.5
+            weight *= max(weight.shape[-2], 1) ** -0.5
     x = torch.randn(*(() if sets is None else (sets,)), rows, widths[0], dtype=torch.float64, requires_grad=True)
     flat, found = [x, *itertools.chain(*parts)], []
     for count in (1, 2, 3):

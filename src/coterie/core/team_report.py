@@ -57,7 +57,7 @@ def describe_space(space: spaces.Space) -> str:
     if isinstance(space, spaces.Tuple):
         return f"Tuple({', '.join(describe_space(part) for part in space.spaces)})"
     text = " ".join(str(space).split())
-    if isinstance(space, spaces.Box) and (len(text) > _LONGEST_SPACE or "[" in text):
+    if isinstance(space, spaces.Box) and space.low.size and (len(text) > _LONGEST_SPACE or "[" in text):
         return f"Box({np.min(space.low)}, {np.max(space.high)}, {space.shape}, {space.dtype})"
     return text if len(text) <= 4 * _LONGEST_SPACE else f"{text[: 4 * _LONGEST_SPACE - 3]}..."
 

@@ -305,11 +305,11 @@ void wide_mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_r
     Buffer<T> sums((kPanel + 1) * net.widest());
     for (int64_t s = 0; s < net.sets; s++)
       for (int64_t l = 0; l < net.layers; l++) {
-        const int64_t in = net.width(l), cols = net.width(l + 1);
+        const int64_t in = net.width(l), cols = net.width(l + 1), panels = in > 0 ? ceil_div(in, kPanel) : 1;
 #pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t input = 0; input < in; input += kPanel)
-          wide_weight_gradients(net, x + s * x_set, x_row, saved, found, s, l, input, grads.weights[l] + s * in * cols,
-                                grads.biases[l] + s * cols, sums.get());
+        for (int64_t panel = 0; panel < panels; panel++)  // one without inputs, too, for the biases
+          wide_weight_gradients(net, x + s * x_set, x_row, saved, found, s, l, panel * kPanel,
+                                grads.weights[l] + s * in * cols, grads.biases[l] + s * cols, sums.get());
       }
   }
 }
