@@ -37,6 +37,17 @@ with open(f"{folder}/result.json", "w") as file:
     file.write("{}")
 sys.exit(int(sys.argv[1]))
 """
+_NEVER_ENDS = """
+import os, time
+if os.environ["COTERIE_RANK"] == "0":
+    folder = os.environ["COTERIE_RANKS_FOLDER"]
+    os.makedirs(f"{folder}/values", exist_ok=True)
+    for name in ("result.json", "values/finished"):
+        with open(f"{folder}/{name}", "w") as file:
+            file.write("{}")
+    time.sleep(10)
+    open(f"{folder}/ended-0", "w").close()
+"""
 _CORES = """
 import os
 with open(f"{os.environ['COTERIE_RANKS_FOLDER']}/cores-{os.environ['COTERIE_RANK']}", "w") as file:
@@ -58,6 +69,12 @@ def test_a_rank_that_hangs_after_rank_0_has_ended_the_run_is_killed(
     assert not (tmp_path / "ended-1").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "started-1").read_text()), 0)
+
+
+def test_a_rank_0_that_hangs_after_it_has_finished_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ranks, "_END_SECONDS", 0.1)
+    local_ranks._run([sys.executable, "-c", _NEVER_ENDS], _config(), tmp_path)
+    assert not (tmp_path / "ended-0").exists()
 
 
 @pytest.mark.skipif(

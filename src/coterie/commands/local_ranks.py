@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.commands.core_sets import core_sets, pin
-from coterie.commands.rank_processes import PARENT, RESULT, SIZE, require_supported
+from coterie.commands.rank_processes import PARENT, RESULT, SIZE, has_finished, require_supported
 from coterie.commands.result import TrainingResult
 from coterie.commands.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
@@ -31,7 +31,7 @@ from coterie.training.hooks import Callback
 _GRACE_SECONDS = 1.0
 """Seconds for other ranks to report the same error before they are killed."""
 _END_SECONDS = 5.0
-"""Seconds for other ranks to end after rank 0 has finished or interrupted the run; then they are killed."""
+"""Seconds for all ranks to end after rank 0 has finished or interrupted the run; then they are killed."""
 _POLL_SECONDS = 0.05
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of an interrupted run."""
@@ -146,7 +146,8 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
-        if processes[0].poll() is not None and not failed and (folder / RESULT).exists():
+        is_over = processes[0].poll() is not None and (folder / RESULT).exists()
+        if not failed and (is_over or has_finished(folder)):
             finished_at = finished_at or time.monotonic()
             if time.monotonic() - finished_at > _END_SECONDS:
                 return None

@@ -126,7 +126,7 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
         folder = Path(os.environ[FOLDER])
-        store, group = FolderStore(folder / "values"), file_store(folder / "store", config.ranks)
+        store, group = _local_store(folder), file_store(folder / "store", config.ranks)
     else:
         store = group = launcher_store(config.rank_timeout)
     ranks = ProcessRanks(store, rank, config.ranks, group=group, timeout=config.rank_timeout, device=device)
@@ -191,6 +191,16 @@ def write_result(run: Path, exit_code: int) -> None:
     if FOLDER in os.environ:
         path = Path(os.environ[FOLDER]) / RESULT
         write_text(path, json.dumps({"run": str(run), "exit_code": exit_code}))
+
+
+def has_finished(folder: Path) -> bool:
+    """True if rank 0 of local ranks, whose folder is given, has written the result and has nothing left to do."""
+    return (folder / RESULT).exists() and _local_store(folder).check([process_ranks.FINISHED])
+
+
+def _local_store(folder: Path) -> FolderStore:
+    """Returns the store of local ranks, whose folder is given."""
+    return FolderStore(folder / "values")
 
 
 def reports_results() -> bool:

@@ -25,6 +25,8 @@ from coterie.core.errors import ReportedError
 from coterie.core.rank_stores import KeyStore
 from coterie.core.ranks import Ranks
 
+FINISHED = "finished"
+"""Key that rank 0 sets when the run has ended and nothing but its process is left to end."""
 _JOIN_SECONDS = 120.0
 """Ranks may take this long to import libraries and to meet."""
 _POLL_SECONDS = 0.02
@@ -279,9 +281,9 @@ class ProcessRanks(Ranks):
             RankFailedError: If rank 0 hangs.
         """
         if self.is_first:
-            self._store.set("finished", "")
+            self._store.set(FINISHED, "")
         else:
-            self._await("finished")
+            self._await(FINISHED)
         self._ended.set()
         self._beats.join(2 * _BEAT_SECONDS)
         if self._local is not None:
