@@ -128,18 +128,7 @@ class Collector:
             labels=opponent_labels(trajectory.extras),
         )
         dropped = 0 if lost is None else int(lost.sum())
-        if self._ranks.size > 1:
-            own = [num_acted, dropped, len(self.last_finished), *largest_rewards]
-            table = torch.stack(self._ranks.gather(torch.tensor(own, dtype=torch.float64)))
-            num_acted, dropped = table[:, :2].sum(0).long().tolist()
-            largest_rewards = table[:, 3:].amax(0).tolist()
-            self.last_finished = episodes_of_all_ranks(
-                self.last_finished,
-                self.env.spec.metrics,
-                num_envs=self.env.num_envs,
-                ranks=self._ranks,
-                counts=table[:, 2].long().tolist(),
-            )
+        num_acted, dropped, largest_rewards = self._of_all_ranks(num_acted, dropped, largest_rewards)
         self.reward_abs_max = dict(zip(self.policies, largest_rewards, strict=True))
         if len(self.last_finished):
             self.finished.append(self.last_finished)
@@ -160,6 +149,22 @@ class Collector:
         }
         last = self._others.last_actions(self.env, self.policies, now, self._hidden_state)
         return self._others.add(rollouts, self.policies, observed, visible, actions, last), num_acted
+
+    def _of_all_ranks(self, num_acted: int, dropped: int, largest_rewards: list[float]) -> tuple[int, int, list[float]]:
+        """Returns the counts and the largest rewards of all ranks. Episodes that ended are those of all ranks, too."""
+        if self._ranks.size == 1 or self.last_finished is None:
+            return num_acted, dropped, largest_rewards
+        own = [num_acted, dropped, len(self.last_finished), *largest_rewards]
+        table = torch.stack(self._ranks.gather(torch.tensor(own, dtype=torch.float64)))
+        self.last_finished = episodes_of_all_ranks(
+            self.last_finished,
+            self.env.spec.metrics,
+            num_envs=self.env.num_envs,
+            ranks=self._ranks,
+            counts=table[:, 2].long().tolist(),
+        )
+        num_acted, dropped = table[:, :2].sum(0).long().tolist()
+        return num_acted, dropped, table[:, 3:].amax(0).tolist()
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
