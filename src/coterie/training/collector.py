@@ -94,12 +94,8 @@ class Collector:
         """
         if self._timestep is None:
             self._timestep = reset_env(self.env)
-        num_envs = self.env.num_envs * self._ranks.size  # of all ranks, which draw the same noise
         initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
-        noise = {
-            name: self._ranks.own_envs(p.draw_noise(steps, num_envs, self._noise[name]), num_envs)
-            for name, p in self.policies.items()
-        }
+        noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
             trajectory = collect(self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes)
@@ -149,6 +145,14 @@ class Collector:
         }
         last = self._others.last_actions(self.env, self.policies, now, self._hidden_state)
         return self._others.add(rollouts, self.policies, observed, visible, actions, last), num_acted
+
+    def _draw_noise(self, steps: int) -> dict[str, list[Tree]]:
+        """Draws the noise of the policies, by team and timestep. All ranks draw that of all environments."""
+        num_envs = self.env.num_envs * self._ranks.size
+        return {
+            name: self._ranks.own_envs(policy.draw_noise(steps, num_envs, self._noise[name]), num_envs)
+            for name, policy in self.policies.items()
+        }
 
     def _of_all_ranks(self, num_acted: int, dropped: int, largest_rewards: list[float]) -> tuple[int, int, list[float]]:
         """Returns the counts and the largest rewards of all ranks. Episodes that ended are those of all ranks, too."""
