@@ -53,9 +53,9 @@ FAMILIES = {
     "matrix": Family(
         row="climbing",
         steps=200_000,
-        trials=8,
+        trials=12,
         ranges={
-            **dict.fromkeys(("ippo", "mappo", "coma"), _ENTROPY),
+            **dict.fromkeys(("ippo", "mappo", "coma", "ia2c", "maa2c"), _ENTROPY),
             **dict.fromkeys(("iql", "vdn", "qmix"), _EPSILON),
             "maddpg": ("algo.lr=log(1e-3,1e-2)", "algo.random_steps=log(5e3,1e5)"),
         },
