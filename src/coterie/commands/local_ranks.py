@@ -140,18 +140,19 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int | N
         codes = [process.poll() or _reported_code(folder, rank) for rank, process in enumerate(processes)]
         if codes[0] in _INTERRUPTED and not (folder / RESULT).exists():
             raise KeyboardInterrupt
-        failed = [rank for rank, code in enumerate(codes) if _is_failure(code)]
+        is_over = has_finished(folder)
+        failed = [] if is_over else [rank for rank, code in enumerate(codes) if _is_failure(code)]
         blamed = [rank for rank in failed if codes[rank] != LOST]
         if all(process.poll() is not None for process in processes):
             return min(blamed or failed, default=None)
         if failed and failed_at is None:
             failed_at = time.monotonic()
-        is_over = processes[0].poll() is not None and (folder / RESULT).exists()
-        if not failed and (is_over or has_finished(folder)):
+        if is_over or (processes[0].poll() is not None and not failed and (folder / RESULT).exists()):
             finished_at = finished_at or time.monotonic()
             if time.monotonic() - finished_at > _END_SECONDS:
                 return None
-        if failed_at is not None and time.monotonic() - failed_at > (_GRACE_SECONDS if blamed else 2 * _GRACE_SECONDS):
+        grace = _GRACE_SECONDS if blamed else 2 * _GRACE_SECONDS
+        if failed and failed_at is not None and time.monotonic() - failed_at > grace:
             return min(blamed or failed)
         time.sleep(_POLL_SECONDS)
 

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from coterie.core.files import disk_error
+
 
 class KeyStore(Protocol):
     """Keys and values that ranks share. The stores of `torch.distributed` have these methods, too."""
@@ -45,11 +47,18 @@ class FolderStore:
         self._folder = folder
 
     def set(self, key: str, value: str, /) -> None:
-        """Sets or replaces the value of a key."""
+        """Sets or replaces the value of a key.
+
+        Raises:
+            UserError: If the disk is full.
+        """
         path = self._path(key)
         new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        new.write_text(value, encoding="utf-8")
-        new.replace(path)
+        try:
+            new.write_text(value, encoding="utf-8")
+            new.replace(path)
+        except OSError as error:
+            raise disk_error("the messages of ranks in the temporary folder", path, error) from error
 
     def get(self, key: str, /) -> bytes:
         """Returns the value of a key.
