@@ -114,7 +114,8 @@ def merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the module has changed since. Run all of its mutants again.")
     killed = earlier["killed"] + later["killed"]
     return earlier | {
-        "killed": killed, "timeouts": earlier["timeouts"] + later["timeouts"],
+        "killed": killed, "first_killed": earlier.get("first_killed", earlier["killed"]),
+        "timeouts": earlier["timeouts"] + later["timeouts"],
         "survived": [*later["survived"], *later["equivalent"]],
         "killed_though_called_equivalent": later["killed_though_called_equivalent"], "repeated": later["revision"],
         "tests": later["tests"], "marks": later["marks"], "names": later["names"], "tests_hash": later["tests_hash"],
@@ -190,11 +191,13 @@ def hashes(module: str) -> dict[str, str]:
 def page(content: dict[str, Any]) -> str:
     """Returns the Markdown page of the results."""
     facts, rows = content["machine"], content["modules"]
-    columns = ["module", "mutants", "run", "killed", "by time limit", "survived", "equivalent", "score", "revision"]
+    columns = ["module", "mutants", "run", "killed", "by time limit", "survived", "equivalent", "score"]
+    columns += ["before more tests", "revision"]
     sums = [sum(_counts(row)[i] for row in rows.values()) for i in range(6)]
     total = score(sums[2], sums[1], sums[5])
     table = [
-        [name, *map(str, _counts(row)), _percent(row["score"]), _revision(name, row)] for name, row in rows.items()
+        [name, *map(str, _counts(row)), _percent(row["score"]), _percent(first_score(row)), _revision(name, row)]
+        for name, row in rows.items()
     ]
     survivors = [f"- {_place(name, entry)}" for name, row in rows.items() for entry in row["survived"]]
     equal = [f"- {_place(n, entry)}. {entry['reason']}" for n, row in rows.items() for entry in row["equivalent"]]
@@ -206,9 +209,10 @@ def page(content: dict[str, Any]) -> str:
         "",
         "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the "
         "share of killed mutants among those that are not equivalent. A second revision is that at which only the "
-        "survivors were repeated, after tests were added. Parentheses mean that the module's code has changed since.",
+        "survivors were repeated, after tests were added; the score before that, where it was kept, says more about "
+        "mutants outside the sample. Parentheses mean that the module's code has changed since.",
         "",
-        *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), ""]]),
+        *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), "", ""]]),
         "",
         f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured(rows)) or 'none'}. Modules of settings "
         f"(`*{DECLARATIONS}`) are left out: nearly all of their mutants are other defaults and limits, which a test "
@@ -235,6 +239,12 @@ def unmeasured(rows: dict[str, Any]) -> list[str]:
 def _counts(row: dict[str, Any]) -> list[int]:
     counts = [row[name] for name in ("mutants", "run", "killed", "timeouts")]
     return [*counts, len(row["survived"]), len(row["equivalent"])]
+
+
+def first_score(row: dict[str, Any]) -> float | None:
+    """Returns the score before tests for survivors of the sample were added, None if it was not kept."""
+    killed = row.get("first_killed", None if "repeated" in row else row["killed"])
+    return None if killed is None else score(killed, row["run"], len(row["equivalent"]))
 
 
 def _percent(share: float | None) -> str:

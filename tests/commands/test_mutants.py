@@ -117,7 +117,7 @@ def test_a_tiny_campaign_counts_killed_and_surviving_mutants(
     assert (row["mutants"], row["run"], row["killed"], row["timeouts"]) == (3, 3, 2, 1)
     assert row["score"] == pytest.approx(2 / 3)
     assert [entry["where"] for entry in row["survived"]] == ["mask_logits"]
-    assert "| math/choices.py | 3 | 3 | 2 | 1 | 1 | 0 | 66.7% |" in out.with_suffix(".md").read_text()
+    assert "| math/choices.py | 3 | 3 | 2 | 1 | 1 | 0 | 66.7% | 66.7% |" in out.with_suffix(".md").read_text()
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(SystemExit):
         mutants.main(["--only", "math/unknown.py", "--out", str(out)])
@@ -157,6 +157,8 @@ def test_only_survivors_are_repeated_and_those_with_a_reason_are_equivalent(
     assert mutants.main([*given, "--survivors"]) == 0
     assert (row()["score"], row()["run"], row()["killed"], row()["survived"]) == (1, 2, 1, [])
     assert row()["repeated"]
+    assert mutants.first_score(row()) == 0, "before tests were added"
+    assert mutants.first_score({"repeated": "a1b2c3", "killed": 2, "run": 2, "equivalent": []}) is None
     assert [len(found) for found in repeated] == [2, 1]
     later = row() | {"killed": 0, "survived": [], "equivalent": [{"where": "best"}]}
     assert mutants.merged(row(), later)["survived"] == [{"where": "best"}], "no mutant gets lost"
