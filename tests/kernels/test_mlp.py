@@ -218,8 +218,9 @@ def test_wide_layers_have_the_values_and_gradients_of_pytorch_with_any_number_of
         torch.testing.assert_close(kernel, eager, rtol=1e-9, atol=1e-9)
 
 
-def test_rows_of_wide_layers_do_not_depend_on_their_neighbors(threads):
-    weights, biases, *_ = network((18, 512, 512, 5), activated=2, dtype=torch.float32)
+@pytest.mark.parametrize("width", [512, 1000], ids=["weights within the cache", "larger weights"])
+def test_rows_of_wide_layers_do_not_depend_on_their_neighbors(width, threads):
+    weights, biases, *_ = network((18, 512, width, 5), activated=2, dtype=torch.float32)
     x = torch.randn(100, 18)
     with threads(2):
         whole = mlp(x, weights, biases, activated=2)

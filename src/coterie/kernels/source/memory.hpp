@@ -35,6 +35,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTile = 48;         // rows whose intermediate results stay in the first-level cache
 constexpr int64_t kMinSplit = 1 << 20;  // multiplications that are worth several threads for fewer rows than a tile
+constexpr int64_t kFetch = 12;          // rows that are processed in the time of fetching the weights from the cache
 constexpr int64_t kMinChunk = 5 * kTile;  // rows whose gradients are summed in one buffer, at least
 constexpr int64_t kMaxChunks = 16;
 
@@ -46,12 +47,15 @@ constexpr int64_t chunk_rows(int64_t rows) {
 
 constexpr int64_t num_chunks(int64_t rows) { return rows == 0 ? 0 : ceil_div(rows, chunk_rows(rows)); }
 
-// Rows that one thread processes at a time: a tile, or a part of it if there are few rows and much to do for each.
-constexpr int64_t piece_rows(int64_t rows, int64_t multiplications, int threads) {
-  if (rows * multiplications < kMinSplit) return kTile;
-  int64_t best = kTile;
-  for (int64_t piece = kTile / 2; piece >= kTile / 4; piece /= 2)
-    if (ceil_div(ceil_div(rows, piece), threads) * piece < ceil_div(ceil_div(rows, best), threads) * best) best = piece;
+// Rows of each of `sets` batches that one thread processes at a time: a tile, or a part of it if that ends earlier.
+constexpr int64_t piece_rows(int64_t sets, int64_t rows, int64_t multiplications, int threads) {
+  if (sets * rows * multiplications < kMinSplit) return kTile;
+  int64_t best = kTile, least = INT64_MAX;
+  for (int64_t piece = kTile; piece >= kTile / 4; piece /= 2) {
+    const int64_t pieces_per_thread = ceil_div(sets * ceil_div(rows, piece), threads);
+    const int64_t time = pieces_per_thread * ((rows < piece ? rows : piece) + kFetch);
+    if (time < least) best = piece, least = time;
+  }
   return best;
 }
 

@@ -132,7 +132,7 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     pack(net, s, weights, biases, copies + s * packed_size, packed + s * 2 * last);
     pack_norms(net, s, scales, shifts, norms + s * norm_size);
   }
-  const int64_t piece = piece_rows(net.rows, packed_size, threads), pieces = ceil_div(net.rows, piece);
+  const int64_t piece = piece_rows(net.sets, net.rows, packed_size, threads), pieces = ceil_div(net.rows, piece);
 #pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * pieces > 1)
   {
     Buffer<T> buffers(3 * kTile * widest);
@@ -235,7 +235,7 @@ struct OutputGradients {
 template <class T>
 void wide_output_gradients(const Mlp<T>& net, const T* const* weights, const T* grad_out, T* saved, T* x_grad,
                            const OutputGradients<T>& found, int threads) {
-  const int64_t last = net.layers, size = net.transposed(last), piece = piece_rows(net.rows, size, threads);
+  const int64_t last = net.layers, size = net.transposed(last), piece = piece_rows(net.sets, net.rows, size, threads);
   const int64_t pieces = ceil_div(net.rows, piece), lowest = x_grad == nullptr ? 1 : 0;
   Buffer<T> transposed(net.sets * size);
 #pragma omp parallel num_threads(threads) if (threads > 1)

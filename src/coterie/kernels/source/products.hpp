@@ -14,6 +14,11 @@ constexpr int block_rows(int vectors) {
 }
 constexpr int kMaxVectors = kRegisters == 32 ? 4 : 3;
 
+template <class T>
+void copy_rows(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
+  for (int64_t r = 0; r < rows; r++) std::memcpy(to + r * ldt, from + r * ldf, size_t(columns) * sizeof(T));
+}
+
 template <class T, int M, int N>
 inline void product_block(const T* __restrict a, int64_t lda, const T* __restrict b, int64_t ldb, int64_t depth,
                           T* __restrict c, int64_t ldc, Start start, const T* __restrict bias) {
@@ -51,19 +56,43 @@ void product_columns(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t r
   for (; r < rows; r++) product_block<T, 1, N>(a + r * lda, lda, b, ldb, depth, c + r * ldc, ldc, start, bias);
 }
 
+constexpr int64_t kLarge = 1 << 20;  // bytes of B that stay in the second-level cache
+constexpr int64_t kDepth = 96;       // terms of a sum that are added at a time if B is larger
+
+// The product of N vectors per row of a large B. Every row of blocks of C would fetch them from memory again, so a few of
+// B's rows at a time are copied next to each other, where they stay in the first-level cache.
+template <class T, int N>
+void product_copied(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, T* c, int64_t ldc,
+                    Start start, const T* bias) {
+  constexpr int64_t columns = N * kWidth<T>;
+  alignas(64) T copy[kDepth * columns];
+  for (int64_t k = 0; k < depth; k += kDepth) {
+    const int64_t terms = k + kDepth < depth ? kDepth : depth - k;
+    copy_rows(b + k * ldb, ldb, terms, columns, copy, columns);
+    product_columns<T, N>(a + k, lda, copy, columns, rows, terms, c, ldc, k == 0 ? start : Start::kAdd, bias);
+  }
+}
+
 // C = start + A B with A [rows, depth], B [depth, columns] and C [rows, columns]; `columns` is a multiple of the vector
 // width.
 template <class T>
 void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, int64_t columns, T* c,
              int64_t ldc, Start start, const T* bias = nullptr) {
   constexpr int W = kWidth<T>;
+  const bool copied = depth * columns * int64_t(sizeof(T)) > kLarge && rows > block_rows(kMaxVectors);
   int64_t n = columns / W;
   while (n > 0) {
     const int64_t take = n < kMaxVectors ? n : kMaxVectors;
-    if (take == 4) product_columns<T, 4>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
-    if (take == 3) product_columns<T, 3>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
-    if (take == 2) product_columns<T, 2>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
-    if (take == 1) product_columns<T, 1>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    if (copied && take == kMaxVectors)
+      product_copied<T, kMaxVectors>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else if (take == 4)
+      product_columns<T, 4>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else if (take == 3)
+      product_columns<T, 3>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else if (take == 2)
+      product_columns<T, 2>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else
+      product_columns<T, 1>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
     b += take * W, c += take * W, n -= take;
     if (bias != nullptr) bias += take * W;
   }
@@ -156,11 +185,6 @@ void pad_transposed(const T* from, int64_t ldf, int64_t rows, int64_t columns, T
     for (int64_t r = j < whole_columns ? whole_rows : 0; r < rows; r++) to[j * ldt + r] = from[r * ldf + j];
     for (int64_t r = rows; r < ldt; r++) to[j * ldt + r] = 0;
   }
-}
-
-template <class T>
-void copy_rows(const T* from, int64_t ldf, int64_t rows, int64_t columns, T* to, int64_t ldt) {
-  for (int64_t r = 0; r < rows; r++) std::memcpy(to + r * ldt, from + r * ldf, size_t(columns) * sizeof(T));
 }
 
 }  // namespace coterie
