@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.core.types import Step
-from coterie.kernels import switch
+from coterie.kernels import native
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from coterie.training.inference import inference_context
@@ -134,14 +134,11 @@ def test_an_environment_that_cannot_be_restored_starts_new_episodes_with_new_see
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "units", "kernels", "alone"),
-    [(3, 8, False, True), (3, 4096, False, False), (4096, 8, False, False), (3, 1024, False, True)]
-    + [(3, 8, True, True), (3, 1024, True, False)],
+    ("num_envs", "units", "pytorch", "kernels"), [(3, 8, 1, 1), (3, 1024, 1, 2), (3, 4096, 2, 2), (4096, 8, 2, 2)]
 )
 def test_one_thread_steps_and_acts_if_a_batch_is_little_work(
-    num_envs: int, units: int, kernels: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
+    num_envs: int, units: int, pytorch: int, kernels: int
 ) -> None:
-    monkeypatch.setattr(switch, "on", kernels)
     env = Counter(num_envs, 0, "cpu")
     policies = [RandomPolicy(team, CPU) for team in env.spec.default_teams()]
     policies[0].networks = (torch.nn.Linear(units, units),)
@@ -149,9 +146,9 @@ def test_one_thread_steps_and_acts_if_a_batch_is_little_work(
     torch.set_num_threads(2)
     try:
         with inference_context(env, policies):
-            assert torch.get_num_threads() == (1 if alone else 2)
+            assert (torch.get_num_threads(), native.num_threads()) == (pytorch, kernels)
             assert torch.is_inference_mode_enabled()
-        assert torch.get_num_threads() == 2
+        assert (torch.get_num_threads(), native.num_threads()) == (2, 2)
     finally:
         torch.set_num_threads(before)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ _transformation = getattr(torch._C, "_functorch").maybe_current_level  # noqa: B
 
 _library: ctypes.CDLL | None = None
 _functions: dict[tuple[str, torch.dtype], Any] = {}
+_threads: int | None = None  # set by `threads`
 
 
 def load() -> ctypes.CDLL:
@@ -50,7 +52,7 @@ def is_supported(*tensors: Tensor) -> bool:
 
 
 def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) -> None:
-    """Calls the C function `coterie_<name>_<dtype>` with pointers and the number of PyTorch's threads.
+    """Calls the C function `coterie_<name>_<dtype>` with pointers and the number of threads.
 
     Args:
         name: Name of the function.
@@ -63,7 +65,23 @@ def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) 
         function.argtypes, function.restype = [ctypes.c_void_p] * len(arguments) + [ctypes.c_int], None
         _functions[key] = function
     plain = [_address(x) for x in arguments]
-    _functions[key](*plain, torch.get_num_threads())
+    _functions[key](*plain, num_threads())
+
+
+def num_threads() -> int:
+    """Returns the number of threads that kernels use: those of PyTorch, unless `threads` sets another number."""
+    return torch.get_num_threads() if _threads is None else _threads
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Kernels use `count` threads, however many PyTorch uses."""
+    global _threads
+    before, _threads = _threads, count
+    try:
+        yield
+    finally:
+        _threads = before
 
 
 def _address(x: Tensor | array[Any] | None) -> int | None:

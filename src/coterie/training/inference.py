@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -9,18 +10,19 @@ import torch
 from gymnasium.spaces import flatdim
 
 from coterie.envs.contract.vector import VectorEnv
-from coterie.kernels import switch
+from coterie.kernels import native
 from coterie.policies.base import Policy
 
 _MAX_OBSERVED_NUMBERS = 1 << 14
 _MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 22
-"""Size of a batch of observations, and multiplications needed to act on it without and with kernels, up to which one
+"""Size of a batch of observations, and multiplications needed to act on it by PyTorch and by kernels, up to which one
 thread is at least as fast as two. Measured on an AMD EPYC without kernels: 25 timesteps of 128 spread environments
 (7,000 numbers) take 12.5 ms with one thread and 15 ms with two; of 512 environments 29 ms and 23 ms. With a GRU, 26
 timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M
 211 ms and 145 ms. With kernels, a timestep of 0.6 M multiplications takes the same time with either, of 2 M 0.29 and
 0.26 ms on an idle machine and more with two on a busy one, of 7 M 0.37 and 0.31 ms, and with a GRU of 10 M 0.61 and
-0.51 ms.
+0.51 ms. PyTorch's other operations are too small for two threads then, but some use them: a log_softmax of 48 rows takes
+7 us with one and 12 to 98 us with two.
 """
 
 
@@ -28,24 +30,26 @@ timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms 
 def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[None]:
     """Disables gradients and, where acting on one batch is little work, restricts PyTorch to one thread.
 
-    Matrix products of a few dozen rows are finished before a second thread has taken its share.
+    Matrix products of a few dozen rows are finished before a second thread has taken its share. Kernels have a limit of
+    their own.
     """
     threads = torch.get_num_threads()
-    single_thread = env.device.type == "cpu" and threads > 1 and _is_little_work(env, policies)
+    work = _multiplications(env, policies) if env.device.type == "cpu" and threads > 1 else math.inf
+    single_thread = work <= _MAX_MULTIPLICATIONS
     if single_thread:
         torch.set_num_threads(1)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), native.threads(1 if work <= _MAX_KERNEL_MULTIPLICATIONS else threads):
             yield
     finally:
         if single_thread:
             torch.set_num_threads(threads)
 
 
-def _is_little_work(env: VectorEnv, policies: Iterable[Policy]) -> bool:
-    """Returns True if one thread suffices to act on one batch, assuming that every agent reads every weight once."""
+def _multiplications(env: VectorEnv, policies: Iterable[Policy]) -> float:
+    """Returns the multiplications to act on one batch, assuming that every agent reads every weight once; infinity if
+    the batch itself is large."""
     observed = sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
-    weights = sum(p.team.n * w.numel() for p in policies for net in p.networks for w in net.parameters())
-    few_numbers = env.num_envs * observed <= _MAX_OBSERVED_NUMBERS
-    most = _MAX_KERNEL_MULTIPLICATIONS if switch.on else _MAX_MULTIPLICATIONS
-    return few_numbers and env.num_envs * weights <= most
+    if env.num_envs * observed > _MAX_OBSERVED_NUMBERS:
+        return math.inf
+    return env.num_envs * sum(p.team.n * w.numel() for p in policies for net in p.networks for w in net.parameters())
