@@ -24,7 +24,7 @@ def with_gradients(sizes, seed, dtype=torch.float64):
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5, 1e9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_steps_are_those_of_pytorch(max_grad_norm, weight_decay):
-    parameters, gradients = with_gradients((1, 1000), 0)
+    parameters, gradients = with_gradients((1, 1000, 40_000), 0)
     others = [p.detach().clone().requires_grad_() for p in parameters]
     parameters = [p.detach() for p in parameters]
     states = [initial_state(p) for p in parameters]
