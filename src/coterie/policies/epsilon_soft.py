@@ -126,7 +126,8 @@ class EpsilonSoftPolicy(StochasticPolicy):
         if not self.reads_last_action:
             return None
         assert last is not None
-        return {block.name: torch.cat([last[role.name] for role in block.roles], -2) for block in self.blocks}
+        by_block = {block.name: [last[role.name] for role in block.roles] for block in self.blocks}
+        return {name: parts[0] if len(parts) == 1 else torch.cat(parts, -2) for name, parts in by_block.items()}
 
 
 def _network_state(hidden_state: HiddenState) -> HiddenState:

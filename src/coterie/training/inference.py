@@ -21,8 +21,8 @@ thread is at least as fast as two. Measured on an AMD EPYC without kernels: 25 t
 timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M
 211 ms and 145 ms. With kernels, a timestep of 0.6 M multiplications takes the same time with either, of 2 M 0.29 and
 0.26 ms on an idle machine and more with two on a busy one, of 7 M 0.37 and 0.31 ms, and with a GRU of 10 M 0.61 and
-0.51 ms. PyTorch's other operations are too small for two threads then, but some use them: a log_softmax of 48 rows takes
-7 us with one and 12 to 98 us with two.
+0.51 ms. Other operations are too small for two threads then, but some of PyTorch's use them: a log_softmax of 48 rows
+takes 7 us with one and 12 to 98 us with two.
 """
 
 

@@ -59,8 +59,8 @@ void product_columns(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t r
 constexpr int64_t kLarge = 1 << 20;  // bytes of B that stay in the second-level cache
 constexpr int64_t kDepth = 96;       // terms of a sum that are added at a time if B is larger
 
-// The product of N vectors per row of a large B. Every row of blocks of C would fetch them from memory again, so a few of
-// B's rows at a time are copied next to each other, where they stay in the first-level cache.
+// The product of N vectors per row of a large B. Every row of blocks of C would fetch them from memory again, so a few
+// of B's rows at a time are copied next to each other, where they stay in the first-level cache.
 template <class T, int N>
 void product_copied(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, T* c, int64_t ldc,
                     Start start, const T* bias) {
