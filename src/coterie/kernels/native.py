@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,15 @@ _transformation = getattr(torch._C, "_functorch").maybe_current_level  # noqa: B
 
 _library: ctypes.CDLL | None = None
 _functions: dict[tuple[str, torch.dtype], Any] = {}
-_threads: int | None = None  # set by `threads`
+
+
+class _Threads(threading.local):
+    """Number of threads that kernels use in calls from one thread of Python, set by `threads`."""
+
+    count: int | None = None
+
+
+_threads = _Threads()
 
 
 def load() -> ctypes.CDLL:
@@ -70,18 +79,17 @@ def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) 
 
 def num_threads() -> int:
     """Returns the number of threads that kernels use: those of PyTorch, unless `threads` sets another number."""
-    return torch.get_num_threads() if _threads is None else _threads
+    return torch.get_num_threads() if _threads.count is None else _threads.count
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Kernels use `count` threads, however many PyTorch uses."""
-    global _threads
-    before, _threads = _threads, count
+    """Context manager: kernels use `count` threads, however many PyTorch uses."""
+    before, _threads.count = _threads.count, count
     try:
         yield
     finally:
-        _threads = before
+        _threads.count = before
 
 
 def _address(x: Tensor | array[Any] | None) -> int | None:
