@@ -19,15 +19,18 @@ from coterie.algos.algorithm import (
     central_state_name,
     component_matrix,
     group_membership,
+    learns_common_reward,
     require_equal_spaces,
 )
 from coterie.algos.poca import POCA
 from coterie.algos.ppo import PPO
+from coterie.algos.ppo_config import PPOConfig
 from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Timestep
 from coterie.training.collector import Collector
+from rank_threads import on_ranks
 
 LENGTH = 12
 
@@ -168,6 +171,15 @@ def test_a_central_critic_reads_the_teams_own_state_before_the_global_one():
         central_state_name(team_of(*roles), "joint_state")
 
 
+def test_a_reward_is_common_by_the_algorithms_setting_or_by_that_of_the_team():
+    found = {
+        (setting, of_team): learns_common_reward(PPOConfig(common_reward=setting), replace(ONE, common_reward=of_team))
+        for setting in (False, True)
+        for of_team in (False, True)
+    }
+    assert found == {(False, False): False, (False, True): True, (True, False): True, (True, True): True}
+
+
 def test_group_membership_of_literal_groups():
     """Two agents of a, one of b, and another one of a."""
     team = team_of(("a", 2, VECTOR, CHOICES), ("b", 1, VECTOR, CHOICES), ("a", 1, VECTOR, CHOICES))
@@ -192,6 +204,15 @@ def test_a_context_has_the_configured_rollout_length_and_no_reward_streams_unles
         AlgorithmContext(ONE, 2, 0, torch.device("cpu"))  # pyright: ignore[reportCallIssue]
     with pytest.raises(FrozenInstanceError):
         found.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_environments_of_all_ranks_are_counted():
+    found = on_ranks(
+        3,
+        lambda ranks: AlgorithmContext(team=ONE, num_envs=4, seed=0, device=torch.device("cpu"), ranks=ranks).total_envs,
+    )
+    assert found == [12, 12, 12]
+    assert context(ONE, 0).total_envs == 4
 
 
 def test_learners_must_implement_the_whole_interface():

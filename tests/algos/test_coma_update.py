@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import one_hot, pad
 
-from algo_worlds import Everything
+from algo_worlds import Everything, Probe, observe_age, zero_reward
 from coterie.algos import coma
 from coterie.algos.sequences import split_into_sequences
 from coterie.core.tree import tree_leaves
@@ -45,6 +46,30 @@ def test_sequences_have_the_probabilities_and_values_of_the_whole_rollout(rnn: s
         for one, same in zip(*(tree_leaves(x) for x in pair), strict=True):
             assert torch.equal(one, same)
     assert (parts.last_joint_action is not None) == last_action
+
+
+def test_a_batch_holds_the_timesteps_that_the_critic_learns_from():
+    """All but the last one. Actions of dead agents are zeros in the joint action and in last actions."""
+    algorithm, collector = make(critic="joint_state", critic_last_action=True, obs_last_action=True)
+    rollout = collect_rollout(algorithm, collector)
+    batch, log_pi = algorithm.targets(rollout)
+    assert batch.state.equal(rollout.state["global"][:-1])
+    assert all(batch.obs[role].equal(rollout.obs[role][:-1]) for role in ("guard", "scout"))
+    for values in (log_pi, batch.taken, batch.target, batch.valid, batch.joint_action, batch.last_joint_action):
+        assert len(values) == 12
+    alive, acted = rollout.alive[:-1], rollout.acted[:-1]
+    assert batch.valid.equal((alive & acted[..., None]).any(-1, keepdim=True).expand(12, 4, 3))
+    guard, scout = rollout.action["guard"].discrete, rollout.action["scout"].discrete
+    by_agent = [[one_hot(guard[:, :, i, 0], 3), one_hot(guard[:, :, i, 1], 2)] for i in (0, 1)]
+    by_agent += [[one_hot(scout[:, :, 0, 0], 4)]]
+    vectors = [torch.cat(parts, -1).float() for parts in by_agent]
+    joint = torch.cat([vector * alive[..., i, None] for i, vector in enumerate(vectors)], -1)
+    assert batch.joint_action.equal(joint)
+    assert not alive[acted].all(), "the control: some agents are dead"
+    assert batch.taken.equal(torch.stack([pad(vector, (0, 5 - vector.shape[-1])) for vector in vectors], 2))
+    done = torch.cat([vector * (alive & acted[..., None])[..., i, None] for i, vector in enumerate(vectors)], -1)
+    start = torch.cat([rollout.first[1:-1, :, i, None].expand(-1, -1, n) for i, n in enumerate((5, 5, 4))], -1)
+    assert batch.last_joint_action[1:].equal(done[:-1].masked_fill(start, 0.0))
 
 
 def test_a_sequence_of_the_whole_rollout_is_the_rollout():
@@ -148,6 +173,21 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     assert set(metrics) == {*expected, "policy/grad_norm", "value/grad_norm"}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert algorithm.policy.epsilon == pytest.approx(0.3)
+
+
+def test_exploration_decays_with_the_environment_steps_of_all_timesteps():
+    """Episodes of six steps and a final timestep: agents act at 11, 10, and 10 of 12 timesteps."""
+    world = Probe(observe_age, zero_reward, length=6)
+    algorithm, collector = learner(
+        world, 4, epsilon_start=1.0, epsilon_end=0.1, epsilon_schedule="linear", epsilon_decay_steps=200
+    )
+    steps = 0
+    for acted in (11, 10, 10):
+        rollout = collect_rollout(algorithm, collector)
+        assert rollout.acted[:-1].sum() == 4 * acted
+        algorithm.update(rollout, 0.9)
+        steps += 4 * acted
+        assert algorithm.policy.epsilon == pytest.approx(1 - 0.9 * steps / 200)
 
 
 def test_a_restored_learner_continues_with_the_same_bits():
