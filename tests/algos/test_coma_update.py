@@ -10,12 +10,14 @@ from torch.nn.functional import one_hot, pad
 
 from algo_worlds import Everything, Probe, observe_age, zero_reward
 from coterie.algos import coma
+from coterie.algos.coma_config import COMAConfig
 from coterie.algos.sequences import split_into_sequences
 from coterie.core.tree import tree_leaves
 from coterie.math import counterfactual
 from coterie.math.counterfactual import coma_loss
 from learners import collect_rollout
 from learners import coma_learner as learner
+from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "critic_hidden_sizes": (8,), "rnn_size": 4}
 
@@ -70,6 +72,21 @@ def test_a_batch_holds_the_timesteps_that_the_critic_learns_from():
     done = torch.cat([vector * (alive & acted[..., None])[..., i, None] for i, vector in enumerate(vectors)], -1)
     start = torch.cat([rollout.first[1:-1, :, i, None].expand(-1, -1, n) for i, n in enumerate((5, 5, 4))], -1)
     assert batch.last_joint_action[1:].equal(done[:-1].masked_fill(start, 0.0))
+
+
+def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
+    """The scouts' actions at the last timestep are those that the collector drew; dead scouts have zeros."""
+    config = COMAConfig(**SMALL, rollout_length=12, critic="global")
+    algorithm, collector = against_random(coma.COMA, config, TwoSides(dead=0.0), num_envs=4)
+    rollout, read = collector.advance(12)[0]["guard"], []
+    algorithm.target.module.register_forward_hook(lambda module, inputs, output: read.append(inputs))
+    batch, _ = algorithm.targets(rollout)
+    ((obs, _, joint, _),) = read
+    scouts = one_hot(rollout.others.action["scout"].discrete[..., 0, 0], 4) * rollout.others.alive
+    assert joint.shape == (13, 4, 10)
+    assert joint[..., 6:].equal(scouts.float())
+    assert batch.joint_action.equal(joint[:-1])
+    assert obs["scout"].equal(rollout.others.obs["scout"])
 
 
 def test_a_sequence_of_the_whole_rollout_is_the_rollout():

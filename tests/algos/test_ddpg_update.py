@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from algo_worlds import Everything
+from coterie.algos.ddpg import DDPG
+from coterie.algos.ddpg_config import DDPGConfig
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.core.tree import tree_map
-from learners import collect_rollout
+from coterie.nets.relaxed_actions import draw_block_noise
+from learners import CPU, collect_rollout
 from learners import ddpg_learner as learner
+from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
 
@@ -180,3 +185,56 @@ def test_next_actions_are_those_of_the_configured_actors(actors: str):
         action = {"guard": outputs["guard"].tanh()}
         guards = critic.networks["guard"](features["guard"], action["guard"])[..., 0]
     torch.testing.assert_close(found[..., :2], guards[1:])
+
+
+def spy_on_actions(algorithm: Any) -> list[dict[str, torch.Tensor]]:
+    """Records the actions that critics evaluate, vectors by role."""
+    evaluate, found = algorithm.evaluate, []
+
+    def spy(critic: Any, features: Any, action: dict[str, torch.Tensor]) -> torch.Tensor:
+        found.append(action)
+        return evaluate(critic, features, action)
+
+    algorithm.evaluate = spy
+    return found
+
+
+@pytest.mark.parametrize("std", [0.0, 0.5])
+def test_only_numbers_of_next_actions_have_noise_and_it_is_clipped(std: float):
+    """TD3: tanh of the output plus noise of standard deviation 0.5 within 0.3, in targets but not in actors' losses."""
+    algorithm, collector = make("continuous", critic="joint", rnn="gru", target_noise=std, target_noise_clip=0.3)
+    batch, _ = batch_of(algorithm, collector)
+    evaluated = spy_on_actions(algorithm)
+    algorithm.generator.manual_seed(7)
+    algorithm.targets(batch)
+    noise = draw_block_noise(algorithm.policy.blocks, (12, 4), torch.Generator().manual_seed(7), CPU)["guard"]
+    with torch.no_grad():
+        timesteps = batch.timesteps
+        outputs, _ = algorithm.target_policy.module(timesteps.obs, timesteps.first, batch.hidden_state)
+        numbers = (outputs["guard"][1:].tanh() + (noise * std).clamp(-0.3, 0.3)).clamp(-1, 1)
+    alive = timesteps.alive[1:, :, :2, None]
+    torch.testing.assert_close(evaluated[0]["guard"], torch.where(alive, numbers, 0.0))
+    assert ((noise * 0.5).abs() > 0.3).any()
+    outputs, action = algorithm.sample_joint_action(batch)
+    numbers = torch.where(timesteps.alive[:-1, :, :2, None], outputs["guard"].tanh(), 0.0)
+    torch.testing.assert_close(action[..., :4], numbers.flatten(-2))
+
+
+def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
+    """Targets read the scouts' next actions, losses those taken; dead scouts have zeros."""
+    config = DDPGConfig(**SMALL, rollout_length=12, critic="global", rnn="gru", buffer_size=2000)
+    algorithm, collector = against_random(DDPG, config, TwoSides("continuous", dead=0.0), num_envs=4)
+    rollout = collector.advance(12)[0]["guard"]
+    batch = algorithm.make_batch(ReplaySample(rollout, torch.arange(4), torch.ones(4)))
+    others = rollout.others
+    vectors = one_hot(others.action["scout"].discrete[..., 0], 4) * others.alive[..., None]
+    assert batch.taken["scout"].equal(vectors[:-1].float())
+    assert batch.taken["guard"].shape == (12, 4, 2, 2)
+    evaluated = spy_on_actions(algorithm)
+    algorithm.targets(batch)
+    algorithm.q_taken(batch)
+    next_actions, taken = evaluated
+    assert next_actions["scout"].equal(vectors[1:].float())
+    assert taken["scout"].equal(vectors[:-1].float())
+    _, action = algorithm.sample_joint_action(batch)
+    assert action[..., 4:].equal(vectors[:-1].flatten(-2).float())

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from algo_worlds import Everything
+from coterie.algos.sac import SAC
+from coterie.algos.sac_config import SACConfig
 from learners import collect_rollout
 from learners import sac_learner as learner
+from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
 
@@ -56,8 +59,10 @@ def test_one_step_targets_of_literal_numbers(critic: str, scale: str):
         assert not draw.entropy[~rollout.alive].any()
 
 
-def test_the_losses_of_actor_and_temperature_by_loops():
-    algorithm, collector = make("hybrid", critic="own", target_entropy=-0.7, target_entropy_scale=0.4, rnn="gru")
+@pytest.mark.parametrize("critic", ["own", "joint"])
+def test_the_losses_of_actor_and_temperature_by_loops(critic: str):
+    """Over agents that are alive and act, also where a centralized critic learns after an agent's death."""
+    algorithm, collector = make("hybrid", critic=critic, target_entropy=-0.7, target_entropy_scale=0.4, rnn="gru")
     rollout = collect_rollout(algorithm, collector)
     draw = algorithm.sample_actions(rollout)
     q = torch.randn(2, 12, 4, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -164,8 +169,10 @@ def test_the_burn_in_is_not_learned_from(rnn: str, burn_in: int, first: int):
     assert torch.equal(of_team[first:], expected.any(-1, keepdim=True).expand_as(expected)[first:])
 
 
-def test_reported_means_of_the_critics_are_those_over_valid_entries():
-    algorithm, collector = make("discrete", critic="own", rnn="gru", priority_alpha=0.5)
+@pytest.mark.parametrize("critic", ["own", "joint"])
+def test_reported_means_of_the_critics_are_those_over_valid_entries(critic: str):
+    """Those of a centralized critic include agents that are dead while others act."""
+    algorithm, collector = make("discrete", critic=critic, rnn="gru", priority_alpha=0.5)
     rollout = collect_rollout(algorithm, collector)
     target = torch.randn(12, 4, 3, generator=torch.Generator().manual_seed(0))
     index, weight = torch.arange(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
@@ -176,6 +183,9 @@ def test_reported_means_of_the_critics_are_those_over_valid_entries():
         q = (q * algorithm.nets.critics.taken(rollout.action)).sum(-1)
     report = algorithm._update_critics(rollout, target, sample, 1.0)
     valid, entries = valid_of(rollout), []
+    if critic == "joint":
+        valid = valid.any(-1, keepdim=True).expand(12, 4, 3)
+        assert not valid_of(rollout)[valid].all()
     for t, b, i in valid.nonzero().tolist():
         errors = (q[:, t, b, i] - target[t, b, i]).abs()
         entries.append((0.5 * weight[b] * errors.square().sum(), q[:, t, b, i].mean(), errors.mean()))
@@ -198,6 +208,56 @@ def test_a_restored_learner_explores_like_the_saved_one(random_steps: int, unifo
     other, _ = make(random_steps=random_steps)
     other.load_state_dict(algorithm.state_dict())
     assert algorithm.policy.uniform == other.policy.uniform == uniform
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_losses_read_observations_that_are_normalized_by_present_statistics(normalize: bool):
+    algorithm, collector = make(normalize_obs=normalize)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)  # the statistics now have a scale
+    statistics = algorithm.policy.obs_normalizer
+    draw, losses, read = algorithm.buffer.sample, algorithm.actor_losses, []
+
+    def spy_on_sample(size: int) -> Any:
+        sample = draw(size)
+        obs = sample.rollout.obs
+        read.append(obs if statistics is None else statistics(obs))
+        return sample
+
+    def spy_on_losses(rollout: Any, *arguments: Any) -> Any:
+        read.append(rollout.obs)
+        return losses(rollout, *arguments)
+
+    algorithm.buffer.sample, algorithm.actor_losses = spy_on_sample, spy_on_losses
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    expected, found = read
+    assert (statistics is None) != normalize
+    assert all(found[role].equal(expected[role]) for role in ("guard", "scout"))
+    if statistics is not None:
+        assert not statistics(rollout.obs)["guard"].equal(rollout.obs["guard"])
+
+
+def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
+    """Targets read the scouts' next actions, losses those taken."""
+    config = SACConfig(**SMALL, rollout_length=12, critic="global", rnn="gru", buffer_size=2000)
+    algorithm, collector = against_random(SAC, config, TwoSides(dead=0.0), num_envs=4)
+    rollout = collector.advance(12)[0]["guard"]
+    evaluate, found = algorithm.evaluate, []
+
+    def spy(critics: Any, rollout: Any, timesteps: slice, action: Any, own_action: Any) -> Any:
+        found.append((timesteps, action["scout"].discrete))
+        return evaluate(critics, rollout, timesteps, action, own_action=own_action)
+
+    algorithm.evaluate = spy
+    draw, temperature = algorithm.sample_actions(rollout), torch.ones(2)
+    target = algorithm.targets(rollout, draw, temperature)
+    sample = type("Sample", (), {"index": torch.arange(4), "weight": torch.ones(4)})()
+    algorithm._update_critics(rollout, target, sample, 1.0)
+    algorithm.actor_losses(rollout, draw, temperature)
+    taken = rollout.others.action["scout"].discrete
+    assert [timesteps for timesteps, _ in found] == [slice(0, None), slice(0, -1), slice(0, -1)]
+    for timesteps, action in found:
+        assert action.equal(taken[timesteps])
 
 
 def test_reward_statistics_are_those_of_valid_rewards():
