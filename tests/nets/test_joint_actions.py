@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
-from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.nets.joint_actions import JointAction, mask_by_role, pad_by_agent
 from coterie.nets.layers import encode_actions
 
 
@@ -60,6 +60,19 @@ def test_joint_actions_of_a_batch_are_joined_split_and_masked():
         replaced[..., entries] *= -1
         assert others[..., agent, :].equal(without)
         assert own[..., agent, :].equal(replaced)
+
+
+def test_vectors_of_masked_agents_are_zeros():
+    """Of three timesteps of four environments, in which each agent is masked once."""
+    vectors = {"guard": torch.ones(3, 4, 2, 3), "scout": torch.full((3, 4, 1, 2), 2.0)}
+    mask = torch.ones(3, 4, 3, dtype=torch.bool)
+    mask[0, 3, 0] = mask[1, 2, 1] = mask[2, 0, 2] = False
+    found = mask_by_role(vectors, two_roles().roles, mask)
+    guard, scout = vectors["guard"].clone(), vectors["scout"].clone()
+    guard[0, 3, 0] = guard[1, 2, 1] = 0
+    scout[2, 0, 0] = 0
+    assert found["guard"].equal(guard)
+    assert found["scout"].equal(scout)
 
 
 def test_vectors_of_agents_are_padded_with_zeros_at_their_ends():

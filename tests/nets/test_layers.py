@@ -5,6 +5,8 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.kernels import switch
+from coterie.nets import layers
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import ACTIVATIONS, MLP, Linear, VectorEncoder, action_size, encode_actions, tanh
 
@@ -104,6 +106,24 @@ def test_hidden_layers_are_products_with_an_activation_each(layer_norm, init):
         is_orthogonal = torch.allclose(singular, torch.full_like(singular, 2**0.5))
         assert is_orthogonal == (init == "orthogonal"), "the gain of relu"
     torch.testing.assert_close(mlp(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("on", "supported", "replaced"), [(False, True, False), (True, False, False), (True, True, True)]
+)
+def test_a_kernel_replaces_layers_where_kernels_are_on_and_have_one(on, supported, replaced, monkeypatch):
+    """Of a linear layer, of hidden layers, and of hidden layers with a head."""
+    x, fused = torch.randn(4, 5, generator=draw()), torch.full((4, 6), 7.0)
+    mlp = MLP(5, NetworkConfig((8, 6), "relu"), draw())
+    linear, head = Linear(5, 6, gain=1.0, generator=draw()), Linear(6, 3, gain=1.0, generator=draw())
+    monkeypatch.setattr(layers, "mlp", lambda *args, **options: fused if supported else None)
+    monkeypatch.setattr(layers, "fused_mlp", lambda *args, **options: fused if supported else None)
+    monkeypatch.setattr(switch, "on", False)
+    plain = [linear(x), mlp(x), mlp(x, head)]
+    assert [y.shape for y in plain] == [(4, 6), (4, 6), (4, 3)]
+    monkeypatch.setattr(switch, "on", on)
+    for found, expected in zip((linear(x), mlp(x), mlp(x, head)), plain, strict=True):
+        assert found.equal(fused if replaced else expected)
 
 
 def test_vector_observations_become_floats():

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from coterie.core.types import Action
+from coterie.kernels import switch
+from coterie.nets import layers, mixers
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer, build_mixer
@@ -143,6 +145,19 @@ def test_q_tot_of_qmix_is_that_of_its_formula():
         torch.testing.assert_close(gain, torch.ones_like(gain))
 
 
+@pytest.mark.parametrize(
+    ("on", "supported", "replaced"), [(False, True, False), (True, False, False), (True, True, True)]
+)
+def test_a_kernel_replaces_qmix_where_kernels_are_on_and_have_one(on, supported, replaced, monkeypatch):
+    net, given, fused = mixer("qmix"), batch(), torch.full((2, 5), 7.0)
+    monkeypatch.setattr(switch, "on", False)
+    plain = net(*given)
+    monkeypatch.setattr(switch, "on", on)
+    monkeypatch.setattr(mixers, "qmix", lambda *args: fused if supported else None)
+    monkeypatch.setattr(layers, "mlp", lambda *args, **options: None)
+    assert net(*given).equal(fused if replaced else plain)
+
+
 def test_q_tot_of_qplex_is_that_of_its_formula():
     """sum_i (w_i V_i + b_i) + sum_i lambda_i w_i (Q_i - V_i) over living agents, one environment at a time."""
     net = mixer("qplex")
@@ -261,7 +276,7 @@ def test_actions_of_agents_are_chosen_and_compared_by_block():
     several = {name: torch.cat([action, action * 0], -1) for name, action in actions.items()}
     other = {name: action.clone() for name, action in several.items()}
     other["guard"][1, 2, 1, 1] = 3
-    other["scout"][4, 0, 0, 0] += 1
+    other["scout"][4, 0, 0, 0] -= 1
     same = net.same_actions(several, other)
     assert same.shape == (5, 3, 3)
     assert (~same).nonzero().tolist() == [[1, 2, 1], [4, 0, 2]]

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from coterie.core import precision
+from coterie.kernels import switch
 from coterie.nets import recurrent
 from coterie.nets.recurrent import GRU, build_rnn, unroll, unroll_with_burn_in, vmapped, zero_hidden_state
 
@@ -153,20 +155,60 @@ def test_outputs_without_gradients_are_the_same(kind, sets):
             vmapped.reset(token)
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_one_timestep_in_bfloat16_is_that_of_a_sequence(kind, monkeypatch):
+    """Acting rounds products like learning does; with float32, the outputs are others."""
+    monkeypatch.setattr(switch, "on", False)
+    rnn = build(kind, None, dtype=torch.float32)
+    x, first, hidden_state = random_inputs(rnn, None, steps=2)
+    x, hidden_state = x.float(), {name: h.float() for name, h in hidden_state.items()}
+    with torch.no_grad():
+        exact, _ = rnn(x[:1], first[:1], hidden_state)
+        monkeypatch.setattr(precision, "reduced", True)
+        whole, _ = rnn(x, first, hidden_state)
+        one, last = rnn(x[:1], first[:1], hidden_state)
+    torch.testing.assert_close(one[0], whole[0])
+    assert last["h"].equal(one[0])
+    assert (one - exact).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_kernel_replaces_a_layer_where_kernels_are_on_and_have_one(kind, monkeypatch):
+    rnn = build(kind, None)
+    x, first, hidden_state = random_inputs(rnn, None)
+    fused, cell = torch.arange(6 * 3 * 4.0).view(6, 3, 4), torch.full((3, 4), 9.0)
+    monkeypatch.setattr(switch, "on", False)
+    plain = rnn(x, first, hidden_state)
+    for on, answer, replaced in ((False, fused, False), (True, None, False), (True, fused, True)):
+        monkeypatch.setattr(switch, "on", on)
+        given = answer if kind == "gru" or answer is None else (answer, cell)
+        monkeypatch.setattr(recurrent.kernels, kind, lambda *args, given=given: given)
+        expected = {"h": fused[-1]} | ({} if kind == "gru" else {"c": cell})
+        torch.testing.assert_close(rnn(x, first, hidden_state), (fused, expected) if replaced else plain)
+
+
 @pytest.mark.parametrize("sets", [None, 2])
 def test_gradients_of_a_sequence_in_chunks_are_those_of_the_whole(sets, monkeypatch):
-    """Chunks of two of seven timesteps, then of one; the backward pass starts with the last."""
+    """Chunks of seven timesteps, of two, and of one; the backward pass starts with the last."""
     rnn = build("gru", sets)
     x, first, hidden_state = random_inputs(rnn, sets, steps=7)
     weight = torch.linspace(-1, 1, 7).view(7, *[1] * (x.ndim - 1))
     leaves = [x.requires_grad_(), hidden_state["h"].requires_grad_(), *rnn.parameters()]
     elements = hidden_state["h"].numel()
-    found = []
+    found, lengths, derivatives = [], [], recurrent._gru_derivatives
+
+    def spy(previous, *rest, **named):
+        lengths.append(len(previous))
+        derivatives(previous, *rest, **named)
+
+    monkeypatch.setattr(recurrent, "_gru_derivatives", spy)
+    monkeypatch.setattr(switch, "on", False)
     for chunk in (1 << 17, 2 * elements, 1):
         monkeypatch.setattr(recurrent, "_CHUNK_ELEMENTS", chunk)
         found.append(torch.autograd.grad((rnn(x, first, hidden_state)[0].square() * weight).sum(), leaves))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0])
+    assert lengths == [7, *[2, 2, 2, 1], *[1] * 7]
 
 
 @pytest.mark.parametrize(("kind", "gates", "bias"), [("gru", 3, [0.0] * 12), ("lstm", 4, [0] * 4 + [1] * 4 + [0] * 8)])

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
+from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.nets.config import CentralInputs
 from coterie.nets.soft_critics import SoftCritic, TwinCritic
@@ -123,6 +125,24 @@ def test_taken_choices_are_ones_and_agents_without_choices_have_one_entry():
     assert critic(observations(4), None, numbers_only, None, None).shape == (2, 4, 3, 1)
     choices_only = {name: Action(part.discrete) for name, part in action.items()}
     assert critic_of(make_team("discrete"))(observations(4), None, choices_only, None, None).shape == (2, 4, 3, 4)
+
+
+def test_taken_choices_of_agents_with_fewer_of_them_are_padded_with_zeros():
+    """Guards choose among four, the scout among two and one number, the third agent a number alone."""
+    box, number = spaces.Box(-9, 9, (3,)), spaces.Box(-1.0, 1.0, (1,))
+    roles = (
+        RoleSpec("guard", "all", ("guard_0", "guard_1"), box, spaces.Discrete(4)),
+        RoleSpec("scout", "all", ("scout_0",), box, spaces.Tuple((spaces.Discrete(2), number))),
+        RoleSpec("third", "all", ("third_0",), box, number),
+    )
+    (team,) = EnvSpec("three", roles, {}).default_teams()
+    action = {
+        "guard": Action(torch.tensor([[[1], [3]]])),
+        "scout": Action(torch.tensor([[[1]]]), torch.full((1, 1, 1), 0.5)),
+        "third": Action(None, torch.full((1, 1, 1), -0.5)),
+    }
+    found = critic_of(team).taken(action)
+    assert found.tolist() == [[[0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0], [1, 0, 0, 0]]]
 
 
 @pytest.mark.parametrize("rnn", ["gru", "lstm"])

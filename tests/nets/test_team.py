@@ -162,6 +162,15 @@ def test_parts_of_blocks_are_sliced_and_joined():
     assert part.equal(first[:, :, 2:])
     assert state["h"].equal(h[:, 2:])
     assert slice_agents(guard, None, {}) == (None, {})
+    part, state = slice_agents(scout, first, {})  # of a feed-forward network
+    assert part is not None
+    assert part.equal(first[:, :, 2:])
+    assert state == {}
+    part, state = slice_agents(scout, None, {"h": h})
+    assert part is None
+    assert state["h"].equal(h[:, 2:])
+    (every,), whole = team_blocks(equal_roles(), "all"), {"h": h}
+    assert slice_agents(every, first, whole) == (first, whole)
     assert join_hidden_states([{"h": h[:, :2]}, {"h": h[:, 2:]}])["h"].equal(h)
     assert join_hidden_states([{"h": h}])["h"].equal(h)
     values = {"guard": torch.ones(6, 4, 2, 2), "scout": torch.ones(6, 4, 3, 4)}  # as many environments as choices
@@ -196,6 +205,18 @@ def test_outputs_of_a_head_have_a_gain_of_one_unless_configured():
         torch.testing.assert_close(torch.linalg.svdvals(head.weight), torch.ones(2))
     narrow = BlockNetwork(guard, 2, SMALL, generator, head_gain=0.25).network.head
     torch.testing.assert_close(torch.linalg.svdvals(narrow.weight), torch.full((2,), 0.25))
+    with pytest.raises(TypeError, match="positional"):
+        BlockNetwork(guard, 2, SMALL, generator, 0.25)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_block_reads_observations_alone_unless_further_inputs_are_announced():
+    guard, _ = team_blocks(make_team("discrete"), "role")
+    obs, extra = torch.randn(3, 2, 5, generator=draw()), torch.randn(3, 2, 2, generator=draw(1))
+    alone, more = BlockNetwork(guard, 4, SMALL, draw()), BlockNetwork(guard, 4, SMALL, draw(), extra_size=2)
+    for net, x, given in ((alone, obs, None), (more, torch.cat([obs, extra], -1), extra)):
+        found, hidden_state = net(obs, None, {}, given)
+        torch.testing.assert_close(found, plain(net.network, x))
+        assert hidden_state == {}
 
 
 def test_the_agents_of_a_block_have_one_action_space():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from gymnasium import spaces
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
+from rank_threads import on_ranks
 
 
 def team_of(action: spaces.Space) -> TeamSpec:
@@ -38,6 +39,16 @@ def test_capacity_is_rounded_up_to_whole_rollouts(capacity, timesteps, rollouts)
 def test_number_of_sequence_starts(start, count):
     """Of 20 timesteps; at most every second one starts an episode."""
     assert spec_of(sequence_start=start).max_sequences == count
+
+
+def test_a_buffer_of_all_ranks_has_their_environments_and_steps():
+    """Three ranks of two environments and 40 steps each; all else is that of one of them."""
+    spec = spec_of()
+    assert spec.of_all_ranks == spec
+    for rank, every in enumerate(on_ranks(3, lambda ranks: spec_of(ranks=ranks).of_all_ranks)):
+        assert (every.num_envs, every.capacity, every.ranks.rank) == (6, 120, rank)
+        assert replace(every, num_envs=2, capacity=40, ranks=spec.ranks) == spec
+        assert every.timesteps == spec.timesteps
 
 
 def test_defaults_sample_uniformly_from_the_learners_device():
