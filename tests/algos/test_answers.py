@@ -121,20 +121,20 @@ def test_advantages_of_ppo_of_literal_numbers():
 
 @pytest.mark.parametrize("name", ["ppo", "poca"])
 def test_targets_are_computed_from_denormalized_values(name):
-    """With mean 10 and standard deviation 2, an output of 0 is the value 10. gamma 0.9, r = 1 until truncation: the
-    target is 10 and the advantage 0. In the control, without normalization, the value is 0.
+    """With mean 10 and standard deviation 2, an output of 1 is the value 12. gamma 0.9, r = 1.2 until truncation: the
+    target is 12 and the advantage 0. In the control, without normalization, the value is 1.
     """
     for normalize in (True, False):
         algorithm, collector, _ = make_learner(
-            name, rewarded_by_age([1.0] * 4, 3, True), gamma=0.9, normalize_value=normalize
+            name, rewarded_by_age([1.2] * 4, 3, True), gamma=0.9, normalize_value=normalize
         )
-        set_values(name, algorithm, [0.0] * 4)
+        set_values(name, algorithm, [1.0] * 4)
         moments = {"mean": [10.0], "square": [104.0], "weight": 1.0}
         algorithm.value_moments = {key: torch.tensor(x, dtype=torch.float64) for key, x in moments.items()}
         rollout = collect_rollout(algorithm, collector)
         batch = algorithm.targets(rollout, 0.0, **({"as_sequences": False} if name == "ppo" else {}))[0]
         scaled, advantage = batch.target[:3, ..., 0], batch.advantage[:3]
-        expect(scaled, [0.0] * 3 if normalize else [2.586025, 1.855, 1.0])
+        expect(scaled, [1.0] * 3 if normalize else [3.8446275, 3.0405, 2.1])
         assert (advantage.abs().max() < 1e-4) == normalize
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of, observe_age, unit_reward
 from coterie.algos import poca, ppo
@@ -146,6 +147,49 @@ def test_masks_are_left_out_where_all_entries_count(name: str):
         assert (batch.first is None) == (batch.critic_first is None) == (rnn == "none")
         assert torch.equal(batch.log_prob, rollout.extras["log_prob"])
         assert all(leaf.shape[0] == 12 for leaf in tree_leaves(batch) if leaf is not None)
+
+
+@EACH
+def test_reported_means_of_a_rollout_are_those_over_its_valid_entries(name: str):
+    """A critic of the team counts timesteps at which any agent acts. Means are those of denormalized values."""
+    algorithm, collector = make(name, normalize_value=True, normalize_advantage=True, gamma=0.9)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    mean, std = (x.clone() for x in algorithm.value_scale())
+    rollout = collect_rollout(algorithm, collector)
+    options = {} if name == "poca" else {"as_sequences": False}
+    with torch.no_grad():
+        batch, *_, found = algorithm.targets(rollout, 0.0, **options)
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    of_team = valid.any(-1, keepdim=True)
+    value = (batch.value * std + mean)[..., 0]
+    later_mean, later_std = algorithm.value_scale()
+    target = (batch.target * later_std + later_mean)[..., 0]  # scaled by the statistics that include them
+    if name == "poca":
+        value, baseline = value[..., :1], value[..., 1:]
+        valid_of_critic, advantage = of_team, target - baseline
+        others = {"value/baseline": baseline[valid].mean(), "value/group_return": target[of_team].mean()}
+    else:
+        valid_of_critic, advantage = valid if name == "ippo" else of_team.expand_as(valid), target - value
+        others = {}
+    residual, total = (target - value)[valid_of_critic].double(), target[valid_of_critic].double()
+    expected = others | {
+        "value/estimate": value[valid_of_critic].mean(),
+        "value/explained_variance": 1 - residual.var(correction=0) / total.var(correction=0),
+        "policy/advantage": advantage[valid].mean(),
+    }
+    assert set(found) == set(expected)
+    for metric, number in expected.items():
+        assert found[metric].item() == pytest.approx(number.item(), rel=1e-4), metric
+    assert mean.abs() > 0.1
+
+
+@EACH
+def test_images_and_several_reward_signals_are_supported(name: str):
+    algorithm, _ = make(name)
+    image = spaces.Box(0, 255, (8, 9, 3), "uint8")
+    team = replace(algorithm.team, roles=tuple(replace(r, observation_space=image) for r in algorithm.team.roles))
+    algorithm.capabilities.check(name, team)
+    assert algorithm.capabilities.reward_streams
 
 
 @EACH
