@@ -209,7 +209,9 @@ def test_a_context_has_the_configured_rollout_length_and_no_reward_streams_unles
 def test_the_environments_of_all_ranks_are_counted():
     found = on_ranks(
         3,
-        lambda ranks: AlgorithmContext(team=ONE, num_envs=4, seed=0, device=torch.device("cpu"), ranks=ranks).total_envs,
+        lambda ranks: (
+            AlgorithmContext(team=ONE, num_envs=4, seed=0, device=torch.device("cpu"), ranks=ranks).total_envs
+        ),
     )
     assert found == [12, 12, 12]
     assert context(ONE, 0).total_envs == 4
