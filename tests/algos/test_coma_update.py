@@ -74,6 +74,19 @@ def test_a_batch_holds_the_timesteps_that_the_critic_learns_from():
     assert batch.last_joint_action[1:].equal(done[:-1].masked_fill(start, 0.0))
 
 
+def test_the_return_of_the_team_continues_after_an_agents_death():
+    """With lambda 0 and Q = 1 it is the team's mean reward + 0.9, without the 0.9 where all agents have died."""
+    algorithm, collector = make(td_lambda=0.0, gamma=0.9)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.target.module = lambda *inputs: torch.ones(13, 4, 3, 5)
+    batch, _ = algorithm.targets(rollout)
+    expected = (rollout.reward + rollout.group_reward).mean(-1) + 0.9 * ~rollout.episode_terminated
+    torch.testing.assert_close(batch.target[batch.valid], expected[..., None].expand(12, 4, 3)[batch.valid])
+    assert (rollout.terminated & ~rollout.episode_terminated[..., None]).any()
+    assert rollout.episode_terminated.any()
+    assert rollout.episode_truncated.any()
+
+
 def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
     """The scouts' actions at the last timestep are those that the collector drew; dead scouts have zeros."""
     config = COMAConfig(**SMALL, rollout_length=12, critic="global")
