@@ -287,6 +287,21 @@ def test_a_batch_cannot_be_changed_and_is_mapped_by_field():
 # ------------------------------------------------------------------------------------------------------------ PPO alone
 
 
+@pytest.mark.parametrize("name", ["ippo", "mappo"])
+def test_returns_end_with_the_agent_or_with_the_team(name: str):
+    """With lambda 0 and V = 1 they are the reward + 0.9, without the 0.9 where the agent, or all of them, have died."""
+    algorithm, collector = make(name, gamma=0.9, gae_lambda=0.0, normalize_value=False)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.critic = lambda obs, state, first, hidden_state: (torch.ones(13, 4, 3, 1), hidden_state)
+    batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
+    of_team = rollout.episode_terminated[..., None].expand(12, 4, 3)
+    expected = rollout.reward + rollout.group_reward + 0.9 * ~(rollout.terminated if name == "ippo" else of_team)
+    torch.testing.assert_close(batch.target[..., 0][batch.critic_valid], expected[batch.critic_valid])
+    assert (rollout.terminated & ~of_team).any()
+    assert of_team.any()
+    assert rollout.episode_truncated.any()
+
+
 def test_the_entropy_bonus_decays_with_each_update_and_a_restored_learner_continues():
     """0.02, 0.01, 0.005, and then 0.2 of the initial weight."""
     algorithm, collector = make("ippo", entropy_coef=0.02, entropy_decay=0.5, entropy_end=0.2)

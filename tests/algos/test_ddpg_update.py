@@ -187,6 +187,43 @@ def test_next_actions_are_those_of_the_configured_actors(actors: str):
     torch.testing.assert_close(found[..., :2], guards[1:])
 
 
+@pytest.mark.parametrize("critic", ["own", "joint"])
+@pytest.mark.parametrize("twin", [False, True])
+def test_reported_means_are_those_of_the_first_critic_over_valid_entries(critic: str, twin: bool):
+    """The loss is the sum over critics; those of a team include agents that are dead while others act."""
+    algorithm, collector = make(critic=critic, rnn="gru", twin_critics=twin, priority_alpha=0.5)
+    batch, rollout = batch_of(algorithm, collector, torch.tensor([0.5, 1.0, 2.0, 3.0]))
+    target, index, priorities = torch.randn(12, 4, 3, generator=torch.Generator().manual_seed(0)), torch.arange(4), []
+    algorithm.buffer.update_priorities = lambda index, error: priorities.append((index, error))
+    with torch.no_grad():
+        q = torch.stack(algorithm.q_taken(batch))
+    report = algorithm._update_critics(batch, target, 1e-3, index)
+    valid, entries = rollout.alive[:-1] & rollout.acted[:-1, :, None], []
+    valid = valid if critic == "own" else valid.any(-1, keepdim=True).expand_as(valid)
+    for t, b, i in valid.nonzero().tolist():
+        errors, y = q[:, t, b, i] - target[t, b, i], target[t, b, i]
+        entries.append((batch.weight[b] * errors.square().sum(), errors[0].abs(), q[0, t, b, i], y))
+    assert len(q) == 1 + twin
+    torch.testing.assert_close(report[:4], torch.tensor(entries).mean(0))
+    assert report[4] > 0
+    assert [(found is index, error.shape) for found, error in priorities] == [(True, (4,))]
+
+
+@pytest.mark.parametrize("critic", ["own", "joint"])
+def test_returns_end_with_the_agent_or_with_the_team(critic: str):
+    """With Q = 1 they are the reward + 0.9, without the 0.9 where the agent, or all of them, have died."""
+    algorithm, collector = make(critic=critic, rnn="gru", gamma=0.9, n_step=1)
+    batch, rollout = batch_of(algorithm, collector)
+    algorithm.evaluate = lambda critic, features, action: torch.ones(12, 4, 3)
+    found, valid = algorithm.targets(batch), batch.critic_valid
+    of_team = rollout.episode_terminated[..., None].expand(12, 4, 3)
+    expected = rollout.reward + rollout.group_reward + 0.9 * ~(rollout.terminated if critic == "own" else of_team)
+    torch.testing.assert_close(found[valid], expected[valid])
+    assert (rollout.terminated & ~of_team).any()
+    assert of_team.any()
+    assert rollout.episode_truncated.any()
+
+
 def spy_on_actions(algorithm: Any) -> list[dict[str, torch.Tensor]]:
     """Records the actions that critics evaluate, vectors by role."""
     evaluate, found = algorithm.evaluate, []
