@@ -62,6 +62,26 @@ def test_joint_actions_of_a_batch_are_joined_split_and_masked():
         assert own[..., agent, :].equal(replaced)
 
 
+def test_actions_of_other_teams_follow_those_of_the_team():
+    """Guards 3 + 3 numbers, a scout 2, and two agents of another team with two choices each."""
+    other = RoleSpec("far", "far", ("far_0", "far_1"), spaces.Box(-1, 1, (1,)), spaces.Discrete(2))
+    joint = JointAction(two_roles(), torch.device("cpu"), (other,))
+    assert joint.size == 12
+    assert joint.owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert joint.is_own.shape == (3, 12)
+    assert joint.is_own.any(0).tolist() == [True] * 8 + [False] * 4
+    numbers = torch.arange(1.0, 13.0)
+    assert joint.join(joint.split(numbers)).equal(numbers)
+    assert joint.split(numbers)["far"].tolist() == [[9, 10], [11, 12]]
+    assert joint.others(numbers)[1].tolist() == [1, 2, 3, 0, 0, 0, 7, 8, 9, 10, 11, 12]
+    alive = torch.tensor([False, True, True, False, True])
+    assert joint.mask_absent(numbers, alive).tolist() == [0, 0, 0, 4, 5, 6, 7, 8, 0, 0, 11, 12]
+    mask = torch.tensor([True, False, True])
+    assert joint.mask_team(numbers, mask).tolist() == [1, 2, 3, 0, 0, 0, 7, 8, 0, 0, 0, 0]
+    alone = JointAction(two_roles(), torch.device("cpu"))
+    assert alone.mask_team(numbers[:8], mask).tolist() == [1, 2, 3, 0, 0, 0, 7, 8]
+
+
 def test_vectors_of_masked_agents_are_zeros():
     """Of three timesteps of four environments, in which each agent is masked once."""
     vectors = {"guard": torch.ones(3, 4, 2, 3), "scout": torch.full((3, 4, 1, 2), 2.0)}
