@@ -117,6 +117,29 @@ def test_parameter_sets_are_separate_layers(kind):
         torch.testing.assert_close(out[:, k], alone)
 
 
+@pytest.mark.parametrize("steps", [6, 1])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_gradients_of_parameter_sets_are_those_of_separate_layers(kind, steps, monkeypatch):
+    """Of a sequence and of one timestep, without kernels."""
+    monkeypatch.setattr(switch, "on", False)
+    rnn = build(kind, 2)
+    x, first, hidden_state = random_inputs(rnn, 2, steps=steps)
+    weight = torch.linspace(-1, 2, 4, dtype=torch.double)
+    found = torch.autograd.grad(
+        (rnn(x.requires_grad_(), first, hidden_state)[0] * weight).sum(), [x, *rnn.parameters()]
+    )
+    for k in range(2):
+        single = build(kind, None)
+        shapes = {name: p.shape for name, p in single.state_dict().items()}
+        single.load_state_dict({name: p[k].reshape(shapes[name]) for name, p in rnn.state_dict().items()})
+        own = x[:, k].detach().requires_grad_()
+        out, _ = single(own, first[:, k], {name: value[k] for name, value in hidden_state.items()})
+        alone = torch.autograd.grad((out * weight).sum(), [own, *single.parameters()])
+        torch.testing.assert_close(found[0][:, k], alone[0])
+        for one, other in zip(found[1:], alone[1:], strict=True):
+            torch.testing.assert_close(one[k].reshape(other.shape), other)
+
+
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_gradients_after_a_burn_in_are_those_of_a_sequence_that_starts_with_its_hidden_state(kind):
     """The control is the gradient of the whole sequence; all three have the same outputs."""
