@@ -302,7 +302,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "Generator", Generator)
-        patch.setattr(torch, "inference_mode", torch.no_grad)  # which these tensors do not support
+        patch.setattr(torch, "inference_mode", _no_grad)  # these tensors do not support it
         patch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(by_device))
         patch.setattr(graphed, "warm_up", cuda.warm_up)
         patch.setattr(graphed, "capture", cuda.capture)
@@ -320,10 +320,14 @@ def fake_cuda() -> Iterator[FakeCuda]:
             _clear_tables()
 
 
+def _no_grad(mode: bool = True) -> contextlib.AbstractContextManager[None]:
+    return torch.no_grad() if mode else torch.enable_grad()
+
+
 def _clear_tables() -> None:
-    """Forgets what functions of worlds have cached, such as tables by device."""
+    """Forgets what functions have cached, such as tables by device."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("coterie.envs.worlds."):
+        if name.startswith("coterie."):
             for value in vars(module).values():
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()

@@ -269,16 +269,15 @@ class Choices(Sampler):
         return self.weights or (1.0,) * len(self.choices)
 
     def _indices(self, noise: Tensor) -> Tensor:
-        import torch
-
+        from coterie.core.device_constants import constant
         from coterie.math import inverse_transform
 
-        return inverse_transform.choice(noise, torch.tensor(self._weights(), dtype=noise.dtype, device=noise.device))
+        return inverse_transform.choice(noise, constant(self._weights(), noise.device, noise.dtype))
 
     def draw(self, noise: Tensor) -> Tensor:
-        import torch
+        from coterie.core.device_constants import constant
 
-        values = torch.tensor([_numeric(value) for value in self.choices], dtype=noise.dtype, device=noise.device)
+        values = constant(tuple(_numeric(value) for value in self.choices), noise.device, noise.dtype)
         return values[self._indices(noise)]
 
     def draw_one(self, noise: float) -> Value:

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
 from gymnasium import spaces
 from torch import Tensor
+
+from coterie.core.device_constants import constant
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,5 @@ class EnvSpec:
 
 def to_bounds(continuous: Tensor, spec: ActionSpec) -> Tensor:
     """Clips numbers to [-1, 1] and maps them to the bounds of the action space: [.., C] -> [.., C]."""
-    low = torch.tensor(spec.low, dtype=continuous.dtype, device=continuous.device)
-    high = torch.tensor(spec.high, dtype=continuous.dtype, device=continuous.device)
+    low, high = (constant(bound, continuous.device, continuous.dtype) for bound in (spec.low, spec.high))
     return low + (continuous.clamp(-1, 1) + 1) * 0.5 * (high - low)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.board.render import Look, draw
@@ -50,7 +51,7 @@ class Rules:
         self.rows, self.columns, self.connect, self.falls = config.rows, config.columns, config.connect, falls
         self.squares = self.rows * self.columns
         self.moves = self.columns if falls else self.squares
-        self.lines = torch.tensor(self._lines())
+        self.lines = DeviceConstant(torch.tensor(self._lines()))
         """[C, L], 1 where the square is part of the line."""
 
     def _lines(self) -> list[list[float]]:
@@ -82,7 +83,7 @@ class Rules:
 
     def won(self, stones: Tensor) -> Tensor:
         """True where a line is complete [..], for stones [.., C] (0 or 1)."""
-        return (stones @ self.lines.to(stones) >= self.connect).any(-1)
+        return (stones @ self.lines.on(stones.device).to(stones.dtype) >= self.connect).any(-1)
 
 
 class LineGame(World):
@@ -160,7 +161,7 @@ class LineGame(World):
 
     def render(self, state: State, size: int) -> np.ndarray:
         stones = state["stones"][0]
-        line = [self.rules.lines.T[int(full.byte().argmax())] for full in self._full(stones) if bool(full.any())]
+        line = [self.rules.lines.tensor.T[int(full.byte().argmax())] for full in self._full(stones) if bool(full.any())]
         rows, columns = self.rules.rows, self.rules.columns
         owner = (stones[0] - stones[1]).view(rows, columns).tolist()
         shown = (line[0] if line else torch.zeros(self.rules.squares)).view(rows, columns).tolist()
@@ -171,7 +172,7 @@ class LineGame(World):
 
     def _full(self, stones: Tensor) -> Tensor:
         """[2, L] bool: lines completed by each side."""
-        return stones @ self.rules.lines.to(stones) >= self.rules.connect
+        return stones @ self.rules.lines.on(stones.device).to(stones.dtype) >= self.rules.connect
 
 
 class ConnectFourConfig(LineConfig):

@@ -45,7 +45,7 @@ def win_or_block(rules: Rules, own: Tensor, other: Tensor, mask: Tensor) -> Tens
     square = rules.squares_of(taken)
     stone = one_hot(square, rules.squares).to(own)  # [B, moves, C]
     wins, blocks = (rules.won(stones.unsqueeze(1) + stone) for stones in (own, other))
-    score = rules.lines.to(own).sum(1)[square] + 1e4 * blocks + 1e6 * wins
+    score = rules.lines.on(own.device).to(own.dtype).sum(1)[square] + 1e4 * blocks + 1e6 * wins
     if rules.falls:
         above = square + rules.columns
         inside = above < rules.squares

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.coop.grid import MOVES
@@ -91,9 +92,10 @@ class PushBlock(CoopWorld):
             ),
         }
         self.apply_parameters = self._apply_parameters
-        self._weights = torch.tensor(config.weights)
+        self._weights = DeviceConstant(torch.tensor(config.weights))
         # [K, K]: block j precedes block k
-        self._earlier = torch.ones(len(config.weights), len(config.weights), dtype=torch.bool).tril(-1)
+        earlier = torch.ones(len(config.weights), len(config.weights), dtype=torch.bool).tril(-1)
+        self._earlier = DeviceConstant(earlier)
 
     def reset(self, noise: Tensor) -> State:
         n, size, k = self.config.agents, self.config.size, len(self.config.weights)
@@ -118,7 +120,7 @@ class PushBlock(CoopWorld):
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         room, size = self.grid(state["agents"]), self.config.size
         move, agents, present = self.moves(action), state["agents"], state["present"]
-        weight = self._weights.to(agents.device)
+        weight = self._weights.on(agents.device)
         target = room.moved(agents, move)
         blocks = torch.where(present, state["blocks"], -1)
         at_block = (target[:, :, None] == blocks[:, None]) & (target != agents)[:, :, None]  # [B, N, K]
@@ -152,7 +154,7 @@ class PushBlock(CoopWorld):
             blocks: [B, K], squares of the blocks, -1 for delivered ones.
             agents: [B, N], squares of the agents.
         """
-        room, weight = self.grid(agents), self._weights.to(agents.device)
+        room, weight = self.grid(agents), self._weights.on(agents.device)
         sides = torch.arange(1, len(MOVES), device=move.device)
         pushing = (move[:, :, None] == sides).float()  # [B, N, 4]
         force = torch.bmm(at_block.float().transpose(1, 2), pushing)  # [B, K, 4]
@@ -164,7 +166,7 @@ class PushBlock(CoopWorld):
         occupied = (ahead[:, :, None] == blocks[:, None]).any(2) | (ahead[:, :, None] == agents[:, None]).any(2)
         goes = one & ~walled & ~occupied
         # If two blocks move to the same square, the earlier one gets it.
-        same = (ahead[:, :, None] == ahead[:, None]) & goes[:, None] & self._earlier.to(move.device)
+        same = (ahead[:, :, None] == ahead[:, None]) & goes[:, None] & self._earlier.on(move.device)
         return torch.where(goes & ~same.any(2), ahead, blocks)
 
     def observe(self, state: State) -> Observation:

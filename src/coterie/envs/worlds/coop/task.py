@@ -11,6 +11,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.core.device_constants import DeviceConstant, constant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.coop.grid import MOVES, NAMES, Grid, grid
@@ -82,7 +83,7 @@ class CoopWorld(World):
         self._size, self._n, self._with_state = layout.size, agents, with_state
         self.terminate_at_limit = config.terminate_at_limit
         teammates = [i * agents + j for i in range(agents) for j in range(agents) if i != j]
-        self._teammates = torch.tensor(teammates, dtype=torch.int64)  # even if there are none
+        self._teammates = DeviceConstant(torch.tensor(teammates, dtype=torch.int64))  # even if there are none
         role = RoleSpec(
             ROLE,
             "team",
@@ -139,12 +140,14 @@ class CoopWorld(World):
         mark_features = [] if marks is None else [marks]
         shared_features = [] if shared is None else [shared]
         own_features = [pos, *mark_features, *(x.unsqueeze(1).expand(-1, n, -1) for x in shared_features)]
-        max_offset = None if sight is None else 2 * (sight + 0.5) / (torch.tensor(self._size, device=agents.device) - 1)
+        max_offset = (
+            None if sight is None else 2 * (sight + 0.5) / (constant(self._size, agents.device, agents.dtype) - 1)
+        )
         relative_items = _relative_features(pos, torch.cat((item_pos, present_feature), -1), max_offset).flatten(2)
         teammates = _relative_features(pos, torch.cat((pos, alive_feature, *mark_features), -1), max_offset).flatten(
             1, 2
         )
-        teammates = teammates[:, self._teammates.to(agents.device)]
+        teammates = teammates[:, self._teammates.on(agents.device)]
         obs = torch.cat((*own_features, relative_items, teammates.view(num_envs, n, -1)), -1)
         mask = room.open[agents]
         if alive is not None:

@@ -23,14 +23,14 @@ def assign(cost: Tensor) -> Tensor:
     return _by_enumeration(cost) if len(cost) <= _MAX_ENUMERATED else _by_augmenting_paths(cost)
 
 
-@lru_cache(maxsize=_MAX_ENUMERATED)
-def _permutations(n: int) -> Tensor:
+@lru_cache(maxsize=4 * _MAX_ENUMERATED)
+def _permutations(n: int, device: torch.device) -> Tensor:
     """Returns all permutations: [n!, n]."""
-    return torch.tensor(list(permutations(range(n))))
+    return torch.tensor(list(permutations(range(n))), device=device)
 
 
 def _by_enumeration(cost: Tensor) -> Tensor:
-    assignments = _permutations(len(cost)).to(cost.device)
+    assignments = _permutations(len(cost), cost.device)
     agents = torch.arange(len(cost), device=cost.device)
     best = cost[agents, assignments].sum(1).argmin(0)
     return assignments[best].T

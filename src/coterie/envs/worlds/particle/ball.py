@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.core.device_constants import constant
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features
 from coterie.envs.worlds.particle.physics import Body
@@ -89,11 +90,11 @@ class SimpleBall(ParticleWorld):
         n = self.config.agents
         x = torch.cat((noise.uniform(-0.8, -0.3, n), noise.uniform(0.3, 0.8, n), noise.uniform(-0.05, 0.05, 1)))
         y = torch.cat((noise.uniform(-0.8, 0.8, 2 * n), noise.uniform(-0.4, 0.4, 1)))
-        goals = torch.tensor([[-1.0, 1.0], [0.0, 0.0]], dtype=x.dtype, device=x.device)
+        goals = constant(((-1.0, 1.0), (0.0, 0.0)), x.device, x.dtype)
         return {"moving": torch.stack((x, y)), "rest": goals.unsqueeze(-1).expand(-1, -1, x.shape[-1])}
 
     def role_observations(self, parts: dict[str, Tensor], pos: Tensor) -> dict[str, Tensor]:
-        mirror = pos.new_tensor((-1.0, 1.0)).view(2, 1, 1)
+        mirror = constant((-1.0, 1.0), pos.device, pos.dtype).view(2, 1, 1)
         return {
             "left": self._observations_of("left", "right", parts["vel"], pos),
             "right": self._observations_of("right", "left", parts["vel"] * mirror, pos * mirror),

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.particle.observations import repeat_for
+from coterie.envs.worlds.particle.observations import body_indices, repeat_for
 from coterie.envs.worlds.particle.physics import Body
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.task import DiscOverrides, ParticleConfig, ParticleWorld, highlight_goal
@@ -71,7 +71,7 @@ class SimpleCrypto(ParticleWorld):
 
     def outcome(self, transition: Transition) -> ScenarioOutcome:
         goal = transition.part("goal")
-        guess = transition.part("comm")[:, [_EVE, _BOB]]
+        guess = transition.part("comm")[:, body_indices((_EVE, _BOB), goal.device)]
         error = (guess - _label(goal).unsqueeze(1)).square().sum(0) * (guess != 0).any(0)
         eve, bob = error
         team = eve - bob

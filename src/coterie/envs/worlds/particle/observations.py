@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from coterie.core.device_constants import constant
+
 
 class Neighbors:
     """The bodies that agents observe: all of them in a fixed order, or the `nearest` ones sorted by distance.
@@ -24,10 +26,11 @@ class Neighbors:
     def __init__(
         self, pos: Tensor, observers: Sequence[int], targets: Sequence[Sequence[int]], nearest: int | None = None
     ):
-        self._targets = torch.tensor([list(bodies) for bodies in targets], dtype=torch.long).reshape(len(observers), -1)
+        self._targets = body_indices(tuple(tuple(bodies) for bodies in targets), pos.device).reshape(len(observers), -1)
         self._nearest = nearest
         self._order: Tensor | None = None
-        offset = (pos[:, self._targets] - pos[:, list(observers)].unsqueeze(2)).permute(1, 2, 0, 3)
+        own = pos[:, body_indices(tuple(observers), pos.device)]
+        offset = (pos[:, self._targets] - own.unsqueeze(2)).permute(1, 2, 0, 3)
         if nearest is not None:
             distance = torch.hypot(offset[:, :, 0], offset[:, :, 1])
             self._order = distance.argsort(dim=1)[:, :nearest]
@@ -49,9 +52,14 @@ class Neighbors:
         return torch.cat((nearest, nearest.new_zeros(n, missing, features, num_envs)), dim=1)
 
 
+def body_indices(bodies: tuple[int, ...] | tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
+    """Returns indices of bodies as a tensor int64."""
+    return constant(bodies, device, torch.int64)
+
+
 def own_features(value: Tensor, bodies: Sequence[int]) -> Tensor:
     """Gathers the bodies' own features: [D, bodies, B] to [n, D, B]."""
-    return value[:, list(bodies)].transpose(0, 1)
+    return value[:, body_indices(tuple(bodies), value.device)].transpose(0, 1)
 
 
 def repeat_for(value: Tensor, n: int) -> Tensor:

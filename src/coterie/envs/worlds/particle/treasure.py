@@ -134,7 +134,7 @@ class CollectTreasure(ParticleWorld):
             )
         )
         treasure_pos = torch.where(present > 0, pos[:, self._treasures.start :], _FAR_AWAY)
-        pos = torch.cat((pos[:, self._agents], treasure_pos), dim=1)
+        pos = torch.cat((pos[:, : len(self._agents)], treasure_pos), dim=1)
         treasure_features = torch.cat((parts["kind"], present.unsqueeze(0)))
         no_features = treasure_features.new_zeros(kinds + 1, len(self._agents), pos.shape[2])
         features = torch.cat((no_features, treasure_features), dim=1)

@@ -8,7 +8,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features, repeat_for
+from coterie.core.device_constants import constant
+from coterie.envs.worlds.particle.observations import (
+    Neighbors,
+    body_indices,
+    concat_features,
+    others,
+    own_features,
+    repeat_for,
+)
 from coterie.envs.worlds.particle.physics import Body
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.tag import boundary_penalty
@@ -94,7 +102,7 @@ class SimpleWorldComm(ParticleWorld):
         vel, n, pursuers = parts["vel"], len(self._agents), len(self._pursuers)
         landmarks = Neighbors(pos, self._agents, [self._landmarks] * n).offset
         forests = landmarks[:, len(self._landmarks) - len(self._forests) :]
-        size = pos.new_tensor([body.size for body in self.scenario.bodies[:n]]).view(-1, 1, 1)
+        size = constant(tuple(body.size for body in self.scenario.bodies[:n]), pos.device, pos.dtype).view(-1, 1, 1)
         inside = torch.hypot(forests[:, :, 0], forests[:, :, 1]) < _FOREST + size
         visible = self._visible(inside).to(pos.dtype).unsqueeze(1)
         # Offsets and velocities of all agents for every observer, [n, 2, n, B], zero for invisible agents.
@@ -145,5 +153,5 @@ class SimpleWorldComm(ParticleWorld):
 
 def _of_others(value: Tensor, observers: range, observed: range) -> Tensor:
     """Gathers features of the others for every observer: [n, 2, n, B] to [observers, m, 2, B]."""
-    targets = torch.tensor(others(observers, observed)).reshape(len(observers), -1)
-    return value[torch.tensor(list(observers)).unsqueeze(1), :, targets]
+    targets = body_indices(tuple(map(tuple, others(observers, observed))), value.device).reshape(len(observers), -1)
+    return value[body_indices(tuple(observers), value.device).unsqueeze(1), :, targets]

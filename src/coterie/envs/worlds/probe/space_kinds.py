@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.core.device_constants import constant
 from coterie.envs.worlds.probe.task import (
     BlindConfig,
     ProbeAction,
@@ -160,7 +161,7 @@ class MultiDiscreteProbe(ProbeWorld):
         super().__init__(probe, with_state)
 
     def initial_state(self, noise: Tensor) -> State:
-        return {"right": random_label(noise, torch.tensor(self.CHOICES, device=noise.device))}
+        return {"right": random_label(noise, constant(self.CHOICES, noise.device, torch.int64))}
 
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=(action.discrete == state["right"][:, None]).float().mean(-1))

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.core.device_constants import constant
 from coterie.envs.worlds.probe.task import (
     ProbeAction,
     ProbeConfig,
@@ -109,7 +110,7 @@ class AdditiveProbe(StatelessProbe):
         super().__init__(probe, with_state)
 
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
-        values = torch.tensor(self.VALUES, device=action.discrete.device).expand(len(action.discrete), -1, -1)
+        values = constant(self.VALUES, action.discrete.device, torch.float32).expand(len(action.discrete), -1, -1)
         return ProbeOutcome(group_reward=values.gather(2, action.discrete).sum((1, 2)))
 
     def observation(self, state: State) -> Tensor:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
@@ -97,7 +98,7 @@ class Skirmish(World):
             metrics=("won", "enemies_dead", "allies_dead"),
             episode_limit=config.episode_limit,
         )
-        self._begin = formation(self.force, self.layout)
+        self._begin = DeviceConstant(formation(self.force, self.layout))
 
     # ------------------------------------------------------------------------------------------ the contract
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.skirmish import Roster
@@ -85,7 +86,7 @@ class Duel(World):
             episode_limit=config.episode_limit,
             symmetric=True,
         )
-        self._begin = formation(self.force, self.layout)
+        self._begin = DeviceConstant(formation(self.force, self.layout))
 
     # ------------------------------------------------------------------------------------------ the contract
 

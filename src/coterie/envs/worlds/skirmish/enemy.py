@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from coterie.core.device_constants import constant
 from coterie.envs.worlds.skirmish.observations import SIGHT
 from coterie.envs.worlds.skirmish.rosters import Force, Tables
 from coterie.envs.worlds.skirmish.terrain import Wall
@@ -23,8 +24,8 @@ class Enemy:
     def __init__(self, force: Force, focus: Focus, home: tuple[float, float], wall: Wall | None):
         self._force, self._focus, self._home, self._wall = force, focus, home, wall
         n = force.n
-        self._healers = [i for i in force.healers if i >= n]
-        self._teammates = [i for i in range(n, force.size) if not force.units[i].air]
+        self._healers = tuple(i for i in force.healers if i >= n)
+        self._teammates = tuple(i for i in range(n, force.size) if not force.units[i].air)
 
     def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
         """[m, B] int64: target of each enemy, `size` for none.
@@ -52,12 +53,13 @@ class Enemy:
 
     def _with_healer_targets(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
         """`chosen` with the targets of healers filled in."""
-        n, size, teammates = self._force.n, self._force.size, self._teammates
-        apart = pos[:, self._healers].unsqueeze(2) - pos[:, teammates].unsqueeze(1)
+        n, size = self._force.n, self._force.size
+        teammates, healers = (constant(units, pos.device, torch.int64) for units in (self._teammates, self._healers))
+        apart = pos[:, healers].unsqueeze(2) - pos[:, teammates].unsqueeze(1)
         square = apart[0].square().add_(apart[1].square()) + (health[teammates] >= tables.full[0, teammates]) * _WHOLE
         least, teammate = square.min(1)
-        best = torch.tensor(teammates, device=teammate.device)[teammate].masked_fill(least >= _NOBODY, size)
-        return chosen.index_copy(0, torch.tensor(self._healers, device=teammate.device) - n, best)
+        best = teammates[teammate].masked_fill(least >= _NOBODY, size)
+        return chosen.index_copy(0, healers - n, best)
 
     def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
         """Targets [m, B] and destinations [2, m, B] of enemies whose path is blocked by the wall.

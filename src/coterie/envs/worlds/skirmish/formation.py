@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.envs.worlds.skirmish.combat import Layout
 from coterie.envs.worlds.skirmish.render import Fighter
 from coterie.envs.worlds.skirmish.rosters import Force
@@ -49,10 +50,10 @@ def formation(force: Force, layout: Layout) -> Tensor:
     return rows
 
 
-def begun(rows: Tensor, noise: Tensor) -> Tensor:
+def begun(rows: DeviceConstant, noise: Tensor) -> Tensor:
     """Features [F, U, B] of new battles from a formation [F, U, 1] and uniform noise [B, 2 U]."""
     num_envs = len(noise)
-    units = rows.to(noise).expand(-1, -1, num_envs).clone()
+    units = rows.on(noise.device).to(noise.dtype).expand(-1, -1, num_envs).clone()
     units[:2] += (noise.T.reshape(2, -1, num_envs) - 0.5) * START_JITTER
     return units
 

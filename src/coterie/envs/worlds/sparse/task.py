@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.sparse.chain import MOVES, NAMES, Chain, chain
@@ -50,7 +51,8 @@ class ChainWorld(World):
         self._rooms, self._size, self._columns = config.rooms, config.size, config.columns
         rooms = chain(config.rooms, config.size, config.columns, torch.device("cpu"))
         width = agents * (rooms.width + rooms.height) + (config.rooms - 1 if closable else 0)
-        self._teammates = torch.tensor([[j for j in range(agents) if j != i] for i in range(agents)], dtype=torch.int64)
+        teammates = [[j for j in range(agents) if j != i] for i in range(agents)]
+        self._teammates = DeviceConstant(torch.tensor(teammates, dtype=torch.int64))
         role = RoleSpec(
             ROLE,
             "team",
@@ -97,7 +99,7 @@ class ChainWorld(World):
         rooms, agents = self.map(state["agents"]), state["agents"]
         columns = one_hot(agents % rooms.width, rooms.width)
         places = torch.cat((columns, one_hot(agents // rooms.width, rooms.height)), -1).float()  # [B, N, W + H]
-        teammates = places[:, self._teammates.to(agents.device)].flatten(2)
+        teammates = places[:, self._teammates.on(agents.device)].flatten(2)
         doors = [state["open"].float()] if self._closable else []
         seen = [places, teammates, *(x.unsqueeze(1).expand(-1, self._n, -1) for x in doors)]
         mask = self.moves(state) != agents.unsqueeze(-1)

@@ -1,0 +1,30 @@
+"""Constant tensors, copied to a device once: a copy per step could not be part of a CUDA graph."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=4096)
+def constant(values: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Returns nested tuples or ranges of numbers as a tensor, which must not be changed."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+class DeviceConstant:
+    """A constant tensor on all devices on which it is used."""
+
+    def __init__(self, tensor: Tensor):
+        self._by_device = {tensor.device: tensor}
+        self.tensor = tensor
+
+    def on(self, device: torch.device) -> Tensor:
+        """Returns the tensor on a device; it must not be changed."""
+        found = self._by_device.get(device)
+        if found is None:
+            found = self._by_device[device] = self.tensor.to(device)
+        return found

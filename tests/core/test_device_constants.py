@@ -1,0 +1,23 @@
+import torch
+
+from coterie.core.device_constants import DeviceConstant, constant
+from fakecuda import CUDA, fake_cuda
+
+
+def test_a_constant_is_made_once_per_device_and_type():
+    cpu = torch.device("cpu")
+    made = constant(((1, 2), (3, 4)), cpu, torch.float32)
+    assert made.tolist() == [[1, 2], [3, 4]]
+    assert made.dtype == torch.float32
+    assert constant(((1, 2), (3, 4)), cpu, torch.float32) is made
+    assert constant(((1, 2), (3, 4)), cpu, torch.int64).dtype == torch.int64
+
+
+def test_a_constant_is_copied_to_a_device_once():
+    with fake_cuda() as cuda:
+        indices, device = DeviceConstant(torch.tensor([2, 0])), torch.zeros(1, device=CUDA).device
+        for _ in range(2):
+            assert indices.on(device).tolist() == [2, 0]
+            assert constant((5, 7), device, torch.int64).tolist() == [5, 7]
+        assert sum(cuda.copies.values()) == 2
+    assert indices.on(torch.device("cpu")) is indices.tensor
