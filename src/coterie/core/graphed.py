@@ -40,7 +40,7 @@ class StaticInputs:
 
 class _Captured(NamedTuple):
     inputs: list[Tensor]
-    changed: list[Tensor]
+    kept: list[Tensor]
     replay: Callable[[], None]
     outputs: Tree
 
@@ -57,6 +57,7 @@ class Graphed:
             the GPU, and everything that differs between calls has to be in its inputs, or in tensors that stay where
             they are.
         changes: Returns the tensors that the function changes in place. If these are others, it is captured again.
+        reads: Returns tensors that it reads besides its inputs, such as parameters; the same holds for them.
         generators: Generators that the function draws from.
         what: Name of the function for messages.
     """
@@ -65,11 +66,13 @@ class Graphed:
         self,
         function: Callable[..., Tree],
         *,
-        changes: Callable[[], list[Tensor]],
+        changes: Callable[[], list[Tensor]] = list,
+        reads: Callable[[], list[Tensor]] = list,
         generators: Sequence[torch.Generator] = (),
         what: str,
     ):
-        self._function, self._changes, self._generators, self._what = function, changes, generators, what
+        self._function, self._changes, self._reads = function, changes, reads
+        self._generators, self._what = generators, what
         self._captured: dict[tuple[int, ...], _Captured] = {}
         self.captures = 0
         """Number of captures so far."""
@@ -81,14 +84,18 @@ class Graphed:
             UserError: If the function cannot be captured.
         """
         leaves, changed = tree_leaves(inputs), self._changes()
+        kept = [*changed, *self._reads()]
         key = tuple(id(x) for x in leaves)  # of tensors that `_captured` keeps
         found = self._captured.get(key)
-        if found is None or [id(x) for x in found.changed] != [id(x) for x in changed]:
-            found = self._captured[key] = self._capture(inputs, leaves, changed)
+        if found is None or [id(x) for x in found.kept] != [id(x) for x in kept]:
+            replay, outputs = self._capture(inputs, leaves[0].device, changed)
+            found = self._captured[key] = _Captured(leaves, kept, replay, outputs)
         found.replay()
         return found.outputs
 
-    def _capture(self, inputs: tuple[Tree, ...], leaves: list[Tensor], changed: list[Tensor]) -> _Captured:
+    def _capture(
+        self, inputs: tuple[Tree, ...], device: torch.device, changed: list[Tensor]
+    ) -> tuple[Callable[[], None], Tree]:
         def call() -> Tree:
             return self._function(*inputs)
 
@@ -96,11 +103,11 @@ class Graphed:
         before = [x.detach().clone() for x in changed]
         states = [g.get_state() for g in self._generators]
         try:
-            warm_up(call, leaves[0].device)
+            warm_up(call, device)
             with torch.no_grad():
                 for x, value in zip(changed, before, strict=True):
                     x.copy_(value)
-            replay, outputs = capture(call, self._generators, leaves[0].device)
+            replay, outputs = capture(call, self._generators, device)
         except RuntimeError as error:
             raise UserError(
                 f"cuda_graphs=on: {self._what} cannot be captured as a CUDA graph ({_first_line(error)}). Use "
@@ -108,7 +115,7 @@ class Graphed:
             ) from error
         for g, state in zip(self._generators, states, strict=True):
             g.set_state(state)
-        return _Captured(leaves, changed, replay, outputs)
+        return replay, outputs
 
 
 def warm_up(function: Callable[[], Tree], device: torch.device) -> None:

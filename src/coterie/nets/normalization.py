@@ -29,10 +29,13 @@ class ObservationNormalizer:
         self._update_buffers()
 
     def _update_buffers(self) -> None:
+        buffers = dict(self.buffers.named_buffers())
         for name, moments in self._moments.items():
-            mean, std = mean_and_std(moments)
-            self.buffers.register_buffer(f"mean_{name}", mean)
-            self.buffers.register_buffer(f"std_{name}", std)
+            for part, value in zip(("mean", "std"), mean_and_std(moments), strict=True):
+                if f"{part}_{name}" in buffers:
+                    buffers[f"{part}_{name}"].copy_(value)  # in place, since CUDA graphs read it where it is
+                else:
+                    self.buffers.register_buffer(f"{part}_{name}", value)
 
     def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
         """Returns normalized observations by role [.., n, D]."""

@@ -23,10 +23,14 @@ class Policy(ABC):
     Attributes:
         team: The team.
         networks: Modules whose parameters and buffers are all that learning changes about `act`; () for fixed policies.
+        cuda_graphs: True if `act` can be captured as part of a CUDA graph: on a GPU it depends on its arguments and on
+            the tensors of `networks` only, neither reads tensors on the host nor copies any to the device, and takes
+            the same branches in all calls.
     """
 
     team: TeamSpec
     networks: tuple[nn.Module, ...] = ()
+    cuda_graphs: bool = False
 
     @abstractmethod
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
@@ -94,6 +98,8 @@ class InspectablePolicy(Policy):
 
 class RandomPolicy(InspectablePolicy):
     """Samples uniformly from the available choices, and from [-1, 1]."""
+
+    cuda_graphs = True
 
     def __init__(self, team: TeamSpec, device: torch.device):
         self.team, self.device = team, device

@@ -34,6 +34,8 @@ class EpsilonSoftPolicy(StochasticPolicy):
         stores_last_action: The hidden state holds last actions even if the network does not read them.
     """
 
+    cuda_graphs = False  # `epsilon` is a number that changes
+
     def __init__(
         self,
         team: TeamSpec,

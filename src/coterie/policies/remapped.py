@@ -48,6 +48,7 @@ class RemappedPolicy(InspectablePolicy):
         if mismatch is not None:
             raise UserError(f"team '{team.name}' cannot act as team '{policy.team.name}' does: {mismatch}")
         self.team, self.inner, self.networks = team, policy, policy.networks
+        self.cuda_graphs = policy.cuda_graphs
         self.mode: Mode = mode
         self._names = [(own.name, its.name) for own, its in zip(team.roles, policy.team.roles, strict=True)]
 

@@ -34,6 +34,8 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         init_std: Initial standard deviation.
     """
 
+    cuda_graphs = True
+
     def __init__(
         self,
         team: TeamSpec,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +16,9 @@ from coterie.config.samplers import Sampler
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import EnvSpec
+from coterie.core.tree import Tree
 from coterie.core.types import Action, Step, Timestep
+from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
 from coterie.envs.worlds.episode_starts import EpisodeStarts
 from coterie.kernels import switch
@@ -83,6 +84,8 @@ class World(ABC):
             entries is enough.
         fused_step: function that does the work of `step`, of starting new episodes and of `observe` by a kernel, or
             None. It returns None if there is no kernel for the type or the device.
+        cuda_graphs: False if `reset`, `step` or `observe` read tensors on the host or copy any to the device, so that
+            they cannot be captured as part of a CUDA graph.
     """
 
     spec: EnvSpec
@@ -92,6 +95,7 @@ class World(ABC):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     apply_parameters: Callable[[State], State] | None = None
     fused_step: FusedStep | None = None
+    cuda_graphs: bool = True
 
     @abstractmethod
     def reset(self, noise: Tensor) -> State:
@@ -131,7 +135,7 @@ class World(ABC):
         """
 
 
-class WorldEnv(RandomizableEnv):
+class WorldEnv(RandomizableEnv, CapturableEnv):
     """A batch of environments of one world: draws the noise, applies the step limit, and resets on the next step.
 
     Args:
@@ -149,7 +153,6 @@ class WorldEnv(RandomizableEnv):
         self._generator, self._parameter_generator = self._make_generators(seed)
         self._samplers: dict[str, Sampler] = {}
         self._on_host = self.device.type == "cpu"
-        self._limit = math.inf if world.spec.episode_limit is None else world.spec.episode_limit
         self._n = self.spec.n
         n, groups = self._n, len(self.spec.groups)
         # Constants, some of which are compared by identity to skip work that has no effect.
@@ -161,8 +164,7 @@ class WorldEnv(RandomizableEnv):
         self._no_group_reward = torch.zeros(num_envs, groups, device=self.device)
         self._no_metrics = {name: torch.zeros(num_envs, device=self.device) for name in self.spec.metrics}
         self._state: State = {}
-        self._clock = 0
-        self._starts = EpisodeStarts(num_envs, self.device, ranks)
+        self._starts = EpisodeStarts(num_envs, self.device, self.spec.episode_limit, ranks)
         self._final = self._no_envs  # environments whose current timestep is a final one
         self._may_reset = not self._on_host  # False if `_final` is known to be False everywhere
         self._alive = self._all_agents
@@ -180,16 +182,15 @@ class WorldEnv(RandomizableEnv):
         if seed is not None:
             self._generator, self._parameter_generator = self._make_generators(seed)
         self._state = self._initial_state()
-        self._clock = 0
-        self._starts.restart(0)
+        self._starts.reset()
         self._final, self._may_reset = self._no_envs, not self._on_host
         return self._timestep(first=self._all_envs)
 
     def step(self, action: dict[str, Action]) -> tuple[Step, Timestep]:
-        self._clock += 1
+        self._starts.clock = self._starts.clock + 1
         if self._final is self._all_envs:  # all environments reset: the result of the world's step would be discarded
             self._state = self._initial_state()
-            self._starts.restart(self._clock)
+            self._starts.restart()
             step = self._make_step(Outcome(self._no_reward, metrics=self._no_metrics), None)
             return step, self._timestep(first=self._all_envs)
         resetting = self._final if self._may_reset else None
@@ -197,7 +198,7 @@ class WorldEnv(RandomizableEnv):
         initial = None if resetting is None else self._initial_state()
         self._state, outcome, observation = self._advance(action, noise, resetting, initial)
         if resetting is not None:
-            self._starts.restart_ended(self._clock, resetting)
+            self._starts.restart_ended(resetting)
         step = self._make_step(outcome, resetting)
         return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
 
@@ -272,10 +273,9 @@ class WorldEnv(RandomizableEnv):
     def _apply_limit(self, outcome: Outcome) -> tuple[Tensor, Tensor]:
         """Returns which episodes are terminated and which are truncated, [B] each."""
         terminated = self._no_envs if outcome.terminated is None else outcome.terminated
-        # Skip the comparison while no episode can have reached the limit.
-        if self._clock - self._starts.earliest < self._limit:
+        truncated = self._starts.at_limit()
+        if truncated is None:
             return terminated, self._no_envs
-        truncated = self._starts.own <= self._clock - self._limit
         if self.world.terminate_at_limit:
             return terminated | truncated, self._no_envs
         return terminated, truncated if outcome.terminated is None else truncated & ~terminated
@@ -299,7 +299,7 @@ class WorldEnv(RandomizableEnv):
             self._final, self._may_reset = self._no_envs, not self._on_host
             return
         self._final, self._may_reset = terminated | truncated, True
-        self._starts.end(self._final, None if by_task else self._clock - self._limit)
+        self._starts.end(self._final, by_task=by_task)
         if self._on_host:
             share = self._starts.share_of_ended()
             self._may_reset = share > 0
@@ -338,10 +338,29 @@ class WorldEnv(RandomizableEnv):
             acted=acted,
         )
 
+    @property
+    def cuda_graphs(self) -> bool:
+        return self.world.cuda_graphs
+
+    @property
+    def generators(self) -> Sequence[torch.Generator]:
+        return self._generator, self._parameter_generator
+
+    @property
+    def constants(self) -> object:
+        return self._samplers
+
+    def tensors(self) -> Tree:
+        return self._state, self._starts.tensors(), self._final, self._alive
+
+    def set_tensors(self, tensors: Tree) -> None:
+        self._state, starts, self._final, self._alive = tensors
+        self._starts.set_tensors(starts)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": dict(self._state),
-            "age": self._clock - self._starts.own,
+            "age": self._starts.ages(),
             "final": self._final,
             "alive": self._alive,
             "generator": self._generator.get_state(),
@@ -350,8 +369,7 @@ class WorldEnv(RandomizableEnv):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state = {name: value.to(self.device) for name, value in state["state"].items()}
-        self._clock = 0
-        self._starts.load(-state["age"])
+        self._starts.load(state["age"])
         self._set_final(state["final"].to(self.device), self._no_envs, by_task=True)
         self._alive = state["alive"].to(self.device)
         restore(self._generator, state["generator"])
