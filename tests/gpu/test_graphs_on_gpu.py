@@ -6,6 +6,7 @@ import torch
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
+from graph_rollouts import CASES, assert_rollouts_are_those_without_graphs
 from graph_training import LEARNERS, assert_same, assert_updates_are_those_without_graphs, trained
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
@@ -21,6 +22,11 @@ def graphs():
 @pytest.mark.parametrize(("name", "rnn"), LEARNERS)
 def test_updates_are_those_without_graphs(graphs, name, rnn):
     assert_updates_are_those_without_graphs(name, rnn, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rollouts_are_those_without_graphs(graphs, case):
+    assert_rollouts_are_those_without_graphs(case, DEVICE)
 
 
 def test_replays_are_the_padded_steps(graphs, monkeypatch):

@@ -19,9 +19,9 @@ LEARNERS = [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none
 class Training:
     """A learner of two roles with masks, deaths and group rewards, and its rollouts."""
 
-    def __init__(self, name, rnn, device):
+    def __init__(self, name, rnn, device, **settings):
         env = env_of(Everything(dead=0.0), 4, device=device)
-        self.learner = preset_learner(name, env, rnn)
+        self.learner = preset_learner(name, env, rnn, **settings)
         self._collector = Collector(env, {env.spec.default_teams()[0].name: self.learner.policy}, seed=0)
 
     def collect(self):

@@ -29,7 +29,10 @@ from coterie.training.rollout_builder import concatenate_rollouts
 from coterie.training.run_parts import RunComponents
 
 PHASES = ("environment", "acting", "storing", "targets", "update")
-"""Phases of training: env.step; policies; the rest of collecting; advantages and returns; gradient steps."""
+"""Phases of training: env.step; policies; the rest of collecting; advantages and returns; gradient steps.
+
+A rollout that is captured as a CUDA graph calls neither env.step nor policies: all of it is the rest of collecting.
+"""
 
 _WARM_UP_ROUNDS = 2  # the first rounds fill caches and select kernels
 _LOOP_SHARE, _PHASES_SHARE = 0.5, 0.35  # shares of the time for the whole loop and its phases; the rest is for the env

@@ -21,6 +21,7 @@ from coterie.core.seeds import seed_of
 from coterie.envs.contract.vector import VectorEnv
 from coterie.training.best import BestRules, best_rules
 from coterie.training.callback import ActiveTeams
+from coterie.training.collection import obstacle
 from coterie.training.collector import Collector
 from coterie.training.curriculum.curriculum_callback import LessonEnvs
 from coterie.training.evaluation import Evaluator
@@ -105,6 +106,13 @@ def best_notes(config: RunConfig) -> list[str]:
         f"eval.episodes={config.eval.episodes}: fewer than eval.min_episodes={config.eval.min_episodes}, so no "
         "checkpoint is marked as best and commands use the last. Raise eval.episodes, or reduce eval.min_episodes."
     ]
+
+
+def graph_notes(config: RunConfig, components: RunComponents) -> list[str]:
+    """Returns a line if CUDA graphs are asked for and rollouts cannot be captured; else none."""
+    collector = components.collector
+    reason = obstacle(collector.env, collector.policies) if config.cuda_graphs == "on" else None
+    return [] if reason is None else [f"cuda_graphs=on: gradient steps are captured, rollouts are not: {reason}"]
 
 
 def _make_eval_environment(config: RunConfig, device: torch.device) -> VectorEnv:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from coterie.commands import rank_processes
 from coterie.commands.arithmetic import configure_arithmetic
-from coterie.commands.build import best_notes, build
+from coterie.commands.build import best_notes, build, graph_notes
 from coterie.commands.local_ranks import local_result
 from coterie.commands.reference_returns import write_reference_returns
 from coterie.commands.result import TrainingResult
@@ -233,7 +233,8 @@ def _show_notes(session: _Session, display: Progress) -> None:
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
     note = display.print_line if session.config.progress != "off" else print_message
-    for line in [*(session.warm_start.lines if session.warm_start is not None else ()), *best_notes(session.config)]:
+    warm_start = session.warm_start.lines if session.warm_start is not None else ()
+    for line in [*warm_start, *best_notes(session.config), *graph_notes(session.config, components)]:
         note(line)
     algorithms = session.components.algorithms
     for name, algorithm in algorithms.items():

@@ -1,4 +1,4 @@
-"""The setting `cuda_graphs`: gradient steps are captured as CUDA graphs and replayed."""
+"""The setting `cuda_graphs`: rollouts and gradient steps are captured as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 Setting = Literal["off", "on"]
 
 enabled = False
-"""True while learners that can capture their gradient steps do so. Only this module assigns to it."""
+"""True while learners and collectors that can capture their operations do so. Only this module assigns to it."""
 
 
 def configure(setting: Setting) -> None:
-    """Turns the capture of gradient steps in this process on or off."""
+    """Turns the capture of rollouts and gradient steps in this process on or off."""
     global enabled
     enabled = setting == "on"

@@ -18,6 +18,7 @@ from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Rollout, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, reset_env
 from coterie.policies.base import Mode, Policy
+from coterie.training.collection import CollectFunction
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 from coterie.training.inference import inference_context
 from coterie.training.other_teams import OtherTeamsRecorder
@@ -33,7 +34,6 @@ from coterie.training.rollout_builder import (
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import collect
 
 declare(
     Metric(
@@ -70,6 +70,7 @@ class Collector:
         self._ranks = ranks
         self.env, self.policies = env, dict(policies)
         self._seed = seed
+        self._collect = CollectFunction()
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
         self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device, ranks)
@@ -98,7 +99,9 @@ class Collector:
         noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
-            trajectory = collect(self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes)
+            trajectory = self._collect(
+                self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes
+            )
         self._timestep = now = tree_map(contiguous, trajectory.timesteps[-1])
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
         self._collected += steps
