@@ -21,3 +21,12 @@ def test_a_constant_is_copied_to_a_device_once():
             assert constant((5, 7), device, torch.int64).tolist() == [5, 7]
         assert sum(cuda.copies.values()) == 2
     assert indices.on(torch.device("cpu")) is indices.tensor
+
+
+def test_a_constant_that_was_first_used_in_acting_can_be_used_in_training():
+    with torch.inference_mode():
+        factor = constant((3.0, 5.0), torch.device("cpu"), torch.float64)
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    (x * factor).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3, 5]

@@ -12,7 +12,8 @@ from torch import Tensor
 @lru_cache(maxsize=4096)
 def constant(values: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Returns nested tuples or ranges of numbers as a tensor, which must not be changed."""
-    return torch.tensor(values, dtype=dtype, device=device)
+    with torch.inference_mode(False):  # the first use may be in acting, and a later one in training
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 class DeviceConstant:
@@ -26,5 +27,6 @@ class DeviceConstant:
         """Returns the tensor on a device; it must not be changed."""
         found = self._by_device.get(device)
         if found is None:
-            found = self._by_device[device] = self.tensor.to(device)
+            with torch.inference_mode(False):
+                found = self._by_device[device] = self.tensor.to(device)
         return found
