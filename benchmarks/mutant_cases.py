@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
     "algos/ddpg_batch.py": Case(),
     "algos/ddpg_networks.py": Case(),
     "algos/frozen.py": Case(),
-    "algos/graphed_minibatches.py": Case(("gpu/test_graphs.py",)),
+    "algos/graphed_minibatches.py": Case(("gpu/test_graphs.py",), names="ippo or reads_no_more or resumed_learner"),
     "algos/mappo_original.py": Case(("algos/test_mappo_original_update.py",), _FAST),
     "algos/minibatches.py": Case(),
     "algos/off_policy.py": Case(),
