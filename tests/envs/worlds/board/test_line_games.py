@@ -64,8 +64,8 @@ def test_world_satisfies_the_environment_contract(name: str, steady_clock: None)
 
 
 def test_a_seven_by_six_board_has_69_lines_of_four():
-    assert Rules(ConnectFourConfig.model_validate({}), falls=True).lines.shape == (42, 69)
-    assert Rules(TicTacToeConfig.model_validate({}), falls=False).lines.sum(1).tolist() == [
+    assert Rules(ConnectFourConfig.model_validate({}), falls=True).lines.tensor.shape == (42, 69)
+    assert Rules(TicTacToeConfig.model_validate({}), falls=False).lines.tensor.sum(1).tolist() == [
         3,
         2,
         3,
