@@ -90,8 +90,7 @@ class Collector:
     def advance(self, steps: int) -> tuple[dict[str, Rollout], int]:
         """Collects `steps` timesteps in every environment.
 
-        Returns:
-            The rollout of each team, and the number of environment steps taken (timesteps that were acted on).
+        Returns the rollout of each team, and the number of environment steps taken (timesteps that were acted on).
         """
         if self._timestep is None:
             self._timestep = reset_env(self.env)
