@@ -245,6 +245,15 @@ def test_the_posthumous_benchmark_compares_both_learners(script: Any, tmp_path: 
 
 
 @pytest.mark.slow
+def test_the_benchmark_beside_a_busy_process_measures_all_cases(script: Any, tmp_path: Path):
+    neighbor = script("neighbor")
+    neighbor.main(["--rounds", "1", "--seconds", "1.5", "--results", str(tmp_path)])
+    speeds = json.loads((tmp_path / "neighbor.json").read_text())["steps_per_s"]
+    assert all(found > 0 for (found,) in speeds.values())
+    assert "| one thread, alone | " in (tmp_path / "neighbor.md").read_text()
+
+
+@pytest.mark.slow
 def test_the_listener_search_is_at_least_as_good_as_the_script(script: Any, capsys: pytest.CaptureFixture[str]):
     script("listener").main(["--episodes", "20", "--width", "4"])
     lines = capsys.readouterr().out.splitlines()

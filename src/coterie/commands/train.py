@@ -41,8 +41,9 @@ from coterie.core.process import configure_process, interruptible
 from coterie.core.ranks import Ranks
 from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
-from coterie.core.threads import measured_threads
+from coterie.core.threads import measured_threads, most_threads
 from coterie.kernels import switch
+from coterie.kernels.adaptive_threads import AdaptiveThreads
 from coterie.runs import loggers, plots, trackers
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
@@ -206,7 +207,19 @@ def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display:
         metadata=metadata if exchange is None else metadata | {"exchange": exchange},
         snapshots=PolicySnapshots(checkpoints / SNAPSHOT, config.checkpoint.policy_seconds),
     )
-    return Trainer(session.components, _schedule(config), outputs, HookCaller(session.hooks))
+    return Trainer(
+        session.components, _schedule(config), outputs, HookCaller(session.hooks), _adaptive_threads(session)
+    )
+
+
+def _adaptive_threads(session: _Session) -> AdaptiveThreads | None:
+    """Returns the choice of kernels' threads during a run; None if they are fixed or iterations differ in length."""
+    components = session.components
+    lengths = {a.rollout_length for a in components.algorithms.values() if a.capabilities.learns}
+    adapts = session.config.threads == "auto" and session.kernels.on and components.ranks.size == 1
+    if not adapts or len(lengths) > 1 or most_threads() == 1:
+        return None
+    return AdaptiveThreads(most_threads(), torch.get_num_threads())
 
 
 def _schedule(config: RunConfig) -> Schedule:

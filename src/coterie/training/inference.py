@@ -33,13 +33,14 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
     Matrix products of a few dozen rows are finished before a second thread has taken its share. Kernels have a limit of
     their own.
     """
-    threads = torch.get_num_threads()
-    work = _multiplications(env, policies) if env.device.type == "cpu" and threads > 1 else math.inf
+    threads, kernel_threads = torch.get_num_threads(), native.num_threads()
+    is_open = env.device.type == "cpu" and max(threads, kernel_threads) > 1
+    work = _multiplications(env, policies) if is_open else math.inf
     single_thread = work <= _MAX_MULTIPLICATIONS
     if single_thread:
         torch.set_num_threads(1)
     try:
-        with torch.inference_mode(), native.threads(1 if work <= _MAX_KERNEL_MULTIPLICATIONS else threads):
+        with torch.inference_mode(), native.threads(1 if work <= _MAX_KERNEL_MULTIPLICATIONS else kernel_threads):
             yield
     finally:
         if single_thread:

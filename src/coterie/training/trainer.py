@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from coterie.core.metrics import Metric, declare
 from coterie.core.ranks import sharing
 from coterie.core.serialize import compare
 from coterie.core.types import Rollout
+from coterie.kernels.adaptive_threads import AdaptiveThreads
 from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.runs.loggers import Logger
 from coterie.runs.progress import PeriodicProgress
@@ -57,7 +59,12 @@ class Trainer:
     """Trains the teams of one environment until `schedule.steps`, or until a stop is requested."""
 
     def __init__(
-        self, components: RunComponents, schedule: Schedule, outputs: Outputs, hooks: HookCaller | None = None
+        self,
+        components: RunComponents,
+        schedule: Schedule,
+        outputs: Outputs,
+        hooks: HookCaller | None = None,
+        threads: AdaptiveThreads | None = None,
     ):
         self._ranks = components.ranks
         self.algorithms, self.collector = components.algorithms, components.collector
@@ -78,8 +85,8 @@ class Trainer:
         self.wall_s = 0.0
         self.stop_requested = False
         self.hooks = hooks or HookCaller()
-        self._saved_at = -1
-        self._evaluated_at = -1
+        self._iteration = nullcontext if threads is None else threads.iteration
+        self._saved_at, self._evaluated_at = -1, -1
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -151,7 +158,8 @@ class Trainer:
     def train_once(self) -> None:
         """Collects one chunk, updates the teams whose rollouts are complete, and calls the callbacks."""
         try:
-            metrics = self._collect_and_update()
+            with self._iteration():
+                metrics = self._collect_and_update()
         except NonFiniteError as error:
             raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
         if metrics:
