@@ -20,8 +20,7 @@ from typing import Any
 from learning import RESULTS
 from reporting import in_words, origin, table, whole_number
 
-from coterie.commands.reproduce import Choice, Value, choose, finished_runs, values
-from coterie.config.schema import parse_count
+from coterie.commands.reproduce import Budget, Choice, Value, choose, finished_runs, values
 from coterie.core.errors import UserError
 from coterie.reports import published
 from coterie.reports.published import Level, PublishedTable
@@ -37,10 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output folder")
     given = parser.parse_args(argv)
-    steps = parse_count(given.steps)
-    assert steps is None or isinstance(steps, int)
+    budget = Budget.parse(given.steps)
     columns = [name for name in given.algo.split(",") if name]
-    choice = choose(published.load(given.table), given.rows, algorithms=columns, steps=steps, out=given.out)
+    choice = choose(published.load(given.table), given.rows, algorithms=columns, budget=budget, out=given.out)
     made = origin()  # before files of this repository are changed
     written = given.results / f"{given.table}.json"
     cells: dict[str, dict[str, Any]] = json.loads(written.read_text())["cells"] if written.exists() else {}

@@ -15,7 +15,7 @@ import pytest
 import tinyruns
 from coterie.__main__ import main
 from coterie.commands import reproduce
-from coterie.commands.reproduce import Value, choose, peak_of_mean
+from coterie.commands.reproduce import Budget, Value, choose, peak_of_mean
 from coterie.config import registry
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load
@@ -116,7 +116,7 @@ def test_opponents_are_trained_first_and_stay_fixed(tmp_path: Path, monkeypatch:
     row = TABLE.row("adversary")
     assert row.opponents is not None
     short = replace(row, opponents=replace(row.opponents, algo="mappo", steps=400))
-    choice = replace(choose(TABLE, algorithms=["mappo"], num_seeds=1, steps=400, out=tmp_path), rows=(short,))
+    choice = replace(choose(TABLE, algorithms=["mappo"], num_seeds=1, budget=Budget(400), out=tmp_path), rows=(short,))
     assert reproduce.train(choice) == 0
     (value,) = reproduce.values(choice)
     assert value.peak is not None
@@ -140,7 +140,31 @@ def test_the_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     assert capsys.readouterr().out.startswith("papoudakis2021: Papoudakis et al. 2021")
     assert main(["reproduce", "papoudakis2021", "--steps=many"]) == 2
-    assert "--steps many: not a number of environment steps" in capsys.readouterr().err
+    assert "--steps many: neither a number of environment steps nor a percentage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [(None, (20_000_000, 2_000_000)), ("100k", (100_000, 100_000)), ("3M", (3_000_000, 2_000_000))]
+    + [("5%", (1_000_000, 100_000)), ("2.5%", (500_000, 50_000)), ("100%", (20_000_000, 2_000_000))],
+)
+def test_steps_are_a_number_or_a_percentage_of_the_published_ones(text: str | None, steps: tuple[int, int]) -> None:
+    choice = choose(TABLE, ["spread"], budget=Budget.parse(text))
+    assert tuple(choice.steps_of(TABLE.row("spread"), algo) for algo in ("mappo", "qmix")) == steps
+    assert any("as --steps asks" in line for line in reproduce.notes(choice)) == (text not in (None, "100%"))
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "-5%", "%", "5 %%", "nan%", "1e9%", "1.5"])
+def test_other_steps_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"neither a number of environment steps nor a percentage .* 100k or 5%\."):
+        Budget.parse(text)
+
+
+def test_a_percentage_leaves_opponents_at_full_length(tmp_path: Path) -> None:
+    for budget, steps in ((Budget.parse("5%"), 2_000_000), (Budget(400), 400)):
+        choice = choose(TABLE, ["tag"], budget=budget, out=tmp_path)
+        ((_, job),) = reproduce.opponent_jobs(choice)
+        assert job.config.steps == steps
 
 
 def test_rows_whose_opponents_fail_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,7 +176,7 @@ def test_rows_whose_opponents_fail_do_not_stop_the_others(monkeypatch: pytest.Mo
         return 3 if jobs[0].name.endswith("/opponents") else 0
 
     monkeypatch.setattr("coterie.commands.sweep.run_all", fail_for_opponents)
-    choice = choose(TABLE, ["adversary", "spread"], algorithms=["mappo"], num_seeds=1, steps=400, out=tmp_path)
+    choice = choose(TABLE, ["adversary", "spread"], algorithms=["mappo"], num_seeds=1, budget=Budget(400), out=tmp_path)
     assert reproduce.train(choice) == 3
     assert started == ["adversary/opponents", "spread/mappo/seed10"]
 

@@ -29,7 +29,11 @@ Seeds = Annotated[
 ]
 Steps = Annotated[
     str | None,
-    typer.Option(metavar="N", show_default=False, help="Environment steps of each run, fewer than published."),
+    typer.Option(
+        metavar="N|P%",
+        show_default=False,
+        help="Environment steps of each run, fewer than published: a number, or a percentage such as 5%.",
+    ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, max=1024, help="Parallel runs.")]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs.")]
@@ -66,23 +70,18 @@ def reproduce(
     """
     from coterie.commands import reproduce as command
     from coterie.commands.sweep_processes import ForkGate
-    from coterie.config.schema import parse_count
-    from coterie.core.errors import UserError
     from coterie.reports import published
 
     if table is None:
         for name in published.names():
             print_line(f"{name}: {published.load(name).title}")
         return 0
-    limit = parse_count(steps)
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise UserError(f"--steps {steps}: not a number of environment steps. Give one such as 100k.")
     choice = command.choose(
         published.load(table),
         rows or (),
         algorithms=[name.strip() for name in algo.split(",") if name.strip()],
         num_seeds=seeds,
-        steps=limit,
+        budget=command.Budget.parse(steps),
         out=out,
     )
     if print_:

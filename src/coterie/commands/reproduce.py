@@ -15,6 +15,7 @@ from coterie.commands.fresh_evaluation import evaluate_fresh
 from coterie.commands.sweep import Job
 from coterie.commands.sweep_processes import ForkGate
 from coterie.commands.sweep_runs import find
+from coterie.config.schema import parse_count
 from coterie.core.errors import UserError, nearest
 from coterie.math.student_t import mean_interval_95
 from coterie.reports.collection import RETURN, read_run, series_of
@@ -25,6 +26,50 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 DEFAULT_OUT = Path("runs/reproduce")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Environment steps of each run, at most the published number.
+
+    Attributes:
+        steps: The same number for all algorithms; None for a share.
+        share: Share of the published number, above 0 and at most 1.
+    """
+
+    steps: int | None = None
+    share: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str | None) -> Budget:
+        """Returns the budget for a number such as 100k or a percentage such as 5%; None for the published numbers.
+
+        Raises:
+            UserError: If the text is neither.
+        """
+        if text is None:
+            return cls()
+        steps = parse_count(text)
+        if isinstance(steps, int) and steps >= 1:
+            return cls(steps)
+        number = text.strip().removesuffix("%")
+        if number != text.strip() and number.replace(".", "", 1).isdecimal() and 0 < float(number) <= 100:
+            return cls(share=float(number) / 100)
+        raise UserError(
+            f"--steps {text}: neither a number of environment steps nor a percentage of the published ones. Give one "
+            "such as 100k or 5%."
+        )
+
+    def of(self, published: int) -> int:
+        """Returns the environment steps of a run instead of the published ones."""
+        return max(1, round(self.share * published)) if self.steps is None else min(self.steps, published)
+
+    def note(self) -> str:
+        """Returns a sentence for results with fewer steps than published; otherwise an empty string."""
+        if self.steps is not None:
+            return f"At most {self.steps:,} steps instead of the published number, as --steps asks."
+        return f"{100 * self.share:g}% of the published steps, as --steps asks." if self.share < 1 else ""
+
 
 _ROUNDING = 0.005
 """Largest error of published levels, which have two decimals."""
@@ -39,7 +84,7 @@ class Choice:
         rows: Its rows.
         algorithms: Columns.
         seeds: Seeds of each value.
-        steps: Environment steps of each run; None for the published number.
+        budget: Environment steps of each run.
         out: Folder of all runs.
     """
 
@@ -47,13 +92,12 @@ class Choice:
     rows: tuple[Row, ...]
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
-    steps: int | None
+    budget: Budget
     out: Path
 
     def steps_of(self, row: Row, algo: str) -> int:
         """Environment steps of a run."""
-        published = self.table.steps(row, algo)
-        return published if self.steps is None else min(self.steps, published)
+        return self.budget.of(self.table.steps(row, algo))
 
 
 @dataclass(frozen=True)
@@ -109,7 +153,7 @@ def choose(
     *,
     algorithms: Sequence[str] = (),
     num_seeds: int | None = None,
-    steps: int | None = None,
+    budget: Budget = Budget(),
     out: Path = DEFAULT_OUT,
 ) -> Choice:
     """Checks what to reproduce.
@@ -119,7 +163,7 @@ def choose(
         rows: Names of rows; none for all of them.
         algorithms: Columns; none for all that Coterie has.
         num_seeds: Number of seeds, from the first on; None for all.
-        steps: Environment steps of each run if fewer than published; None for the published number.
+        budget: Environment steps of each run.
         out: Folder of all runs.
 
     Raises:
@@ -140,7 +184,7 @@ def choose(
         rows=tuple(table.row(name) for name in dict.fromkeys(rows)) or tuple(table.rows.values()),
         algorithms=tuple(name for name in table.algorithms if not algorithms or name in algorithms),
         seeds=table.seeds[:num_seeds],
-        steps=steps,
+        budget=budget,
         out=out / table.name,
     )
 
@@ -183,7 +227,8 @@ def opponent_jobs(choice: Choice) -> Iterator[tuple[str, Job]]:
     """Names of rows with fixed opponents, and the runs that train these."""
     for row in choice.rows:
         if row.opponents is not None:
-            steps = row.opponents.steps if choice.steps is None else min(choice.steps, row.opponents.steps)
+            # A share does not apply: opponents with few steps would be weak ones.
+            steps = Budget(choice.budget.steps).of(row.opponents.steps)
             words = choice.table.settings(row, row.opponents.algo, steps)
             folder = _opponent_folder(choice, row)
             (job,) = sweep.plan([*words, f"seed={row.opponents.seed}", f"out={folder}"])
@@ -309,8 +354,7 @@ def notes(choice: Choice) -> list[str]:
     if not all(row.confirmed for row in choice.rows):
         lines.append("* Not checked against a second source.")
     lines += [f"{row.name}: {row.note}." for row in choice.rows if row.note]
-    if choice.steps is not None:
-        lines.append(f"At most {choice.steps:,} steps instead of the published number, as --steps asks.")
+    lines += [note] if (note := choice.budget.note()) else []
     return lines
 
 
