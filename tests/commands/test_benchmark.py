@@ -254,6 +254,17 @@ def test_the_benchmark_beside_a_busy_process_measures_all_cases(script: Any, tmp
 
 
 @pytest.mark.slow
+def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(script: Any, tmp_path: Path):
+    measured = script("time_to_level")
+    measured.main(["--seeds", "1", "--level=-1000", "--results", str(tmp_path)])
+    (run,) = json.loads((tmp_path / "time_to_level.json").read_text())["runs"]
+    assert run["steps"] == 0
+    assert run["seconds"] > 0.5
+    measured.main(["--seeds", "1", "--level=0", "--steps", "10k", "--results", str(tmp_path)])
+    assert "| 1 | not reached |  |  |" in (tmp_path / "time_to_level.md").read_text()
+
+
+@pytest.mark.slow
 def test_the_listener_search_is_at_least_as_good_as_the_script(script: Any, capsys: pytest.CaptureFixture[str]):
     script("listener").main(["--episodes", "20", "--width", "4"])
     lines = capsys.readouterr().out.splitlines()
