@@ -52,6 +52,11 @@ class QLearningConfig(OffPolicyConfig):
     """Environment steps over which epsilon decays."""
     epsilon_schedule: Schedule = "linear"
     """Schedule of epsilon."""
+    output_gain: float = Field(1.0, gt=0, le=10)
+    """Gain of the orthogonal initialization of the output layer. A small one, such as 0.01, lets Q-values start near 0.
+    Where observations are large numbers and rewards are small, as in foraging, others are far from all returns at first,
+    and learning is many times slower.
+    """
     huber_delta: float | None = Field(None, gt=0)
     """Error beyond which the loss is linear; null: squared error."""
     reward_scale: Literal["none", "std", "standardize"] = "none"
@@ -90,6 +95,10 @@ def require_consistent(team: TeamSpec, config: QLearningConfig) -> None:
         )
     if config.obs_last_action and not config.recurrent:
         raise UserError("algo.obs_last_action=true: requires a recurrent network. Set algo.rnn=gru.")
+    if config.output_gain != 1.0 and config.init != "orthogonal":
+        raise UserError(
+            f"algo.output_gain={config.output_gain:g}: has no effect with algo.init={config.init}. Omit one of them."
+        )
     if config.weighting != "none" and config.mixer != "qmix":
         raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
 

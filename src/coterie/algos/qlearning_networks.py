@@ -21,7 +21,7 @@ def build_policy(
 ) -> EpsilonGreedyPolicy:
     """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
     network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
-    return EpsilonGreedyPolicy(team, network, draw, device)
+    return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
 
 
 def build_value(

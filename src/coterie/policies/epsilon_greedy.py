@@ -31,14 +31,30 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
 
     The Q of several discrete components is the sum of their Q. With `config.obs_last_action` networks read each agent's
     last action.
+
+    Args:
+        team: The team.
+        config: Architecture and inputs of the networks.
+        generator: Source of the initial weights.
+        device: Device of the networks.
+        output_gain: Gain of the orthogonal initialization of the output layer.
     """
 
-    def __init__(self, team: TeamSpec, config: NetworkConfig, generator: torch.Generator, device: torch.device):
+    def __init__(
+        self,
+        team: TeamSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        device: torch.device,
+        output_gain: float = 1.0,
+    ):
         self.team, self.device = team, device
         num_choices = {role.name: role.action.mask_size for role in team.roles}
         self.reads_last_action = config.obs_last_action
         extra_sizes = {role.name: action_size(role.action) for role in team.roles} if self.reads_last_action else None
-        self.net = TeamNetwork(team, num_choices, config, generator, extra_sizes=extra_sizes).to(device)
+        self.net = TeamNetwork(team, num_choices, config, generator, head_gain=output_gain, extra_sizes=extra_sizes).to(
+            device
+        )
         self.blocks = self.net.blocks
         self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
         self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
