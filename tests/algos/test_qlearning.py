@@ -538,6 +538,27 @@ def test_contradicting_settings_are_refused():
         learner(env, mixer="vdn", common_reward=True)
     with pytest.raises(UserError, match=r"algo\.td_lambda=0\.5: has no effect on sequences of one step"):
         learner(env, td_lambda=0.5)
+    with pytest.raises(UserError, match=r"algo\.output_gain=0\.01: has no effect with algo\.init=xavier"):
+        learner(env, output_gain=0.01, init="xavier")
+
+
+def test_the_output_gain_reaches_the_online_and_the_target_network():
+    env = env_of(Everything(), 8)
+    for weighting in ("none", "central"):
+        heads = []
+        for gain in (1.0, 0.01):
+            algorithm, _ = learner(env, mixer="qmix", output_gain=gain, weighting=weighting)
+            heads.append(
+                [
+                    x
+                    for x in tree_leaves(algorithm.state_dict())
+                    if isinstance(x, torch.Tensor) and x.is_floating_point()
+                ]
+            )
+        scaled = sum(
+            torch.allclose(0.01 * one, other) for one, other in zip(*heads, strict=True) if one.abs().sum() > 0
+        )
+        assert scaled >= (2 if weighting == "none" else 4)
 
 
 @pytest.mark.parametrize(

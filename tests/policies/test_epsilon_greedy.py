@@ -25,6 +25,14 @@ def test_greedy_choices_have_the_highest_available_q_and_need_no_noise():
     assert actions["scout"].discrete.shape == (6, 1, 1)
 
 
+def test_the_output_gain_scales_the_initial_q():
+    timestep = make_timestep(make_team("discrete"), 6, MASK)
+    small = EpsilonGreedyPolicy(make_team("discrete"), SMALL, draw(), CPU, output_gain=0.01)
+    q, usual = (one.action_distribution(timestep, {}, "greedy")["guard"].q for one in (small, policy()))
+    assert usual.abs().max() > 0.1
+    torch.testing.assert_close(q, 0.01 * usual)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
 def test_choice_frequencies_match_epsilon_greedy(epsilon):
     actor = policy()

@@ -54,8 +54,8 @@ class QLearningConfig(OffPolicyConfig):
     """Schedule of epsilon."""
     output_gain: float = Field(1.0, gt=0, le=10)
     """Gain of the orthogonal initialization of the output layer. A small one, such as 0.01, lets Q-values start near 0.
-    Where observations are large numbers and rewards are small, as in foraging, others are far from all returns at first,
-    and learning is many times slower.
+    Where observations are large numbers and rewards are small, as in foraging, Q-values start far from all returns
+    otherwise, and learning is many times slower.
     """
     huber_delta: float | None = Field(None, gt=0)
     """Error beyond which the loss is linear; null: squared error."""
