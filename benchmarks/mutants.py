@@ -2,12 +2,16 @@
 
     python benchmarks/mutants.py [--only MODULE ...] [--sample 40] [--seed 0] [--out FILE]
     python benchmarks/mutants.py --survivors     # repeats only the mutants that survived, after tests were added
+    python benchmarks/mutants.py --second        # draws other mutants of modules that have a result
     python benchmarks/mutants.py --write         # writes the page again, which marks modules that changed since
 
 Cosmic Ray (`pip install 'coterie[mutation]'`) makes the mutants: other operators, comparisons and constants, conditions
 negated, loops without iterations, decorators removed. Annotations are left out. It does not change strings, so
 docstrings and the texts of messages have no mutants. `mutant_cases` lists the modules and the tests that answer for
 each. A module with more mutants than --sample gets a random sample, drawn such that as many places as possible change.
+
+Tests that are added for survivors raise the score of their sample more than that of other mutants. A second sample
+(--second, and --second --survivors) leaves out the mutants of the first one and tells how far the score carries over.
 
 A mutant is killed if a test fails or if the tests take much longer than without it. `mutant_equivalents.json` lists
 survivors that no test can kill, each with the reason; they do not count in the score. Writes FILE and a page next to it
@@ -31,6 +35,7 @@ from typing import Any
 
 import reporting
 from mutant_cases import CASES, PACKAGE, ROOT, Mutant, sample, tests_of
+from mutant_page import FIRST, SECOND, is_current, line, page, score
 from mutant_runs import SURVIVED, TIMEOUT, Nursery, Trial, Verdict
 from provenance import fingerprint
 
@@ -38,11 +43,6 @@ from coterie.core.files import write_text
 
 HERE = Path(__file__).resolve().parent
 EQUIVALENTS = HERE / "mutant_equivalents.json"
-PACKAGES = ("math", "algos", "nets")
-DECLARATIONS = "config.py"
-"""End of the names of modules that are left out: nearly all of their mutants are other defaults and limits of settings,
-which a test could only repeat.
-"""
 GOAL = 0.95
 _FIRST_LIMIT = 600.0
 _DIGITS = 12
@@ -50,10 +50,11 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Plan:
-    """Number of mutants per module and the seed of the sample."""
+    """Number of mutants per module, the seed of the sample, and an earlier sample whose mutants are left out."""
 
     sample: int
     seed: int
+    without: Plan | None = None
 
 
 def equivalents() -> dict[str, list[dict[str, str]]]:
@@ -68,19 +69,28 @@ def reason(module: str, mutant: Mutant) -> str | None:
     return found[0] if found else None
 
 
+def draw(module: str, plan: Plan) -> tuple[list[Mutant], int]:
+    """Returns the sample of a module's mutants, and the number that the module has."""
+    source, seed = (PACKAGE / module).read_text(encoding="utf-8"), f"{plan.seed}/{module}"
+    if plan.without is None:
+        return sample(source, plan.sample, seed)
+    earlier = {mutant.source for mutant in draw(module, plan.without)[0]}
+    mutants, total = sample(source, plan.sample + len(earlier), seed)
+    return [mutant for mutant in mutants if mutant.source not in earlier][: plan.sample], total
+
+
 def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Runs the tests of a module against a sample of its mutants and returns the result.
 
     Args:
         module: File of the module, relative to the package.
-        plan: Size and seed of the sample.
+        plan: The sample.
         only: Survivors of an earlier result; if given, only these mutants of the sample are run.
 
     Raises:
         RuntimeError: If the tests fail without a mutant, before or after the others.
     """
-    source = (PACKAGE / module).read_text(encoding="utf-8")
-    mutants, total = sample(source, plan.sample, f"{plan.seed}/{module}")
+    mutants, total = draw(module, plan)
     if only is not None:
         known = [(entry["where"], entry["before"], entry["after"]) for entry in only]
         mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
@@ -101,6 +111,8 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
         "sample": plan.sample, "seed": plan.seed, "seconds": round(time.monotonic() - started, 1),
         "tests": tests_of(module), "marks": CASES[module].marks, "names": CASES[module].names, **found,
     }  # fmt: skip
+    if plan.without is not None:
+        row["without"] = {"sample": plan.without.sample, "seed": plan.without.seed}
     return classified(module, row)
 
 
@@ -173,11 +185,6 @@ def revision(module: str) -> str:
     return git("rev-parse", "--short=10", "HEAD") + (" and changes" if changes else "")
 
 
-def score(killed: int, run: int, equivalent: int) -> float | None:
-    """Returns the share of the mutants that are not equivalent that were killed, None if there are none."""
-    return killed / (run - equivalent) if run > equivalent else None
-
-
 def hashes(module: str) -> dict[str, str]:
     """Returns the fingerprints of a module and of its tests, which depend on neither comments nor formatting."""
     tests = "".join(fingerprint((ROOT / name).read_text(encoding="utf-8")) for name in tests_of(module))
@@ -185,101 +192,11 @@ def hashes(module: str) -> dict[str, str]:
     return {"module_hash": found, "tests_hash": hashlib.sha256(tests.encode()).hexdigest()[:_DIGITS]}
 
 
-# ----------------------------------------------------------------------------------------------------------- the page
-
-
-def page(content: dict[str, Any]) -> str:
-    """Returns the Markdown page of the results."""
-    facts, rows = content["machine"], content["modules"]
-    columns = ["module", "mutants", "run", "killed", "by time limit", "survived", "equivalent", "score"]
-    columns += ["before more tests", "revision"]
-    sums = [sum(_counts(row)[i] for row in rows.values()) for i in range(6)]
-    total = score(sums[2], sums[1], sums[5])
-    table = [
-        [name, *map(str, _counts(row)), _percent(row["score"]), _percent(first_score(row)), _revision(name, row)]
-        for name, row in rows.items()
-    ]
-    survivors = [f"- {_place(name, entry)}" for name, row in rows.items() for entry in row["survived"]]
-    equal = [f"- {_place(n, entry)}. {entry['reason']}" for n, row in rows.items() for entry in row["equivalent"]]
-    lines = [
-        "# Mutants",
-        "",
-        f"{reporting.in_words(facts)}, Python {facts['python']}, Cosmic Ray {content['cosmic_ray']}, "
-        f"{content['date']}. `{content['command']}`",
-        "",
-        "A module with more mutants than were run has a random sample of this size (`--sample`). The score is the "
-        "share of killed mutants among those that are not equivalent. A second revision is that at which only the "
-        "survivors were repeated, after tests were added; the score before that, where it was kept, says more about "
-        "mutants outside the sample. Parentheses mean that the module's code has changed since.",
-        "",
-        *reporting.table(columns, [*table, ["**all**", *map(str, sums), _percent(total), "", ""]]),
-        "",
-        f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured(rows)) or 'none'}. Modules of settings "
-        f"(`*{DECLARATIONS}`) are left out: nearly all of their mutants are other defaults and limits, which a test "
-        "could only repeat.",
-        "",
-        "## Survivors",
-        "",
-        *(survivors or ["None."]),
-        "",
-        "## Equivalent mutants",
-        "",
-        *(equal or ["None."]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def unmeasured(rows: dict[str, Any]) -> list[str]:
-    """Returns the modules of the packages of the campaign that have no result, apart from those of settings."""
-    paths = sorted(path for package in PACKAGES for path in (PACKAGE / package).rglob("*.py") if path.name[0] != "_")
-    names = [path.relative_to(PACKAGE).as_posix() for path in paths]
-    return [name for name in names if name not in rows and not name.endswith(DECLARATIONS)]
-
-
-def _counts(row: dict[str, Any]) -> list[int]:
-    counts = [row[name] for name in ("mutants", "run", "killed", "timeouts")]
-    return [*counts, len(row["survived"]), len(row["equivalent"])]
-
-
-def first_score(row: dict[str, Any]) -> float | None:
-    """Returns the score before tests for survivors of the sample were added, None if it was not kept."""
-    killed = row.get("first_killed", None if "repeated" in row else row["killed"])
-    return None if killed is None else score(killed, row["run"], len(row["equivalent"]))
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}%"
-
-
-def is_current(module: str, row: dict[str, Any]) -> bool:
-    """Returns True if the code of a module is that of its result."""
-    path = PACKAGE / module
-    return path.is_file() and fingerprint(path.read_text(encoding="utf-8")) == row["module_hash"]
-
-
-def _revision(module: str, row: dict[str, Any]) -> str:
-    revisions = row["revision"] + (f", {row['repeated']}" if "repeated" in row else "")
-    return revisions if is_current(module, row) else f"({revisions})"
-
-
-def _place(module: str, entry: dict[str, Any]) -> str:
-    change = f"`` {entry['before']} `` becomes `` {entry['after']} ``" if entry["after"] else f"no `{entry['before']}`"
-    return f"`{module}`, `{entry['where']}`: {change}"
-
-
-def line(module: str, row: dict[str, Any]) -> str:
-    """Returns a line of progress."""
-    mutants, run, killed, late, survived, equivalent = _counts(row)
-    return (
-        f"{module:32} {run} of {mutants}: killed {killed} ({late} by time limit), survived {survived}, "
-        f"equivalent {equivalent}, score {_percent(row['score'])}, {row['seconds']:.0f} s"
-    )
-
-
 def _save(out: Path, content: dict[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     order = list(CASES)
-    content["modules"] = dict(sorted(content["modules"].items(), key=lambda item: order.index(item[0])))
+    for name in {FIRST, SECOND} & set(content):
+        content[name] = dict(sorted(content[name].items(), key=lambda item: order.index(item[0])))
     write_text(out, json.dumps(content, indent=1) + "\n")
     write_text(out.with_suffix(".md"), page(content))
 
@@ -288,8 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="files of modules, relative to the package, or their folders")
     parser.add_argument("--sample", type=int, default=40, help="most mutants of a module")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--seed", type=int, help="seed of the samples; by default 0, or 1 of the second sample")
     parser.add_argument("--survivors", action="store_true", help="repeat only those that survived")
+    parser.add_argument("--second", action="store_true", help="the sample is a second one, without the first's mutants")
     parser.add_argument("--write", action="store_true", help="write the page again; runs nothing")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "mutants.json", help="results as JSON")
     return parser
@@ -303,36 +221,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [word for word in only if not any(name == word or name.startswith(f"{word}/") for name in CASES)]
     if unknown:
         parser.error(f"--only: unknown {', '.join(unknown)}. Known: {', '.join(CASES)}")
-    content = json.loads(given.out.read_text()) if given.out.exists() else {"modules": {}}
+    content = json.loads(given.out.read_text()) if given.out.exists() else {FIRST: {}}
     if given.write:
-        rows = content["modules"].items()  # known equivalents are those of the present code, so older rows stay
-        content["modules"] = {name: classified(name, row) if is_current(name, row) else row for name, row in rows}
+        for part in {FIRST, SECOND} & set(content):
+            rows = content[part].items()  # known equivalents are those of the present code, so older rows stay
+            content[part] = {name: classified(name, row) if is_current(name, row) else row for name, row in rows}
         _save(given.out, content)
         return 0
     return _run_all(chosen, given, content)
 
 
+def _plan(module: str, given: argparse.Namespace, content: dict[str, Any]) -> Plan:
+    """Returns the sample that the arguments ask for.
+
+    Raises:
+        ValueError: If it is a second one, but the first one is missing or was one of other code.
+    """
+    if not given.second:
+        return Plan(given.sample, given.seed or 0)
+    first = content[FIRST].get(module)
+    if first is None or not is_current(module, first):
+        raise ValueError(f"{module} has no first sample of its present code. Run that at first.")
+    return Plan(given.sample, 1 if given.seed is None else given.seed, Plan(first["sample"], first["seed"]))
+
+
 def _run_all(chosen: Sequence[str], given: argparse.Namespace, content: dict[str, Any]) -> int:
     """Measures modules, prints their survivors, and writes the results after each."""
     facts, below = reporting.machine(), False
+    part = SECOND if given.second else FIRST
     for module in chosen:
-        plan, only = Plan(given.sample, given.seed), None
+        rows = content.setdefault(part, {})
         if given.survivors:
-            earlier = content["modules"].get(module, {"survived": []})
+            earlier = rows.get(module, {"survived": []})
             if not earlier["survived"]:
                 continue
-            plan, only = Plan(earlier["sample"], earlier["seed"]), earlier["survived"]
+            without = Plan(**earlier["without"]) if given.second else None
+            plan, only = Plan(earlier["sample"], earlier["seed"], without), earlier["survived"]
+        else:
+            plan, only = _plan(module, given, content), None
         row = measure(module, plan, only)
         if only is not None:
-            row = classified(module, merged(content["modules"][module], row))
+            row = classified(module, merged(rows[module], row))
         print(line(module, row), flush=True)
         for entry in (*row["survived"], *row["killed_though_called_equivalent"]):
             print(f"    line {entry['line']}, {entry['where']}\n      - {entry['before']}\n      + {entry['after']}")
         below |= bool(row["killed_though_called_equivalent"]) or (row["score"] is not None and row["score"] < GOAL)
         date = datetime.now().astimezone().date().isoformat()
-        content["modules"][module] = row | {"date": date}
-        command = f"python benchmarks/mutants.py --seed {given.seed}"
-        content |= {"machine": facts, "date": date, "command": command, "cosmic_ray": version("cosmic-ray")}
+        rows[module] = row | {"date": date}
+        content |= {"machine": facts, "date": date, "cosmic_ray": version("cosmic-ray")}
+        if not given.second:
+            content["command"] = f"python benchmarks/mutants.py --seed {plan.seed}"
         _save(given.out, content)
     return int(below)
 

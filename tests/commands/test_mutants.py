@@ -80,7 +80,7 @@ def test_every_module_has_tests_and_equivalent_mutants_have_reasons(script: Call
 
 
 def test_equivalent_mutants_do_not_count(script: Callable[[str], ModuleType]):
-    score = script("mutants").score
+    score = script("mutant_page").score
     assert (score(19, 20, 0), score(19, 20, 1), score(18, 20, 1)) == (0.95, 1.0, 18 / 19)
     assert score(0, 3, 3) is None
 
@@ -88,7 +88,7 @@ def test_equivalent_mutants_do_not_count(script: Callable[[str], ModuleType]):
 def test_the_page_marks_modules_that_changed_since(script: Callable[[str], ModuleType]):
     """If this fails: run the module again, or mark it with `python benchmarks/mutants.py --write`."""
     content = json.loads((BENCHMARKS / "results" / "mutants.json").read_text())
-    page = script("mutants").page
+    page = script("mutant_page").page
     assert page(content) == (BENCHMARKS / "results" / "mutants.md").read_text()
     module, row = next(iter(content["modules"].items()))
     other = content | {"modules": {module: row | {"module_hash": "other"}}}
@@ -157,10 +157,49 @@ def test_only_survivors_are_repeated_and_those_with_a_reason_are_equivalent(
     assert mutants.main([*given, "--survivors"]) == 0
     assert (row()["score"], row()["run"], row()["killed"], row()["survived"]) == (1, 2, 1, [])
     assert row()["repeated"]
-    assert mutants.first_score(row()) == 0, "before tests were added"
-    assert mutants.first_score({"repeated": "a1b2c3", "killed": 2, "run": 2, "equivalent": []}) is None
+    assert script("mutant_page").first_score(row()) == 0, "before tests were added"
+    assert script("mutant_page").first_score({"repeated": "a1b2c3", "killed": 2, "run": 2, "equivalent": []}) is None
     assert [len(found) for found in repeated] == [2, 1]
     later = row() | {"killed": 0, "survived": [], "equivalent": [{"where": "best"}]}
     assert mutants.merged(row(), later)["survived"] == [{"where": "best"}], "no mutant gets lost"
     with pytest.raises(ValueError, match="has changed since"):
         mutants.merged(row(), row() | {"module_hash": "other"})
+
+
+def test_a_second_sample_has_other_mutants_and_is_recorded_next_to_the_first(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    mutants, cases, runs = script("mutants"), script("mutant_cases"), script("mutant_runs")
+    masked = "return logits if mask is None"
+    monkeypatch.setattr(cases, "mutations", by_hand(*((masked, f"{masked} or {i}") for i in range(5))))
+    drawn: list[set[str]] = []
+    killed = runs.Verdict(runs.KILLED, 1, 1.0, "")
+
+    def verdicts(module: str, found: list[Any]) -> list[Any]:
+        """One mutant of each sample survives, until it is repeated."""
+        drawn.append({mutant.after for mutant in found})
+        return [*[killed] * (len(found) - 1), killed if len(found) == 1 else runs.Verdict(runs.SURVIVED, 0, 1.0, "")]
+
+    monkeypatch.setattr(mutants, "_verdicts", verdicts)
+    monkeypatch.setattr(mutants, "equivalents", dict)
+    monkeypatch.setattr(mutants, "version", lambda package: "none")
+    out = tmp_path / "mutants.json"
+    given = ["--only", "math/choices.py", "--sample", "2", "--out", str(out)]
+    with pytest.raises(ValueError, match="no first sample"):
+        mutants.main([*given, "--second"])
+    mutants.main(given)
+    first = json.loads(out.read_text())["modules"]
+    for seed in "1234":
+        mutants.main([*given, "--second", "--seed", seed])
+        assert len(drawn[-1] | drawn[0]) == 4, "no mutant is in both samples"
+    mutants.main([*given, "--second", "--survivors"])
+    assert len(drawn[-1]) == 1
+    assert drawn[-1] < drawn[-2]
+    content = json.loads(out.read_text())
+    assert content["modules"] == first
+    row = content["second"]["math/choices.py"]
+    assert (row["seed"], row["run"], row["first_killed"], row["killed"], row["survived"]) == (4, 2, 1, 2, [])
+    page = out.with_suffix(".md").read_text()
+    assert "| math/choices.py | 4 | 2 | 1 | 2 | 0 | 50.0% | 100.0% |" in page
+    assert "| **all** |  | 2 | 1 | 2 | 0 | 50.0% | 100.0% |  |" in page
+    assert "Second sample" not in script("mutant_page").page({**content, "second": {}})
