@@ -73,12 +73,14 @@ CASES: dict[str, Case] = {
     "algos/ddpg_batch.py": Case(),
     "algos/ddpg_networks.py": Case(),
     "algos/frozen.py": Case(),
-    "algos/graphed_minibatches.py": Case(("gpu/test_graphs.py",), names="ippo or reads_no_more or resumed_learner"),
+    "algos/graphed_minibatches.py": Case(
+        ("gpu/test_graphs.py",), names="ippo or reads_no_more or resumed_learner or filled_up"
+    ),
     "algos/mappo_original.py": Case(("algos/test_mappo_original_update.py",), _FAST),
     "algos/minibatches.py": Case(),
     "algos/off_policy.py": Case(),
     "algos/on_policy.py": Case(),
-    "algos/optimizer.py": Case(),
+    "algos/optimizer.py": Case(("algos/test_optimizer_adam.py",), _FAST),
     "algos/other_teams.py": Case(
         ("algos/test_other_teams_reader.py",), _FAST, "not learns and not exact and not finite"
     ),

@@ -115,25 +115,42 @@ BATCHES = (torch.tensor([0, 5, 3]), torch.tensor([4, 1]))
 
 
 @pytest.mark.parametrize(
-    ("never_empty", "expected"),
+    ("given", "expected"),
     [
-        (True, [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([0], 0.0, [0])]]),
-        (False, [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([], 0.0, [])]]),
+        (
+            {"never_empty": True},
+            [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([0], 0.0, [0])]],
+        ),
+        ({}, [[([0, 3], 4 / 3, [0, 1]), ([2, 1], 2.0, [0, 1])], [([1], 2 / 3, [2]), ([], 0.0, [])]]),
     ],
 )
-def test_each_rank_has_its_own_samples_of_a_minibatch(never_empty, expected):
+def test_each_rank_has_its_own_samples_of_a_minibatch(given, expected):
     """Their indices t * 2 + b on that rank, its share of the samples, and its part of the noise for all of them."""
 
     def parts(ranks: Ranks) -> list[tuple[list[int], float, list[int]]]:
         found = []
         with sharing(ranks):
-            for own in own_parts(BATCHES, 2, never_empty=never_empty):
+            for own in own_parts(BATCHES, 2, **given):
                 noise = ranks.draw(torch.arange, len(own), 0)
                 found.append((own.tolist(), pytest.approx(ranks.scale), noise.tolist()))
             assert ranks.scale == 1.0  # the batch has ended
         return found
 
     assert on_ranks(2, parts) == expected
+
+
+def test_a_minibatch_without_samples_of_a_rank_has_one_that_stands_in():
+    """One sample per rank: each minibatch has that of one rank, and the other's counts nothing."""
+
+    def parts(ranks: Ranks) -> list[tuple[list[int], bool]]:
+        with sharing(ranks):
+            drawn = minibatch_indices(1, 2, None, torch.Generator().manual_seed(0))
+            return [(part.tolist(), ranks.stands_in) for part in drawn if part is not None]
+
+    first, second = on_ranks(2, parts)
+    assert [part for part, _ in (*first, *second)] == [[0]] * 4
+    assert sorted(stands_in for _, stands_in in first) == [False, True]
+    assert [stands_in for _, stands_in in second] == [not stands_in for _, stands_in in first]
 
 
 def test_one_rank_has_the_minibatches_themselves():

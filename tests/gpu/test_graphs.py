@@ -1,12 +1,16 @@
 """Gradient steps as CUDA graphs, on a fake device that replays operations without the Python around them."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
+from coterie.algos.graphed_minibatches import GraphedMinibatches
+from coterie.algos.optimizer import Optimizer
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
-from coterie.core.tree import tree_map
+from coterie.core.tree import register_pytree, tree_map
 from fakecuda import CUDA, fake_cuda
 from graph_training import LEARNERS, Training, assert_updates_are_those_without_graphs
 
@@ -97,6 +101,40 @@ def test_a_function_that_waits_for_the_host_is_refused_in_one_line(cuda, functio
         f"cuda_graphs=on: the update of team red cannot be captured as a CUDA graph ({kind}"
     )
     assert str(error.value).endswith("). Use cuda_graphs=off.")
+
+
+@register_pytree
+@dataclass(frozen=True)
+class Samples:
+    """Timesteps [M, 1], or sequences [L, M, 1]."""
+
+    log_prob: torch.Tensor
+    valid: None = None
+    critic_valid: None = None
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cuda, graphs, sequences):
+    """Six samples with the numbers 1 to 6, or sequences of two timesteps of them, in three minibatches, then five."""
+    sizes = []
+
+    def step(batch, hidden_states, coefficients):
+        sizes.append(batch.log_prob.shape[-2])
+        return torch.where(batch.valid, batch.log_prob, 0.0).sum().reshape(1)
+
+    weights = torch.nn.Linear(1, 1, device=CUDA)
+    optimizer = Optimizer({"policy": weights}, 1e-5, 0.0, None)
+    steps = GraphedMinibatches(step, optimizer, (weights,), "the update")
+    numbers = torch.arange(1.0, 7.0, device=CUDA)[:, None]
+    batch = Samples(numbers.expand(2, 6, 1).clone() if sequences else numbers)
+    loaded = steps.load(batch, {"h": numbers} if sequences else {}, {})
+    shuffle = torch.Generator(CUDA).manual_seed(0)
+    for count, total in ((6, 21.0), (5, 15.0)):
+        candidates = torch.arange(count, device=CUDA)
+        reports = steps.epoch(loaded, candidates, 3, shuffle=shuffle)
+        assert sum(report.item() for report in reports) == total * (2 if sequences else 1)
+    assert set(sizes) == {2}
+    assert steps.graphed.captures == 1
 
 
 @pytest.mark.slow

@@ -61,16 +61,16 @@ def test_one_sample_has_the_smallest_variance():
 
 
 def test_data_of_all_ranks_count_and_one_rank_exchanges_nothing():
-    """Samples (1, 10) and (3, 30) on rank 0, (5, 50) on rank 1, after (3, 30)."""
-    parts = (torch.tensor([[1.0, 10.0], [3.0, 30.0]]), torch.tensor([[5.0, 50.0], [9e9, 9e9]]))
+    """Samples (1, 10, 0) and (3, 30, 2) on rank 0, (5, 50, 4) on rank 1, after (3, 30, 2)."""
+    parts = (torch.tensor([[1.0, 10.0, 0.0], [3.0, 30.0, 2.0]]), torch.tensor([[5.0, 50.0, 4.0], [9e9, 9e9, 9e9]]))
     masks = (None, torch.tensor([True, False]))
 
     def moments(ranks: Ranks) -> tuple[list[object], int]:
-        before = update_moments(initial_moments(2), torch.tensor([[3.0, 30.0]]), None)
+        before = update_moments(initial_moments(3), torch.tensor([[3.0, 30.0, 2.0]]), None)
         with sharing(ranks):
             found = update_moments(before, parts[ranks.rank], masks[ranks.rank])
         return [x.tolist() for x in found.values()], ranks.traffic.calls
 
-    assert on_ranks(2, moments) == [([4.0, [3.0, 30.0], [8.0, 800.0]], 1)] * 2
+    assert on_ranks(2, moments) == [([4.0, [3.0, 30.0, 2.0], [8.0, 800.0, 8.0]], 1)] * 2
     found, calls = on_ranks(1, moments)[0]
     assert (found[0], calls) == (3.0, 0)

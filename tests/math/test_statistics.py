@@ -89,15 +89,15 @@ def test_counts_of_ranks_are_their_mean_and_one_rank_exchanges_nothing():
 
 
 def test_the_average_of_the_parts_of_ranks_is_the_mean_of_all_samples():
-    """1, 2, 6 and 3 have the mean 3; without the masked 6 it is 2."""
+    """1, 2, 6 and 3 have the mean 3; without the masked 6 it is 2, of their quarters 1/2."""
 
     def parts(ranks: Ranks) -> list[float]:
         with sharing(ranks):
             x, valid = own_batch(ranks)
-            return [masked_mean(x, None).item(), masked_mean(x, valid).item()]
+            return [masked_mean(x, None).item(), masked_mean(x, valid).item(), masked_mean(x / 4, valid).item()]
 
-    assert on_ranks(2, parts) == [pytest.approx([4.5, 2.0]), pytest.approx([1.5, 2.0])]
-    assert on_ranks(1, parts) == [pytest.approx([3.0, 1.5])]
+    assert on_ranks(2, parts) == [pytest.approx([4.5, 2.0, 0.5]), pytest.approx([1.5, 2.0, 0.5])]
+    assert on_ranks(1, parts) == [pytest.approx([3.0, 1.5, 0.375])]
 
 
 def test_a_rank_without_samples_adds_nothing_to_a_mean():
@@ -134,6 +134,15 @@ def test_moments_are_those_of_all_ranks():
     assert on_ranks(2, moments) == [pytest.approx([2, 2 / 3, 3, 14 / 4])] * 2
     one = on_ranks(1, lambda ranks: (moments(ranks), ranks.traffic.calls))[0]
     assert one == (pytest.approx([1.5, 0.25, 3, 14 / 3]), 0)
+
+
+def test_a_rank_whose_samples_are_all_masked_leaves_the_moments_of_the_others():
+    def moments(ranks: Ranks) -> list[float]:
+        with sharing(ranks):
+            x, valid = own_batch(ranks)
+            return [float(m) for m in masked_moments(x, valid & (ranks.rank == 0))]
+
+    assert on_ranks(2, moments) == [pytest.approx([1.5, 0.25])] * 2
 
 
 def test_pooled_moments_have_literal_values():
