@@ -16,6 +16,7 @@ from coterie.algos.algorithm import (
     AlgorithmContext,
     Capabilities,
     ValueEstimator,
+    central_inputs,
     central_state_name,
     component_matrix,
     group_membership,
@@ -169,6 +170,18 @@ def test_a_central_critic_reads_the_teams_own_state_before_the_global_one():
     assert central_state_name(team_of(*roles, states={"global": 5, "c": 3}), "state") == "global"
     with pytest.raises(UserError, match=r"^algo.critic: joint_state needs an environment state, and there is none"):
         central_state_name(team_of(*roles), "joint_state")
+
+
+@pytest.mark.parametrize(
+    ("critic", "joint_obs", "others"),
+    [("own", False, 0), ("joint", True, 0), ("state", False, 0), ("joint_state", True, 0), ("global", True, 1)],
+)
+def test_only_a_global_critic_reads_the_observations_of_other_teams(critic: str, joint_obs: bool, others: int):
+    opponent = RoleSpec("opponent", "b", ("o_0",), VECTOR, CHOICES)
+    team = replace(team_of(("a", 2, VECTOR, CHOICES), states={"global": 3}), other_roles=(opponent,))
+    inputs = central_inputs(critic, team, "global")
+    assert (inputs.joint_obs, inputs.other_roles, inputs.state_size) == (joint_obs, (opponent,) * others, 3)
+    assert central_inputs(critic, team, None).state_size == 0
 
 
 def test_a_reward_is_common_by_the_algorithms_setting_or_by_that_of_the_team():
