@@ -5,6 +5,7 @@ import torch
 
 from coterie.algos.reward_streams import RewardStream, RewardStreams, weighted_streams
 from coterie.core.types import Rollout
+from coterie.math.policy_gradient import gae
 
 LAMBDA = 0.8
 STREAMS = (
@@ -59,6 +60,18 @@ def test_each_signal_has_a_discount_and_ends_of_its_own(count):
         expected = expected_returns(k, gamma)
         torch.testing.assert_close(target[:, k], expected)
         torch.testing.assert_close(advantage[:, k], expected - torch.tensor(VALUE[k][:3]))
+
+
+def test_a_single_signal_has_the_advantages_that_an_algorithm_without_signals_has():
+    """Bit by bit, so its discount is a number as well and not one of float32."""
+    draw = torch.Generator().manual_seed(0)
+    reward, value = torch.randn(40, 2, 3, 1, generator=draw), torch.randn(41, 2, 3, 1, generator=draw)
+    ends, valid = torch.rand(40, 2, 3, generator=draw) < 0.1, torch.ones(40, 2, 3, dtype=torch.bool)
+    learner = RewardStreams(STREAMS[:1], gamma=0.9, device=torch.device("cpu"))
+    found, _ = learner.advantages(reward, value, ends, ends, valid=valid, gae_lambda=0.95)
+    masks = {"terminated": ends[..., None], "boundary": ends[..., None]}
+    expected = gae(reward=reward, value=value[:-1], next_value=value[1:], **masks, gamma=0.9, gae_lambda=0.95)
+    assert torch.equal(found, expected)
 
 
 def test_advantages_are_summed_with_scheduled_weights():

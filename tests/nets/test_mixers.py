@@ -49,6 +49,14 @@ def test_q_tot_is_monotonic_in_every_agents_q(kind):
         assert (q.grad > 0).any()
 
 
+def test_a_mixer_must_compute_a_total():
+    class Incomplete(Mixer):
+        """A mixer of a user that forgot the method."""
+
+    with pytest.raises(TypeError, match="abstract method"):
+        Incomplete()
+
+
 def test_an_unrestricted_mixer_is_not_monotonic():
     q = torch.randn(64, AGENTS, generator=torch.Generator().manual_seed(1), requires_grad=True)
     mixer("plain")(q, q, torch.zeros(64, STATE), q, torch.ones(64, AGENTS, dtype=torch.bool)).sum().backward()
