@@ -632,6 +632,14 @@ def test_segments_are_whole_rollouts_of_a_minimum_size(monkeypatch, minimum, rol
     assert ReplayCheckpoint(filled_buffer(1)).state_dict()["segment_length"] == rollouts * T
 
 
+def test_segments_of_a_buffer_that_is_not_large_have_a_few_mebibytes():
+    buffer = filled_buffer(1)
+    storage = buffer.storage
+    assert storage is not None
+    nbytes = sum(leaf.nbytes for leaf in tree_leaves((storage.timesteps, storage.steps))) / storage.size
+    assert 3 << 20 < ReplayCheckpoint(buffer).state_dict()["segment_length"] * nbytes < 6 << 20
+
+
 def test_a_large_buffer_has_at_most_256_segments(monkeypatch):
     """The storage has 520 rollouts: two and a bit are a 256th of it, so a segment has three."""
     monkeypatch.setattr(checkpoint, "SEGMENT_BYTES", 1)
