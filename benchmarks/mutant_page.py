@@ -79,9 +79,9 @@ def _second_sample(rows: dict[str, Any]) -> list[str]:
     return [
         "## Second sample",
         "",
-        "Other mutants, drawn after tests were added for survivors of the first sample, mostly of modules whose score "
-        "was low before that. The score at first says how much those tests find beyond the sample that they were "
-        "written for. The score after counts the tests that were added for survivors of the second sample.",
+        "Other mutants than those of the first sample, drawn after tests were added for its survivors. The score at "
+        "first says how much the tests find beyond the sample that they were written for. The score after includes "
+        "tests that were added for survivors of the second sample, which the second revision has.",
         "",
         *reporting.table(
             [*columns, "score after", "revision"],
