@@ -8,6 +8,7 @@ from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_surrogate,
     clipped_value_error,
+    clipped_value_loss,
     ema_mean_and_std,
     initial_ema_moments,
     update_ema_moments,
@@ -32,6 +33,15 @@ def test_clipped_value_error_takes_the_larger_error():
     value, old, target = torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0])
     assert clipped_value_error(value, old, target, clip_eps=0.2, huber_delta=None).item() == pytest.approx(0.5 * 0.8**2)
     assert clipped_value_error(value, old, target, clip_eps=None, huber_delta=None).item() == 0.0
+
+
+def test_the_value_loss_is_the_mean_over_valid_entries_and_signals(monkeypatch):
+    """Errors e^2 / 2: (1 + 4) / 2 and (9 + 16) / 2 of the two valid entries with two signals each, halved."""
+    monkeypatch.setattr(policy_gradient.switch, "on", False)
+    target = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [99.0, 99.0]]])
+    zero, valid = torch.zeros(1, 3, 2), torch.tensor([[True, True, False]])
+    loss = clipped_value_loss(zero, zero, target, valid, clip_eps=None, huber_delta=None)
+    assert loss.item() == pytest.approx((1 + 4 + 9 + 16) / 8)
 
 
 def test_huber_loss_is_linear_above_its_delta():

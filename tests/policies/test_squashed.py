@@ -118,6 +118,22 @@ def test_agents_with_different_actions_have_entropies_of_their_own_by_loops(kind
         assert sample.max_entropy[b, i].item() == pytest.approx(uniform, abs=1e-6)
 
 
+def test_samples_of_sequences_are_those_of_their_timesteps():
+    """Three timesteps of two environments, as one axis and as two."""
+    actor = policy()
+    timestep, noise = make_timestep(actor.team, 6, MASK), draw_block_noise(actor.blocks, (6,), draw(2), CPU)
+    outputs, _ = actor.net(timestep.obs, None, {})
+    flat = sample_actions(actor.blocks, outputs, timestep.action_mask, noise)
+
+    def as_sequences(by_name):
+        return {name: x.unflatten(0, (3, 2)) for name, x in by_name.items()}
+
+    found = sample_actions(actor.blocks, as_sequences(outputs), as_sequences(timestep.action_mask), as_sequences(noise))
+    for name in ("prob", "entropy", "max_entropy"):
+        torch.testing.assert_close(getattr(found, name).flatten(0, 1), getattr(flat, name))
+    assert found.action["guard"].discrete.flatten(0, 1).equal(flat.action["guard"].discrete)
+
+
 def test_temperature_is_one_number_per_block_given_to_its_agents():
     temperature = Temperature(policy().blocks, 0.2, CPU)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import copy
 import errno
 import gc
 import os
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -256,6 +256,13 @@ def test_a_rollout_of_another_shape_is_refused():
 def test_the_mean_age_is_that_of_the_steps_held():
     """Half of the steps held: of 12 and 20 timesteps of two environments; no more than 20 are held."""
     assert [filled_buffer(rollouts).mean_age for rollouts in (0, 3, 5, 9)] == [0, 12, 20, 20]
+
+
+def test_steps_in_which_environments_acted_are_counted():
+    buffer = make_buffer()
+    added = [buffer.add(rollout_at(i * T)) for i in range(3)]
+    assert added == [int(acted_in(i * T, T).sum()) for i in range(3)]
+    assert 0 < added[0] < T * B, "an environment's final timestep is none"
 
 
 def test_samples_are_records_that_do_not_change():
@@ -764,6 +771,21 @@ def test_rollouts_after_a_pause_truncate_earlier_episodes_if_all_environments_st
     shown = sample.rollout.obs["agent"][1, across, 0, 0]
     assert shown.equal(100.0 * head + b[across]) == restart
     assert shown.equal(foreign.obs["agent"][0, b[across], 0, 0]) == (not restart)
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_an_agent_that_is_absent_at_the_start_of_an_episode_does_not_join_it_to_an_earlier_one(absent):
+    """Agent 1 appears later in the new episodes. In the negative control, it is in an episode that continues."""
+    buffer, head = filled_buffer(4, sequence_length=2), 4 * T
+    foreign = rollout_at(10_000, reborn=True)
+    first, alive = foreign.first.clone(), foreign.alive.clone()
+    first[0, :, 1], alive[0, :, 1] = False, not absent
+    buffer.add(replace(foreign, first=first, alive=alive))
+    sample = buffer.sample(2000)
+    across = sample.index // B == head - 1
+    assert across.any()
+    truncated = sample.rollout.obs["agent"][1, across, 0, 0] == 100.0 * head + sample.index[across] % B
+    assert truncated.all() if absent else not truncated.any()
 
 
 @pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
