@@ -80,8 +80,9 @@ def _second_sample(rows: dict[str, Any]) -> list[str]:
         "## Second sample",
         "",
         "Other mutants than those of the first sample, drawn after tests were added for its survivors. The score at "
-        "first says how much the tests find beyond the sample that they were written for. The score after includes "
-        "tests that were added for survivors of the second sample, which the second revision has.",
+        "first says how much the tests find beyond the sample that they were written for. The second revision is "
+        "that at which survivors of this sample were repeated, with tests added for them, or with tests that existed "
+        "but had not been run for the module. The score after is that of then.",
         "",
         *reporting.table(
             [*columns, "score after", "revision"],
