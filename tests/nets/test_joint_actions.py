@@ -39,6 +39,15 @@ def test_others_actions_have_zeros_at_the_agents_own_entries():
     assert replaced.tolist() == joint.is_own.float().tolist()
 
 
+def test_the_joint_action_of_a_team_of_one_role_is_joined_and_split():
+    box = spaces.Box(-1, 1, (1,))
+    (team,) = EnvSpec("one", (RoleSpec("a", "all", ("a_0", "a_1"), box, spaces.Discrete(3)),), {}).default_teams()
+    joint, vectors = JointAction(team, torch.device("cpu")), {"a": torch.arange(24.0).view(4, 2, 3)}
+    joined = joint.join(vectors)
+    assert joined[1].tolist() == [6, 7, 8, 9, 10, 11]
+    assert joint.split(joined)["a"].equal(vectors["a"])
+
+
 def test_joint_actions_of_a_batch_are_joined_split_and_masked():
     """Five timesteps of four environments, guards 3 + 3 numbers and a scout 2."""
     joint, batch = JointAction(two_roles(), torch.device("cpu")), torch.arange(5 * 4 * 8.0).view(5, 4, 8) + 1
