@@ -58,6 +58,22 @@ def test_a_run_belongs_to_a_job_with_the_same_settings(tmp_path: Path, monkeypat
         _find("algo.lr=0.1", out=out)
 
 
+def test_a_run_from_before_a_setting_existed_belongs_to_a_job_with_its_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
+    monkeypatch.setattr("coterie.commands.sweep_runs.draw_curves", tinyruns.draw_nothing)
+    out = tmp_path / "seed0"
+    tinyruns.train(out)
+    config = out / "config.yaml"
+    older = "".join(line for line in config.read_text().splitlines(True) if "adam_eps:" not in line)
+    assert older != config.read_text()
+    config.write_text(older)
+    assert _find(out=out).state == "finished"
+    with pytest.raises(UserError, match=r"algo\.adam_eps is null there, 0\.1 here"):
+        _find("algo.adam_eps=0.1", out=out)
+
+
 def test_code_that_has_changed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
     monkeypatch.setattr("coterie.commands.sweep_runs.draw_curves", tinyruns.draw_nothing)

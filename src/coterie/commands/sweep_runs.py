@@ -18,6 +18,7 @@ from typing import Any, Literal
 from coterie.commands.result import TrainingResult
 from coterie.commands.train import draw_curves
 from coterie.config import messages, sources
+from coterie.config.resolve import with_new_settings
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.runs import folder as folders
@@ -81,6 +82,7 @@ def find(config: RunConfig, out: Path, *, named: bool) -> Found:
         saved = _saved_settings(path)
         if saved is None:
             continue
+        saved = with_new_settings(saved, config)
         if identity(saved) == identity(wanted):
             return _inspect(RunFolder(path), config)
         if path == out:

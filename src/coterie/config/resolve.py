@@ -10,15 +10,17 @@ build       commands/build.py           environments, algorithms and the trainin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from coterie.config import aliases, callables, messages, sources
 from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose, with_known_case
 from coterie.config.overrides import Override, parse_all
-from coterie.config.schema import RunConfig
+from coterie.config.schema import Choice, RunConfig
 from coterie.config.sources import Setting
 from coterie.config.trust import require_trust, signature
 from coterie.config.unknown_keys import check_early
@@ -120,6 +122,33 @@ def saved_settings(config: RunConfig) -> dict[str, Any]:
     return {key: value for key, value in sources.flatten(config.tree()) if key != "out"}
 
 
+def with_new_settings(saved: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
+    """Adds settings that did not exist when a run was saved, if they have their defaults.
+
+    A default of a new setting keeps what Coterie did before, so the run continues with equal results.
+
+    Args:
+        saved: Settings of a run by dotted key, which an earlier version may have written.
+        config: Configuration to compare it with.
+    """
+    defaults = set(_at_default(config))
+    return {key: value for key, value in sources.flatten(config.tree()) if key in defaults} | dict(saved)
+
+
+def _at_default(model: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted keys of settings that have the defaults of their models."""
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _at_default(value.params if isinstance(value, Choice) else value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                if isinstance(one, BaseModel):
+                    yield from _at_default(one, f"{prefix}{name}.{key}.")
+        elif not field.is_required() and value == field.get_default(call_default_factory=True):
+            yield f"{prefix}{name}"
+
+
 def require_saved_settings(path: Path, config: RunConfig, saved: Mapping[str, Any]) -> list[str]:
     """Compares the `config.yaml` of a run with the settings that a checkpoint of it was trained with.
 
@@ -135,6 +164,7 @@ def require_saved_settings(path: Path, config: RunConfig, saved: Mapping[str, An
         UserError: If another setting differs, with all of them.
     """
     found = saved_settings(config)
+    saved = {key: value for key, value in with_new_settings(saved, config).items() if key != "out"}
     differing = [key for key in dict.fromkeys((*saved, *found)) if saved.get(key) != found.get(key)]
     lines = [f"{key} is {messages.show(found.get(key))}, was {messages.show(saved.get(key))}" for key in differing]
     fixed = [line for key, line in zip(differing, lines, strict=True) if not key.startswith(CHANGEABLE)]
