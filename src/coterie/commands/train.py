@@ -37,7 +37,7 @@ from coterie.config.resolve import Resolved, change, load_resolved, saved_settin
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
-from coterie.core.process import configure_process, interruptible
+from coterie.core.process import configure_process, frozen_objects, interruptible
 from coterie.core.ranks import Ranks
 from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
@@ -179,7 +179,13 @@ def _run(session: _Session) -> TrainingResult:
         if session.components.ranks.is_first:
             logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
         trainer.log_to(logger)
-        with interruptible(trainer.request_stop) as signals, display, _disk_errors(folder), user_code.reported():
+        with (
+            interruptible(trainer.request_stop) as signals,
+            display,
+            _disk_errors(folder),
+            user_code.reported(),
+            frozen_objects(),
+        ):
             trainer.run()
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
         if not session.components.ranks.is_first:

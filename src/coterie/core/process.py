@@ -1,9 +1,10 @@
-"""Process settings of a training run: threads, memory allocation, signals."""
+"""Process settings of a training run: threads, memory allocation, garbage collection, signals."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import signal
 import sys
 import threading
@@ -34,6 +35,22 @@ def configure_process(threads: Threads) -> None:
             libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
             libc.mallopt(_M_TOP_PAD, 1 << 28)
+
+
+@contextlib.contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Context manager: garbage collections skip all objects that exist when it is entered.
+
+    Imports leave two hundred thousand objects. A full collection visits all of them for 0.2 s, every few updates.
+    """
+    if gc.get_freeze_count():  # the caller, or an outer context, has chosen what is skipped
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,46 @@
+"""Settings of the process."""
+
+import gc
+import weakref
+
+import pytest
+
+from coterie.core.process import frozen_objects
+
+
+class Cycle:
+    """An object that only the garbage collector can free."""
+
+    def __init__(self):
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_skipped_yet():
+    gc.unfreeze()
+    gc.collect()
+
+
+def test_existing_objects_are_collected_after_the_context_only():
+    before = weakref.ref(Cycle())
+    with frozen_objects():
+        within = weakref.ref(Cycle())
+        gc.collect()
+        assert before() is not None
+        assert within() is None
+    gc.collect()
+    assert before() is None
+
+
+def test_existing_objects_are_collected_after_an_error():
+    with pytest.raises(ValueError), frozen_objects():
+        raise ValueError
+    assert gc.get_freeze_count() == 0
+
+
+def test_objects_that_the_caller_has_frozen_stay_so():
+    gc.freeze()
+    with frozen_objects():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
