@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from coterie.core.process import frozen_objects
+from coterie.core.process import rare_garbage_collection
 
 
 class Cycle:
@@ -23,7 +23,7 @@ def nothing_is_skipped_yet():
 
 def test_existing_objects_are_collected_after_the_context_only():
     before = weakref.ref(Cycle())
-    with frozen_objects():
+    with rare_garbage_collection():
         within = weakref.ref(Cycle())
         gc.collect()
         assert before() is not None
@@ -33,14 +33,21 @@ def test_existing_objects_are_collected_after_the_context_only():
 
 
 def test_existing_objects_are_collected_after_an_error():
-    with pytest.raises(ValueError), frozen_objects():
+    with pytest.raises(ValueError), rare_garbage_collection():
         raise ValueError
     assert gc.get_freeze_count() == 0
 
 
+def test_collections_are_rarer_within_the_context_only():
+    before = gc.get_threshold()
+    with rare_garbage_collection():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
+
+
 def test_objects_that_the_caller_has_frozen_stay_so():
     gc.freeze()
-    with frozen_objects():
+    with rare_garbage_collection():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() > 0
     gc.unfreeze()

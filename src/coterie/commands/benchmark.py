@@ -17,7 +17,7 @@ from coterie.commands.build import build
 from coterie.commands.environment import make_environment
 from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
-from coterie.core.process import configure_process, frozen_objects
+from coterie.core.process import configure_process, rare_garbage_collection
 from coterie.core.seeds import generator
 from coterie.core.threads import measured_threads
 from coterie.core.types import Action, Rollout
@@ -59,7 +59,7 @@ def bench(resolved: Resolved, seconds: float) -> dict[str, Any]:
     threads = measured_threads(config.threads)
     configure_process(threads)
     kernels = configure_arithmetic(config)
-    with closing(build(config)) as components, frozen_objects():
+    with closing(build(config)) as components, rare_garbage_collection():
         env = components.collector.env
         loop = TrainingLoop(components)
         for _ in range(_WARM_UP_ROUNDS):

@@ -37,7 +37,7 @@ from coterie.config.resolve import Resolved, change, load_resolved, saved_settin
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
-from coterie.core.process import configure_process, frozen_objects, interruptible
+from coterie.core.process import configure_process, interruptible, rare_garbage_collection
 from coterie.core.ranks import Ranks
 from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
@@ -184,7 +184,7 @@ def _run(session: _Session) -> TrainingResult:
             display,
             _disk_errors(folder),
             user_code.reported(),
-            frozen_objects(),
+            rare_garbage_collection(),
         ):
             trainer.run()
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
