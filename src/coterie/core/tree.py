@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import optree
@@ -31,9 +32,10 @@ def register_pytree(cls: type[C]) -> type[C]:
     """Class decorator: registers a frozen dataclass of tensors so that `tree_map` maps over its fields."""
     dataclass_type: Any = cls  # the type checker does not know that it is a dataclass
     names = tuple(field.name for field in fields(dataclass_type))
+    values = attrgetter(*names) if len(names) > 1 else lambda node: (getattr(node, names[0]),)
     optree.register_pytree_node(
         dataclass_type,
-        lambda node: (tuple(getattr(node, name) for name in names), None, names),
+        lambda node: (values(node), None, names),
         lambda _, children: dataclass_type(*children),
         namespace=_NAMESPACE,
     )

@@ -73,7 +73,7 @@ def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) 
         function = getattr(load(), f"coterie_{name}_{_SUFFIXES[dtype]}")
         function.argtypes, function.restype = [ctypes.c_void_p] * len(arguments) + [ctypes.c_int], None
         _functions[key] = function
-    plain = [_address(x) for x in arguments]
+    plain = [x.data_ptr() if isinstance(x, Tensor) else None if x is None else x.buffer_info()[0] for x in arguments]
     _functions[key](*plain, num_threads())
 
 
@@ -90,10 +90,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         _threads.count = before
-
-
-def _address(x: Tensor | array[Any] | None) -> int | None:
-    return x.data_ptr() if isinstance(x, Tensor) else None if x is None else x.buffer_info()[0]
 
 
 def integers(*values: int) -> array[int]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import precision
+from coterie.core.device_constants import constant
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.kernels import switch
@@ -148,9 +149,10 @@ def encode_actions(spec: ActionSpec, action: Action) -> Tensor:
     """Returns actions of a role as vectors [.., n, P]: every choice one-hot, then the continuous numbers."""
     parts = []
     if action.discrete is not None:
+        single = len(spec.choices) == 1
         for k, choices in enumerate(spec.choices):
-            indices = torch.arange(choices, device=action.discrete.device)
-            parts.append((action.discrete[..., k : k + 1] == indices).float())
+            chosen = action.discrete if single else action.discrete[..., k : k + 1]
+            parts.append((chosen == constant(range(choices), chosen.device, torch.int64)).float())
     if action.continuous is not None:
         parts.append(action.continuous)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
