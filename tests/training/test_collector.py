@@ -134,7 +134,8 @@ def test_an_environment_that_cannot_be_restored_starts_new_episodes_with_new_see
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "units", "pytorch", "kernels"), [(3, 8, 1, 1), (3, 1024, 1, 2), (3, 4096, 2, 2), (4096, 8, 2, 2)]
+    ("num_envs", "units", "pytorch", "kernels"),
+    [(3, 8, 1, 1), (3, 1024, 1, 1), (3, 1250, 1, 2), (3, 4096, 2, 2), (4096, 8, 2, 2)],
 )
 def test_one_thread_steps_and_acts_if_a_batch_is_little_work(
     num_envs: int, units: int, pytorch: int, kernels: int
@@ -149,6 +150,21 @@ def test_one_thread_steps_and_acts_if_a_batch_is_little_work(
             assert (torch.get_num_threads(), native.num_threads()) == (pytorch, kernels)
             assert torch.is_inference_mode_enabled()
         assert (torch.get_num_threads(), native.num_threads()) == (2, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_of_weights_with_a_set_per_agent_kernels_count_one_set_per_agent() -> None:
+    env = Counter(3, 0, "cpu")
+    policies = [RandomPolicy(team, CPU) for team in env.spec.default_teams()]
+    agents = policies[0].team.n
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for units, kernels in ((1024, 1), (2048, 2)):
+            policies[0].networks = (torch.nn.ParameterList([torch.zeros(agents, units, units)]),)
+            with inference_context(env, policies):
+                assert native.num_threads() == kernels
     finally:
         torch.set_num_threads(before)
 

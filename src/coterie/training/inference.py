@@ -14,15 +14,18 @@ from coterie.kernels import native
 from coterie.policies.base import Policy
 
 _MAX_OBSERVED_NUMBERS = 1 << 14
-_MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 22
+_MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 23
 """Size of a batch of observations, and multiplications needed to act on it by PyTorch and by kernels, up to which one
 thread is at least as fast as two. Measured on an AMD EPYC without kernels: 25 timesteps of 128 spread environments
 (7,000 numbers) take 12.5 ms with one thread and 15 ms with two; of 512 environments 29 ms and 23 ms. With a GRU, 26
 timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms and 22 ms, and 128 timesteps of 40 M
-211 ms and 145 ms. With kernels, a timestep of 0.6 M multiplications takes the same time with either, of 2 M 0.29 and
-0.26 ms on an idle machine and more with two on a busy one, of 7 M 0.37 and 0.31 ms, and with a GRU of 10 M 0.61 and
-0.51 ms. Other operations are too small for two threads then, but some of PyTorch's use them: a log_softmax of 48 rows
-takes 7 us with one and 12 to 98 us with two.
+211 ms and 145 ms. Other operations are too small for two threads then, but some of PyTorch's use them: a log_softmax of
+48 rows takes 7 us with one and 12 to 98 us with two.
+
+With kernels, the second thread sleeps between timesteps and has to be woken. Within training, a timestep of acting
+takes the following milliseconds with one and two threads, on a quiet machine (10th percentile), and on a busy one
+(mean): 7 M multiplications by wide layers 0.28 and 0.26, 0.34 and 0.50; 14 M 0.41 and 0.33, 0.56 and 0.68; 27 M 0.74
+and 0.51, 1.18 and 1.04; with a GRU of 10 M 0.33 and 0.45, 0.44 and 0.85.
 """
 
 
@@ -33,24 +36,27 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
     Matrix products of a few dozen rows are finished before a second thread has taken its share. Kernels have a limit of
     their own.
     """
-    threads, kernel_threads = torch.get_num_threads(), native.num_threads()
-    is_open = env.device.type == "cpu" and max(threads, kernel_threads) > 1
-    work = _multiplications(env, policies) if is_open else math.inf
-    single_thread = work <= _MAX_MULTIPLICATIONS
-    if single_thread:
-        torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(), native.threads(1 if work <= _MAX_KERNEL_MULTIPLICATIONS else kernel_threads):
+    threads, kernel_threads, single_thread = torch.get_num_threads(), native.num_threads(), False
+    policies = [*policies]
+    if env.device.type == "cpu" and max(threads, kernel_threads) > 1:
+        single_thread = _multiplications(env, policies) <= _MAX_MULTIPLICATIONS
+        if _multiplications(env, policies, own_sets=True) <= _MAX_KERNEL_MULTIPLICATIONS:
+            kernel_threads = 1
             yield
     finally:
         if single_thread:
             torch.set_num_threads(threads)
 
 
-def _multiplications(env: VectorEnv, policies: Iterable[Policy]) -> float:
+def _multiplications(env: VectorEnv, policies: Iterable[Policy], *, own_sets: bool = False) -> float:
     """Returns the multiplications to act on one batch, assuming that every agent reads every weight once; infinity if
-    the batch itself is large."""
+    the batch itself is large. With `own_sets`, an agent reads only its own one of the sets in weights [G, in, out]."""
     observed = sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
     if env.num_envs * observed > _MAX_OBSERVED_NUMBERS:
         return math.inf
-    return env.num_envs * sum(p.team.n * w.numel() for p in policies for net in p.networks for w in net.parameters())
+    return env.num_envs * sum(
+        w.numel() * (1 if own_sets and w.ndim == 3 else p.team.n)
+        for p in policies
+        for net in p.networks
+        for w in net.parameters()
+    )
