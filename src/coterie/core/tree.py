@@ -32,7 +32,7 @@ def register_pytree(cls: type[C]) -> type[C]:
     """Class decorator: registers a frozen dataclass of tensors so that `tree_map` maps over its fields."""
     dataclass_type: Any = cls  # the type checker does not know that it is a dataclass
     names = tuple(field.name for field in fields(dataclass_type))
-    values = attrgetter(*names) if len(names) > 1 else lambda node: (getattr(node, names[0]),)
+    values = attrgetter(*names) if len(names) > 1 else lambda node: tuple(vars(node).values())
     optree.register_pytree_node(
         dataclass_type,
         lambda node: (values(node), None, names),
