@@ -42,6 +42,10 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
         single_thread = _multiplications(env, policies) <= _MAX_MULTIPLICATIONS
         if _multiplications(env, policies, own_sets=True) <= _MAX_KERNEL_MULTIPLICATIONS:
             kernel_threads = 1
+    if single_thread:
+        torch.set_num_threads(1)
+    try:
+        with torch.inference_mode(), native.threads(kernel_threads):
             yield
     finally:
         if single_thread:
