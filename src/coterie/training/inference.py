@@ -14,7 +14,7 @@ from coterie.kernels import native
 from coterie.policies.base import Policy
 
 _MAX_OBSERVED_NUMBERS = 1 << 14
-_MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 23
+_MAX_MULTIPLICATIONS, _MAX_KERNEL_MULTIPLICATIONS = 1 << 24, 1 << 22
 """Size of a batch of observations, and multiplications needed to act on it by PyTorch and by kernels, up to which one
 thread is at least as fast as two. Measured on an AMD EPYC without kernels: 25 timesteps of 128 spread environments
 (7,000 numbers) take 12.5 ms with one thread and 15 ms with two; of 512 environments 29 ms and 23 ms. With a GRU, 26
@@ -25,7 +25,8 @@ timesteps of 10 M multiplications take the same time with either, of 20 M 26 ms 
 With kernels, the second thread sleeps between timesteps and has to be woken. Within training, a timestep of acting
 takes the following milliseconds with one and two threads, on a quiet machine (10th percentile), and on a busy one
 (mean): 7 M multiplications by wide layers 0.28 and 0.26, 0.34 and 0.50; 14 M 0.41 and 0.33, 0.56 and 0.68; 27 M 0.74
-and 0.51, 1.18 and 1.04; with a GRU of 10 M 0.33 and 0.45, 0.44 and 0.85.
+and 0.51, 1.18 and 1.04; with a GRU of 10 M 0.33 and 0.45, 0.44 and 0.85. The limit is that of a quiet machine; on a busy
+one, runs reduce the kernels' threads themselves.
 """
 
 
