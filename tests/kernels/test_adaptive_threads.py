@@ -32,7 +32,10 @@ def test_two_threads_stay_where_they_are_faster_and_trials_are_rare():
 def test_one_thread_is_taken_soon_after_another_process_started():
     machine = Machine({1: 0.16, 2: 0.1})
     threads = AdaptiveThreads(2, 2, lambda: machine.now)
-    machine.run(threads, 30)
+    machine.times[2] = 0.5
+    machine.run(threads, 5)  # the first iterations compile and allocate
+    machine.times[2] = 0.1
+    machine.run(threads, 35)
     machine.times[2] = 0.2
     used = machine.run(threads, 20)
     assert used[:3] == [2, 2, 2]

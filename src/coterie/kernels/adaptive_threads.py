@@ -19,8 +19,8 @@ _SLOWER = 1.25
 _WINDOW = 5
 _SECONDS, _ITERATIONS = 5.0, 200
 """Time until the next trial if nothing changes: at least 5 s and 200 iterations, so that trials cost less than 2%."""
-_SOONER = 8
-"""If iterations have become slower, an eighth of this time is enough."""
+_SOONER = 5
+"""If iterations have become slower, a fifth of this time is enough."""
 
 
 class AdaptiveThreads:
@@ -74,7 +74,7 @@ class AdaptiveThreads:
         if len(self._recent) < _WINDOW or self._other() == self.count:
             return
         now = statistics.median(self._recent)
-        self._usual = now if self._usual is None else self._usual
+        self._usual = now if self._usual is None else min(self._usual, now)  # the first iterations are slow
         sooner = _SOONER if now > _SLOWER * self._usual else 1
         if self._iterations * sooner >= _ITERATIONS and self._since_trial * sooner >= _SECONDS:
             self._trial = ([], [])
