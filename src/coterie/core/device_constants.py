@@ -13,6 +13,8 @@ from torch import Tensor
 def constant(values: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Returns nested tuples or ranges of numbers as a tensor, which must not be changed."""
     with torch.inference_mode(False):  # the first use may be in acting, and a later one in training
+        if isinstance(values, range):  # made on the device, without a copy
+            return torch.arange(values.start, values.stop, values.step, dtype=dtype, device=device)
         return torch.tensor(values, dtype=dtype, device=device)
 
 
