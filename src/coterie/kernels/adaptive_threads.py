@@ -1,4 +1,4 @@
-"""The number of threads of the kernels while a run goes on and other processes come and go."""
+"""The number of threads of the kernels during a run, while other processes start and end."""
 
 from __future__ import annotations
 
