@@ -1,4 +1,5 @@
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coterie.core.device_constants import DeviceConstant, constant
 from fakecuda import CUDA, fake_cuda
@@ -30,3 +31,13 @@ def test_a_constant_that_was_first_used_in_acting_can_be_used_in_training():
     (x * factor).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [3, 5]
+
+
+def test_a_constant_that_was_first_used_in_an_export_has_values_afterwards():
+    """Exports trace with tensors without values, which acting in the same process must not get."""
+    cpu, held = torch.device("cpu"), DeviceConstant(torch.tensor([4, 1]))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert constant(range(3, 29, 7), cpu, torch.int64).shape == (4,)
+        assert held.on(torch.device("meta")).shape == (2,)
+    assert constant(range(3, 29, 7), cpu, torch.int64).tolist() == [3, 10, 17, 24]
+    assert type(held.on(torch.device("meta"))) is torch.Tensor
