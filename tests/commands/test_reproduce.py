@@ -42,8 +42,21 @@ def test_the_peak_is_the_highest_mean_over_seeds_not_the_mean_of_peaks() -> None
     halved, _ = peak_of_mean(series, divisor=2)
     assert halved == Level(2.75, pytest.approx(level.half_width / 2))
     assert peak_of_mean(series[:1]) == (Level(9.0), 10)
-    assert peak_of_mean([_series([0], [1.0]), _series([1], [1.0])]) == (None, None)
+    assert peak_of_mean([_series([0], [1.0]), _series([1, 2], [1.0, 1.0])]) == (None, None)
     assert peak_of_mean([]) == (None, None)
+
+
+def test_evaluations_of_episodes_of_different_lengths_belong_together_by_their_number() -> None:
+    series = [_series([0, 10, 21], [0.0, 2.0, 4.0]), _series([0, 12, 20], [0.0, 2.0, 6.0])]
+    level, steps = peak_of_mean(series)
+    assert level is not None
+    assert (level.mean, steps) == (5.0, 21)
+
+
+def test_evaluations_that_overlap_do_not_belong_together() -> None:
+    # The second evaluation of one seed is later than the third of the other, so only step 0 is shared.
+    series = [_series([0, 10, 20], [1.0, 2.0, 4.0]), _series([0, 30, 40], [1.0, 2.0, 6.0])]
+    assert peak_of_mean(series) == (Level(1.0, 0.0), 0)
 
 
 @pytest.mark.parametrize(

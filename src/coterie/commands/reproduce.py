@@ -303,19 +303,38 @@ def _value(choice: Choice, row: Row, algo: str, folders: Sequence[Path]) -> Valu
 def peak_of_mean(series: Sequence[EvaluationSeries], divisor: float = 1.0) -> tuple[Level | None, int | None]:
     """Returns the highest mean over seeds of an evaluation, with its 95% interval and environment steps.
 
+    Evaluations take place at the first update after a multiple of the interval. Where episodes differ in length, so do
+    the steps of the seeds: evaluations belong together if they have the same number in all series, and if all of them
+    come before the next one of any series.
+
     Args:
-        series: Evaluations of each seed. Only steps at which all seeds were evaluated count.
+        series: Evaluations of each seed. If some are missing, only steps at which all seeds were evaluated count.
         divisor: Number by which returns are divided, such as the number of agents.
 
     Returns:
-        (None, None) if there is no such evaluation.
+        The level and the highest number of steps of the seeds; (None, None) if there is no such evaluation.
     """
-    shared = sorted(set.intersection(*(set(one.steps.tolist()) for one in series))) if series else []
-    if not shared:
+    if not series:
         return None, None
-    scores = np.array([[one.mean[np.searchsorted(one.steps, step)] for one in series] for step in shared]) / divisor
-    best = int(scores.mean(axis=1).argmax())
-    return _level(scores[best].tolist()), int(shared[best])
+    if _same_schedule(series):
+        chosen = [slice(None)] * len(series)
+    else:
+        shared = sorted(set.intersection(*(set(one.steps.tolist()) for one in series)))
+        chosen = [np.searchsorted(one.steps, shared) for one in series]
+    steps = np.stack([one.steps[places] for one, places in zip(series, chosen, strict=True)])  # [seeds, P]
+    scores = np.stack([one.mean[places] for one, places in zip(series, chosen, strict=True)]) / divisor
+    if not steps.size:
+        return None, None
+    best = int(scores.mean(axis=0).argmax())
+    return _level(scores[:, best].tolist()), int(steps[:, best].max())
+
+
+def _same_schedule(series: Sequence[EvaluationSeries]) -> bool:
+    """Returns True if the evaluations of the same number belong together."""
+    if len({len(one) for one in series}) > 1:
+        return False
+    steps = np.stack([one.steps for one in series])  # [seeds, P]
+    return bool((steps[:, :-1].max(axis=0, initial=-1) < steps[:, 1:].min(axis=0)).all())
 
 
 def _level(means: Sequence[float]) -> Level:
