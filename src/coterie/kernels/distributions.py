@@ -43,7 +43,7 @@ def sample_categorical(
     """
     if not native.is_supported(logits) or torch.is_grad_enabled():
         return None
-    if any(x is not None and x.shape != logits.shape for x in (mask, noise)):
+    if (mask is not None and mask.shape != logits.shape) or (noise is not None and noise.shape != logits.shape):
         return None
     return _SAMPLE(logits, mask, noise, choices)
 

@@ -103,7 +103,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
     def _forward(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
         last = None
         if self.reads_last_action:
-            last = unpad_by_role(self.team, torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST]))
+            last = unpad_by_role(self.team, hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0.0))
         obs = self.normalize(timestep.obs)
         return self.net(obs, timestep.first, _network_state(hidden_state), self._extra(last))
 
@@ -159,7 +159,11 @@ def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsi
     for log_p in component_log_probs(spec, params, mask):
         width = log_p.shape[-1]
         if mask is None:
-            mixed = ((1 - epsilon) * log_p.exp() + epsilon / width).log()
+            p = log_p.exp()
+            if not torch.is_grad_enabled():  # acting: the same without new tensors
+                mixed = p.mul_(1 - epsilon).add_(epsilon / width).log_()
+            else:
+                mixed = ((1 - epsilon) * p + epsilon / width).log()
         else:
             available = mask[..., start : start + width]
             mixed = (1 - epsilon) * log_p.exp() + epsilon / available.sum(-1, keepdim=True)
