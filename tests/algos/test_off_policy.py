@@ -178,6 +178,28 @@ def test_a_restored_learner_has_all_of_the_state(name: str):
     assert ("generator" in state) == (name != "q")
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["q", "ddpg", "sac"])
+def test_a_gradient_step_updates_the_priorities_of_its_sample(name: str, alpha: float):
+    build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "ddpg": ddpg_learner, "sac": sac_learner}
+    algorithm, collector = build[name](Everything(dead=0.0), 4, gradient_steps=2, priority_alpha=alpha)
+    sample, drawn, found = algorithm.buffer.sample, [], []
+
+    def spy(size: int) -> Any:
+        drawn.append(sample(size))
+        return drawn[-1]
+
+    algorithm.buffer.sample = spy
+    algorithm.buffer.update_priorities = lambda index, error: found.append((index, error))
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert len(drawn) == 2
+    assert len(found) == (2 if alpha else 0)
+    for of, (index, error) in zip(drawn, found, strict=False):
+        assert index is of.index
+        assert error.shape == index.shape
+        assert not error.requires_grad
+
+
 def test_settings_of_a_learner_extend_those_of_all():
     assert QLearningConfig(rollout_length=7).rollout_length == 7
     with pytest.raises(ValidationError, match="unknown"):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_x, unit_reward
-from coterie.algos.replay.buffer import ReplaySample
 from learners import collect_rollout, q_learner
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
@@ -151,13 +150,10 @@ def test_a_batch_may_have_as_many_sequences_as_the_buffer(more: int, learns: boo
 @pytest.mark.parametrize("delta", [None, 0.1])
 def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | None):
     algorithm, collector = make(mixer=mixer, rnn="gru", huber_delta=delta, priority_alpha=0.5)
-    rollout, found = collect_rollout(algorithm, collector), []
     weight = torch.tensor([0.5, 1.0, 2.0, 3.0])
-    sample = ReplaySample(rollout, torch.arange(4), weight)
-    algorithm.buffer.update_priorities = lambda index, error: found.append(error)
-    batch = algorithm.evaluate_batch(rollout)
+    batch = algorithm.evaluate_batch(collect_rollout(algorithm, collector))
     loss = algorithm._loss(batch, weight)
-    report = algorithm._report(batch, sample, loss, torch.tensor([7.0]))
+    (report,), sequence_errors = algorithm._report(batch, loss, torch.tensor([7.0]))
     entries = []
     for place in map(tuple, batch.valid.nonzero().tolist()):
         error = (batch.q[place] - batch.target[place]).abs().item()
@@ -165,7 +161,7 @@ def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | No
         entries.append([weight[place[1]].item() * term, error, batch.q[place].item(), batch.target[place].item()])
     torch.testing.assert_close(report[:4], torch.tensor(entries).mean(0))
     assert report[4] == 7
-    assert found[0].shape == (4,)
+    assert sequence_errors.shape == (4,)
 
 
 @pytest.mark.parametrize("weighting", ["optimistic", "central"])

@@ -6,11 +6,24 @@ import torch
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
+from coterie.core.tree import tree_map
 from graph_rollouts import CASES, assert_rollouts_are_those_without_graphs
-from graph_training import LEARNERS, assert_same, assert_updates_are_those_without_graphs, trained
+from graph_training import (
+    LEARNERS,
+    OFF_POLICY,
+    assert_gradient_steps_are_those_without_graphs,
+    assert_same,
+    assert_updates_are_those_without_graphs,
+    off_policy,
+    trained,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
 DEVICE = torch.device("cuda", 0)
+
+
+def copied(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
 
 
 @pytest.fixture
@@ -22,6 +35,23 @@ def graphs():
 @pytest.mark.parametrize(("name", "rnn"), LEARNERS)
 def test_updates_are_those_without_graphs(graphs, name, rnn):
     assert_updates_are_those_without_graphs(name, rnn, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", OFF_POLICY)
+def test_gradient_steps_are_those_without_graphs(graphs, case):
+    assert_gradient_steps_are_those_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["QMIX", "MATD3", "MASAC"])
+def test_a_resumed_learner_captures_again_and_continues(graphs, case):
+    """Its optimizers have other moments than those that it has captured."""
+    first, other = (off_policy(case, "on", DEVICE) for _ in range(2))
+    rollouts = [first.collect() for _ in range(3)]
+    other.learner.update(rollouts[2], 0.0)
+    first.learner.update(rollouts[0], 0.0)
+    other.learner.load_state_dict(tree_map(copied, first.learner.state_dict()))
+    expected, found = ([x.learner.update(rollouts[1], 0.5)] for x in (first, other))
+    assert_same(expected, first, found, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -41,10 +41,13 @@ def test_a_run_trains_evaluates_and_resumes(tmp_path, settings):
 
 
 @pytest.mark.slow
-def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path):
+@pytest.mark.parametrize("algo", ["ippo", "qmix", "matd3"])
+def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path, algo):
     """The manifest records how it started."""
     out = str(tmp_path / "run")
-    settings = {"algo": "ippo", "env": "particle/simple_spread", "cuda_graphs": "on"}
+    settings = {"algo": algo, "env": "particle/simple_spread", "cuda_graphs": "on"}
+    if algo != "ippo":
+        settings |= {"algo.learning_starts": 0, "algo.buffer_size": 1000, "algo.batch_size": 4}
     try:
         with fake_cuda():
             coterie.train(**TINY, **settings, device="cuda", out=out)

@@ -92,7 +92,7 @@ class TargetNetworkFrozen(QLearning):
 
     def __init__(self, config, context):
         super().__init__(config, context)
-        self.target.update = lambda: None
+        self.target.soft_update = self.target.count_step = lambda: None
 
 
 class DiscountedTwice(PPO):

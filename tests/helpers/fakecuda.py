@@ -287,6 +287,7 @@ class _Conversions(TorchFunctionMode):
 def fake_cuda() -> Iterator[FakeCuda]:
     """Provides the fake device as `cuda` and counts reads and copies."""
     cuda = FakeCuda()
+    FakeCudaGenerator.seeds.clear()  # of earlier tests, whose seeds this one may use on the CPU
     real = torch.Generator
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
     grouped = torch.optim.Optimizer._group_tensors_by_device_and_dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,13 +16,37 @@ from preset_learners import preset_learner
 
 LEARNERS = [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none"), ("ippo", "gru")]
 """Names of algorithms and their recurrent layers."""
+HARD, SOFT = {"target_update_interval": 4}, {"target_update_interval": "null"}
+SCALED = {"reward_scale": "standardize", "normalize_obs": "true"}
+PRIORITIZED = {"priority_alpha": 0.6}
+OFF_POLICY: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "double DQN": ("ddqn", "none", "multi_discrete", PRIORITIZED | {"n_step": 3} | HARD),
+    "independent Q": ("iql", "none", "discrete", SCALED | {"huber_delta": 0.5} | SOFT),
+    "VDN": ("vdn", "lstm", "discrete", PRIORITIZED | {"td_lambda": 0.6, "tau": 1.0} | SOFT),
+    "QMIX": ("qmix", "gru", "discrete", PRIORITIZED | SCALED | HARD),
+    "QMIX without recurrence": ("qmix", "none", "discrete", SOFT),
+    "QMIX with burn-in": ("qmix", "gru", "discrete", {"burn_in": 4, "sequence_start": "rollout"} | SOFT),
+    "QPLEX": ("qplex", "gru", "discrete", SOFT),
+    "weighted QMIX": ("wqmix", "gru", "discrete", PRIORITIZED | {"weighting": "central"} | HARD),
+    "DDPG": ("ddpg", "none", "continuous", PRIORITIZED | {"normalize_obs": "true"}),
+    "DDPG, choices": ("ddpg", "gru", "discrete", HARD),
+    "MADDPG": ("maddpg", "gru", "hybrid", PRIORITIZED | {"burn_in": 4}),
+    "MADDPG, current actions": ("maddpg", "none", "discrete", {"other_actions": "current"}),
+    "TD3": ("td3", "none", "continuous", PRIORITIZED),
+    "MATD3": ("matd3", "gru", "continuous", HARD),
+    "SAC": ("sac", "none", "continuous", PRIORITIZED | SCALED),
+    "SAC, choices": ("sac", "gru", "multi_discrete", HARD),
+    "MASAC": ("masac", "gru", "hybrid", PRIORITIZED | {"burn_in": 4}),
+    "MASAC, fixed temperature": ("masac", "none", "discrete", {"learn_temperature": "false", "reward_scale": "std"}),
+}
+"""Off-policy learners: name, recurrent layer, kind of actions, and settings."""
 
 
 class Training:
     """A learner of two roles with masks, deaths and group rewards, and its rollouts."""
 
-    def __init__(self, name, rnn, device, **settings):
-        env = env_of(Everything(dead=0.0), 4, device=device)
+    def __init__(self, name, rnn, device, kind="discrete", **settings):
+        env = env_of(Everything(kind, dead=0.0), 4, device=device)
         self.learner = preset_learner(name, env, rnn, **settings)
         self._collector = Collector(env, {env.spec.default_teams()[0].name: self.learner.policy}, seed=0)
 
@@ -29,6 +55,10 @@ class Training:
 
     def update(self, progress):
         return self.learner.update(self.collect(), progress)
+
+    def counts(self):
+        """Returns the numbers of the learner's state, such as steps that target networks have counted."""
+        return [x for x in tree_leaves(self.learner.state_dict()) if not isinstance(x, torch.Tensor)]
 
     def tensors(self):
         leaves = tree_leaves(self.learner.state_dict())
@@ -51,6 +81,23 @@ def assert_updates_are_those_without_graphs(name, rnn, device, *, rtol, atol):
     found, training = trained(name, rnn, "on", device)
     assert training.learner._graphs.graphed.captures == 1
     assert_same(expected, eager, found, training, rtol=rtol, atol=atol)
+
+
+def off_policy(case, setting, device):
+    """Returns the training of a case, with a schedule and three gradient steps per update."""
+    cuda_graphs.configure(setting)
+    name, rnn, kind, settings = OFF_POLICY[case]
+    schedule = {"lr_schedule": "linear", "lr_end": 0.1, "gradient_steps": 3}
+    return Training(name, rnn, device, kind, **schedule | settings)
+
+
+def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
+    """Compares metrics and states of four updates. There is one capture, or with a delayed actor one of each step."""
+    eager, training = (off_policy(case, setting, device) for setting in ("off", "on"))
+    expected, found = ([x.update(k / 4) for k in range(4)] for x in (eager, training))
+    assert training.learner._step_function.captures == (2 if case in ("TD3", "MATD3") else 1)
+    assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+    assert training.counts() == eager.counts()
 
 
 def assert_same(expected, eager, found, training, *, rtol, atol):

@@ -14,7 +14,7 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -30,9 +30,10 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.behavior_cloning import CloningOptimizer
-from coterie.algos.ddpg_batch import Batch
+from coterie.algos.ddpg_batch import Batch, at
 from coterie.algos.ddpg_config import DDPGConfig
 from coterie.algos.ddpg_networks import build_critics
+from coterie.algos.graphed_steps import StepResult
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
@@ -109,7 +110,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     """DDPG and its multi-agent and twin-critic variants, see the module."""
 
     Config: ClassVar = DDPGConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True)
 
     def __init__(self, config: DDPGConfig, context: AlgorithmContext) -> None:
         super().__init__(config, context)
@@ -142,6 +143,9 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         action_gradient = select_action_gradient(self._centralized, config.other_actions)
         self._action_gradient = partial(action_gradient, self.critics[0], joint=self._joint)
         self._set_exploration(0.0)
+        optimizers, modules = (self._critic_optimizer, self._policy_optimizer), (self.policy.net, self.critics)
+        targets = (self.target_policy, self.target_critics)
+        self._create_step(self._step, optimizers, modules, targets, others=self.others)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -150,18 +154,16 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         critic_reports, actor_reports = [], []
         if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
             self.buffer.priority_beta = config.priority_beta + (1 - config.priority_beta) * progress
+            rates = {"policy": lr, "critic": lr * (config.critic_lr or config.lr) / config.lr}
             for _ in range(self._gradient_steps):
-                sample = self.buffer.sample(config.batch_size)
-                batch = self.make_batch(sample)
-                target = self.targets(batch)
-                critic_reports.append(self._update_critics(batch, target, lr, sample.index))
-                self._updates += 1
-                if self._updates % config.policy_delay == 0:
-                    actor_reports.append(self._update_actor(batch, lr))
+                trains_actor = (self._updates + 1) % config.policy_delay == 0
+                critic_report, *actor_report = self._learn(rates, trains_actor)
+                critic_reports.append(critic_report)
+                actor_reports += actor_report
                 # Soft updates wait for the actor, as published; hard updates have an interval of their own.
-                if self._updates % config.policy_delay == 0 or config.target_update_interval is not None:
-                    self.target_policy.update()
-                    self.target_critics.update()
+                if trains_actor or config.target_update_interval is not None:
+                    self.target_policy.count_step()
+                    self.target_critics.count_step()
         self._set_exploration(progress)
         return (
             self._metrics(critic_reports, actor_reports)
@@ -179,6 +181,17 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self.others.update(rollout.others, rollout.acted)
+
+    def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor], trains_actor: bool) -> StepResult:
+        """Takes a gradient step of the critics, and of the actors if they are trained; `lr` is by module."""
+        batch = self.make_batch(sample)
+        critic_report, error = self._update_critics(batch, self.targets(batch), lr)
+        if not trains_actor:
+            return StepResult((critic_report,), error)
+        actor_report = self._update_actor(batch, lr)
+        self.target_policy.soft_update()
+        self.target_critics.soft_update()
+        return StepResult((critic_report, actor_report), error)
 
     def make_batch(self, sample: ReplaySample) -> Batch:
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""
@@ -199,7 +212,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         return Batch(
             timesteps=replace(timesteps_of(rollout), obs=obs, alive=present_agents(rollout)),
             critic_first=critic_first(rollout, self._centralized) if self._recurrent else None,
-            taken=mask_by_role(self._joint.encode(rollout.action), team.roles, valid) | _at(slice(-1), others_taken),
+            taken=mask_by_role(self._joint.encode(rollout.action), team.roles, valid) | at(slice(-1), others_taken),
             reward=torch.where(critic_valid, reward, 0.0),
             terminated=terminated,
             boundary=boundary,
@@ -218,7 +231,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         actor = self.target_policy.module if config.next_action_policy == "target" else self.policy.net
         outputs = self._actor_outputs(actor, batch, successors)
         smoothing = (config.target_noise, config.target_noise_clip) if config.target_noise else None
-        others = _at(successors, batch.timesteps.others)
+        others = at(successors, batch.timesteps.others)
         actions = self._actions(outputs, batch, successors, smoothing=smoothing)
         actions |= self.others.encode(self.others.next_actions(others), others)
         critics = self.target_critics.module.children()
@@ -228,36 +241,41 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         target = n_step_return(reward, q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step)
         return target[: len(batch.valid)]
 
-    def _update_critics(self, batch: Batch, target: Tensor, lr: float, index: Tensor) -> Tensor:
-        """Gradient step of the critics; returns the values of `CRITIC_METRICS` [5]."""
-        config, valid = self.config, batch.critic_valid
+    def _update_critics(
+        self, batch: Batch, target: Tensor, lr: Mapping[str, float | Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradient step of the critics.
+
+        Returns:
+            The values of `CRITIC_METRICS` [5], and the errors of the sequences [S] if they have priorities.
+        """
+        valid = batch.critic_valid
         q = self.q_taken(batch)
         loss = critic_loss(q, target, valid, batch.weight)
-        grad_norm = self._critic_optimizer.step(loss, {"critic": lr * (config.critic_lr or config.lr) / config.lr})[0]
+        grad_norm = self._critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, q[0] - target, 0.0).abs()
-            if config.priority_alpha > 0:
-                self.buffer.update_priorities(index, sequence_error(error, valid))
             count = valid_count(valid)
             means = [torch.where(valid, x, 0.0).sum() / count for x in (error, q[0], target)]
-            return torch.stack([loss.detach(), *means, grad_norm])
+            report = torch.stack([loss.detach(), *means, grad_norm])
+            return report, sequence_error(error, valid) if self.config.priority_alpha > 0 else None
 
     def q_taken(self, batch: Batch) -> list[Tensor]:
         """Returns Q of the actions taken [R, S, N] by each critic."""
-        taken, critics = _at(batch.learned, batch.taken), self.critics.children()
+        taken, critics = at(batch.learned, batch.taken), self.critics.children()
         return [self.evaluate(critic, self.critic_features(critic, batch, batch.learned), taken) for critic in critics]
 
-    def _update_actor(self, batch: Batch, lr: float) -> Tensor:
+    def _update_actor(self, batch: Batch, lr: Mapping[str, float | Tensor]) -> Tensor:
         """Gradient step of the actors; returns the values of `ACTOR_METRICS` [2]."""
         loss, value = self.policy_loss(batch)
-        return torch.stack([value, self._policy_optimizer.step(loss, {"policy": lr})[0]])
+        return torch.stack([value, self._policy_optimizer.step(loss, lr)[0]])
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the actors' loss, and the mean of -Q that it descends."""
         outputs, action = self.sample_joint_action(batch)
         with torch.no_grad():
             features = self.critic_features(self.critics[0], batch, batch.learned)
-        taken = self._joint.join(_at(batch.learned, batch.taken))
+        taken = self._joint.join(at(batch.learned, batch.taken))
         gradient, q = self._action_gradient(features, action.detach(), taken, batch.valid)
         logits, available = self._logits(outputs, batch)
         penalty = self.config.logit_penalty
@@ -267,7 +285,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     def sample_joint_action(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the actors' outputs by block and their joint action [R, S, J]; other teams act as they did."""
         outputs = self._actor_outputs(self.policy.net, batch, batch.learned)
-        actions = _at(batch.learned, batch.taken) | self._actions(outputs, batch, batch.learned, smoothing=None)
+        actions = at(batch.learned, batch.taken) | self._actions(outputs, batch, batch.learned, smoothing=None)
         return outputs, self._joint.join(actions)
 
     def _metrics(self, critic_reports: list[Tensor], actor_reports: list[Tensor]) -> dict[str, float]:
@@ -310,7 +328,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         """Outputs of a network at some timesteps; those before only warm up its hidden state."""
 
         def part(time: slice) -> Batch:
-            return replace(batch, timesteps=_at(time, batch.timesteps), critic_first=_at(time, batch.critic_first))
+            return replace(batch, timesteps=at(time, batch.timesteps), critic_first=at(time, batch.critic_first))
 
         if self._recurrent and time.start:
             with torch.no_grad():
@@ -324,7 +342,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
 
         In a centralized critic, dead agents act with zeros. An independent agent that was truncated alone still acts.
         """
-        alive, masks = batch.timesteps.alive[time], _at(time, batch.timesteps.action_mask)
+        alive, masks = batch.timesteps.alive[time], at(time, batch.timesteps.action_mask)
         length, own = alive.shape[:2]
         noise = current().draw(
             lambda count: draw_block_noise(self.policy.blocks, (length, count), self.generator, self.device),
@@ -339,7 +357,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
 
     def _logits(self, outputs: dict[str, Tensor], batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Logits of discrete actions [R, S, n, A] by block, and where valid agents can choose them."""
-        logits, available, masks = [], [], _at(batch.learned, batch.timesteps.action_mask)
+        logits, available, masks = [], [], at(batch.learned, batch.timesteps.action_mask)
         for block in self.policy.blocks:
             if size := block.action_spec.mask_size:
                 logits.append(outputs[block.name][..., :size])
@@ -376,8 +394,3 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             "policy_optimizer": self._policy_optimizer,
             "critic_optimizer": self._critic_optimizer,
         }
-
-
-def _at(time: slice, tree: Tree) -> Tree:
-    """Returns the part of tensors [T, ..] at some timesteps."""
-    return tree_map(lambda x: x[time], tree)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Timestep
 
 
@@ -38,3 +39,8 @@ class Batch:
     critic_valid: Tensor
     weight: Tensor
     learned: slice
+
+
+def at(time: slice, tree: Tree) -> Tree:
+    """Returns the part of tensors [T, ..] at some timesteps."""
+    return tree_map(lambda x: x[time], tree)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.algos.minibatches import random_parts
-from coterie.algos.optimizer import Optimizer
+from coterie.algos.optimizer import Optimizer, changed_by_steps
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import HiddenState
@@ -37,11 +37,7 @@ class GraphedMinibatches:
     def __init__(self, step: Step, optimizer: Optimizer, modules: tuple[nn.Module, ...], what: str):
         self._step = step
         self._batches, self._samples = StaticInputs(), StaticInputs()
-
-        def changes() -> list[Tensor]:
-            return [*optimizer.tensors(), *(buffer for module in modules for buffer in module.buffers())]
-
-        self.graphed = Graphed(self._step_on, changes=changes, what=what)
+        self.graphed = Graphed(self._step_on, changes=lambda: changed_by_steps([optimizer], modules), what=what)
 
     def load(self, batch: Any, hidden_states: Tree, coefficients: dict[str, float]) -> Tree:
         """Copies what the steps of an update read into static tensors, which `epoch` takes."""

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership, learns_common_reward
 from coterie.algos.base_config import LearnerConfig
 from coterie.algos.behavior_cloning import CloningLearner
+from coterie.algos.graphed_steps import GraphedStep, Step
+from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
+from coterie.core import cuda_graphs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import HiddenState
-from coterie.math.running_moments import Moments
+from coterie.math.running_moments import Moments, update_moments
 
 declare(
     Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
@@ -82,7 +87,8 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         device: Device of the networks.
         buffer: The replay buffer.
         generator: Draws the noise of updates; None for updates without noise.
-        reward_moments: Moments of all rewards; None if rewards are not scaled.
+        reward_moments: Moments of all rewards; None if rewards are not scaled. They are changed in place, since CUDA
+            graphs read them where they are.
     """
 
     buffer: ReplayBuffer
@@ -95,6 +101,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.total_envs // 200)
         self._membership = group_membership(context.team).to(context.device)
         self._common_reward = learns_common_reward(config, context.team)
+        self._batch_size = config.batch_size
         self._steps, self._updates = 0, 0
 
     def _create_buffer(
@@ -120,6 +127,65 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         size = describe(self.buffer.spec, self.buffer.nbytes)
         self.notes = (size, *ignored_settings(config, self.team, self.rollout_length))
 
+    def _create_step(
+        self,
+        step: Step,
+        optimizers: Sequence[Optimizer],
+        modules: Sequence[nn.Module],
+        targets: Sequence[TargetNetwork],
+        *,
+        others: OtherTeamsReader | None = None,
+    ) -> None:
+        """Makes `_learn` take this gradient step: as a CUDA graph if the setting `cuda_graphs` is on.
+
+        It is not captured if it reads other teams, whose policies need not act by tensors only.
+
+        Args:
+            step: The gradient step.
+            optimizers: Optimizers that take it.
+            modules: Modules that it evaluates or changes, besides target networks.
+            targets: Target networks that it reads and updates softly.
+            others: The other teams that it reads; None for none.
+        """
+        self._step_function: Step | GraphedStep = step
+        if not cuda_graphs.enabled:
+            return
+        if others is not None and others.roles:
+            self.notes += (
+                f"cuda_graphs=on: gradient steps of team {self.team.name} are not captured: its critic reads other "
+                "teams",
+            )
+            return
+        self._step_function = GraphedStep(
+            step,
+            optimizers=optimizers,
+            modules=modules,
+            targets=[target.module for target in targets],
+            reads=lambda: list((self.reward_moments or {}).values()),
+            generators=() if self.generator is None else (self.generator,),
+            what=f"the update of team {self.team.name}",
+        )
+
+    def _learn(self, lr: dict[str, float], *flags: bool) -> tuple[Tensor, ...]:
+        """Takes a gradient step on a sample, and updates its priorities. Returns the step's reports.
+
+        Args:
+            lr: Learning rates by module.
+            flags: Further arguments of the step.
+        """
+        sample = self.buffer.sample(self._batch_size)
+        reports, error = self._step_function(sample, lr, *flags)
+        if error is not None:
+            self.buffer.update_priorities(sample.index, error)
+        self._updates += 1
+        return reports
+
+    def _add_rewards(self, reward: Tensor, valid: Tensor) -> None:
+        """Adds rewards [..] to their statistics where `valid` [..] is True."""
+        assert self.reward_moments is not None
+        for name, value in update_moments(self.reward_moments, reward.unsqueeze(-1), valid).items():
+            self.reward_moments[name].copy_(value)
+
     def _replay_metrics(self) -> dict[str, float]:
         """Returns the size and age of the replay buffer, without reading the device."""
         return {"replay/sequences": float(self.buffer.num_sequences), "replay/age": self.buffer.mean_age}
@@ -132,7 +198,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state["buffer"] = self._replay_checkpoint.state_dict()
         if self.reward_moments is not None:
-            state["reward_moments"] = self.reward_moments
+            state["reward_moments"] = {name: x.clone() for name, x in self.reward_moments.items()}
         if self.generator is not None:
             state["generator"] = self.generator.get_state()
         return state | {"steps": self._steps, "updates": self._updates}
@@ -142,7 +208,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
             part.load_state_dict(state[name])
         self._replay_checkpoint.load_state_dict(state["buffer"])
         if self.reward_moments is not None:
-            self.reward_moments = {name: x.to(self.device) for name, x in state["reward_moments"].items()}
+            self.reward_moments = {name: x.to(self.device, copy=True) for name, x in state["reward_moments"].items()}
         if self.generator is not None:
             restore(self.generator, state["generator"])
         self._steps, self._updates = state["steps"], state["updates"]

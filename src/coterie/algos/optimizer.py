@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -132,6 +132,12 @@ def _no_moments(flat: Tensor) -> dict[str, Tensor]:
     return {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
 
 
+def changed_by_steps(optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Returns what gradient steps change: what the optimizers change, and the buffers of the modules evaluated."""
+    changed = [x for optimizer in optimizers for x in optimizer.tensors()]
+    return [*changed, *(buffer for module in modules for buffer in module.buffers())]
+
+
 class TargetNetwork:
     """A copy of a network that is updated towards it.
 
@@ -156,10 +162,18 @@ class TargetNetwork:
 
     def update(self) -> None:
         """Updates the copy softly, or, every `interval` calls, hard. Call it after each step of the online network."""
-        self._calls += 1
+        self.soft_update()
+        self.count_step()
+
+    def soft_update(self) -> None:
+        """Updates the copy softly, unless its updates are hard: the part of `update` that a CUDA graph can contain."""
         if self._interval is None:
             self._interpolate(self._tau)
-        elif self._calls % self._interval == 0:
+
+    def count_step(self) -> None:
+        """Counts a step of the online network; updates the copy hard after every `interval`: the rest of `update`."""
+        self._calls += 1
+        if self._interval is not None and self._calls % self._interval == 0:
             self._interpolate(1.0)
 
     def hard_update(self) -> None:

@@ -11,6 +11,7 @@ reset, instead of being padded; Adam replaces RMSprop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from coterie.algos.algorithm import AlgorithmContext, Capabilities
 from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.graphed_steps import StepResult
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.qlearning_config import QLearningConfig, mixer_state, require_consistent
@@ -39,7 +41,7 @@ from coterie.math.returns import (
     present_successors,
     valid_mask,
 )
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.math.running_moments import Moments, initial_moments, mean_and_std
 from coterie.math.statistics import masked_mean, masked_sum, valid_count
 from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
 from coterie.nets.normalization import ObservationNormalizer
@@ -129,7 +131,7 @@ class QLearning(OffPolicyLearner):
 
     Config: ClassVar = QLearningConfig
     capabilities: ClassVar = Capabilities(
-        actions=frozenset({"discrete", "multi_discrete"}), images=True, eval_mode="greedy"
+        actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True, eval_mode="greedy"
     )
 
     def __init__(self, config: QLearningConfig, context: AlgorithmContext) -> None:
@@ -164,6 +166,7 @@ class QLearning(OffPolicyLearner):
             )  # fmt: skip
         self._create_buffer(config, context, config.n_step, self._state_name)
         self.reward_moments: Moments = initial_moments(1, device)
+        self._create_step(self._step, (self._optimizer,), (self.module,), (self.target,))
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -177,13 +180,8 @@ class QLearning(OffPolicyLearner):
         self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
         reports = []
         for _ in range(self._gradient_steps):
-            sample = self.buffer.sample(config.batch_size)
-            batch = self.evaluate_batch(sample.rollout)
-            loss = self._loss(batch, sample.weight)
-            grad_norm = self._optimizer.step(loss, {"value": lr})
-            self.target.update()
-            self._updates += 1
-            reports.append(self._report(batch, sample, loss, grad_norm))
+            reports += self._learn({"value": lr})
+            self.target.count_step()
         metrics |= mean_metrics(torch.stack(reports), METRICS, self.team.name)
         return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}
 
@@ -196,8 +194,15 @@ class QLearning(OffPolicyLearner):
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            reward, valid = self._rewards(rollout)
-            self.reward_moments = update_moments(self.reward_moments, reward.unsqueeze(-1), valid)
+            self._add_rewards(*self._rewards(rollout))
+
+    def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
+        """Takes a gradient step; `lr` is the learning rate by module."""
+        batch = self.evaluate_batch(sample.rollout)
+        loss = self._loss(batch, sample.weight)
+        grad_norm = self._optimizer.step(loss, lr)
+        self.target.soft_update()
+        return self._report(batch, loss, grad_norm)
 
     def evaluate_batch(self, rollout: Rollout) -> QBatch:
         """Returns the Q-values of the actions taken and their targets, from sequences [T + 1, S, ..]."""
@@ -287,14 +292,13 @@ class QLearning(OffPolicyLearner):
         )  # fmt: skip
 
     @torch.no_grad()
-    def _report(self, batch: QBatch, sample: ReplaySample, loss: Tensor, grad_norm: Tensor) -> Tensor:
-        """Updates priorities; returns the values of `METRICS` [5]."""
+    def _report(self, batch: QBatch, loss: Tensor, grad_norm: Tensor) -> StepResult:
+        """Returns the values of `METRICS` [5], and the errors of the sequences if they have priorities."""
         error = (batch.q - batch.target).abs()
-        if self.config.priority_alpha:
-            self.buffer.update_priorities(sample.index, sequence_error(error, batch.valid))
         sums = [masked_sum(x, batch.valid)[0] for x in (error, batch.q, batch.target)]
         count = valid_count(batch.valid)
-        return torch.stack([loss, *(x / count for x in sums), grad_norm[0]]).detach()
+        report = torch.stack([loss, *(x / count for x in sums), grad_norm[0]]).detach()
+        return StepResult((report,), sequence_error(error, batch.valid) if self.config.priority_alpha else None)
 
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self._optimizer.for_module("value"), (self.target,))

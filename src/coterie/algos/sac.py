@@ -14,6 +14,7 @@ their actions in the actor's loss are those of the replay buffer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.graphed_steps import StepResult
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
@@ -40,7 +42,7 @@ from coterie.core.seeds import generator
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
 from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.math.running_moments import Moments, initial_moments, mean_and_std
 from coterie.math.statistics import masked_mean
 from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, draw_block_noise, sample_actions
@@ -120,7 +122,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     """SAC and MASAC, see the module."""
 
     Config: ClassVar = SACConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, eval_mode="greedy")
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True, eval_mode="greedy")
 
     def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:
         super().__init__(config, context)
@@ -140,6 +142,11 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
         self.reward_moments: Moments = initial_moments(1, device)
         self.policy.uniform = config.random_steps > 0
+        optimizers = [self.nets.critic_optimizer, self.nets.policy_optimizer]
+        if config.learn_temperature:
+            optimizers.append(self.nets.temperature_optimizer)
+        modules = (self.policy.net, self.nets.critics, self.nets.temperature)
+        self._create_step(self._step, optimizers, modules, (self.nets.target,), others=self.others)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -148,20 +155,13 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
             self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
             lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+            lr = {"critic": config.critic_lr or config.lr, "policy": config.lr}
+            lr["temperature"] = config.temperature_lr or config.lr
+            lr = {name: lr_fraction * value for name, value in lr.items()}
             reports = []
             for _ in range(self._gradient_steps):
-                sample = self.buffer.sample(config.batch_size)
-                batch = sample.rollout
-                if config.normalize_obs:
-                    batch = replace(batch, obs=self.policy.normalize(batch.obs))
-                temperature = self.log_temperature().detach().exp()
-                draw = self.sample_actions(batch)
-                target = self.targets(batch, draw, temperature)
-                critic_report = self._update_critics(batch, target, sample, lr_fraction)
-                actor_report = self._update_actor(batch, draw, temperature, lr_fraction)
-                self.nets.target.update()
-                self._updates += 1
-                reports.append(torch.cat([critic_report, actor_report]))
+                reports += self._learn(lr)
+                self.nets.target.count_step()
             metrics = mean_metrics(torch.stack(reports), METRICS, self.team.name)
             metrics["policy/lr"] = config.lr * lr_fraction
         if self.policy.obs_normalizer is not None:
@@ -177,7 +177,20 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         self.policy.uniform = self._steps < config.random_steps
         if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
             reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
-            self.reward_moments = update_moments(self.reward_moments, reward.unsqueeze(-1), valid_mask(rollout))
+            self._add_rewards(reward, valid_mask(rollout))
+
+    def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
+        """Takes a gradient step of critics, policy and temperature; `lr` is the learning rate by module."""
+        batch = sample.rollout
+        if self.config.normalize_obs:
+            batch = replace(batch, obs=self.policy.normalize(batch.obs))
+        temperature = self.log_temperature().detach().exp()
+        draw = self.sample_actions(batch)
+        target = self.targets(batch, draw, temperature)
+        critic_report, error = self._update_critics(batch, target, sample.weight, lr)
+        actor_report = self._update_actor(batch, draw, temperature, lr)
+        self.nets.target.soft_update()
+        return StepResult((torch.cat([critic_report, actor_report]),), error)
 
     def log_temperature(self) -> Tensor:
         """Returns the logarithm of every agent's temperature [N]."""
@@ -228,33 +241,35 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
         )
 
-    def _update_critics(self, rollout: Rollout, target: Tensor, sample: ReplaySample, lr_fraction: float) -> Tensor:
-        """Gradient step of the critics; returns loss, mean Q, mean error and gradient norm [4]."""
-        config = self.config
+    def _update_critics(
+        self, rollout: Rollout, target: Tensor, weight: Tensor, lr: Mapping[str, float | Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradient step of the critics.
+
+        Returns:
+            Loss, mean Q, mean error and gradient norm [4], and the errors of the sequences [S] if they have priorities.
+        """
         action = rollout.action | self._others_taken(rollout)
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=None)
         q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
-        loss = critic_loss(q, target, valid, sample.weight)
-        lr = {"critic": lr_fraction * (config.critic_lr or config.lr)}
+        loss = critic_loss(q, target, valid, weight)
         grad_norm = self.nets.critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, (q - target).abs().mean(0), 0.0)
-            if config.priority_alpha:
-                self.buffer.update_priorities(sample.index, sequence_error(error, valid))
-            return torch.stack([loss, masked_mean(q.mean(0), valid), masked_mean(error, valid), grad_norm])
+            report = torch.stack([loss, masked_mean(q.mean(0), valid), masked_mean(error, valid), grad_norm])
+            return report, sequence_error(error, valid) if self.config.priority_alpha else None
 
-    def _update_actor(self, rollout: Rollout, draw: PolicySample, temperature: Tensor, lr_fraction: float) -> Tensor:
+    def _update_actor(
+        self, rollout: Rollout, draw: PolicySample, temperature: Tensor, lr: Mapping[str, float | Tensor]
+    ) -> Tensor:
         """Gradient steps of policy and temperature; returns both losses, entropy, temperature and gradient norm [5]."""
-        config = self.config
         self.nets.critics.requires_grad_(False)
         loss, loss_t, mean_entropy = self.actor_losses(rollout, draw, temperature)
-        grad_norm = self.nets.policy_optimizer.step(loss, {"policy": lr_fraction * config.lr})[0]
+        grad_norm = self.nets.policy_optimizer.step(loss, lr)[0]
         self.nets.critics.requires_grad_(True)
-        if config.learn_temperature:
-            self.nets.temperature_optimizer.step(
-                loss_t, {"temperature": lr_fraction * (config.temperature_lr or config.lr)}
-            )
+        if self.config.learn_temperature:
+            self.nets.temperature_optimizer.step(loss_t, lr)
         return torch.stack([loss, loss_t, mean_entropy, temperature.mean(), grad_norm]).detach()
 
     def actor_losses(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -112,7 +112,7 @@ def graph_notes(config: RunConfig, components: RunComponents) -> list[str]:
     """Returns a line if CUDA graphs are asked for and rollouts cannot be captured; else none."""
     collector = components.collector
     reason = obstacle(collector.env, collector.policies) if config.cuda_graphs == "on" else None
-    return [] if reason is None else [f"cuda_graphs=on: gradient steps are captured, rollouts are not: {reason}"]
+    return [] if reason is None else [f"cuda_graphs=on: rollouts are not captured: {reason}"]
 
 
 def _make_eval_environment(config: RunConfig, device: torch.device) -> VectorEnv:

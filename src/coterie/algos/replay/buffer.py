@@ -19,7 +19,7 @@ from coterie.algos.replay import memory
 from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.seeds import generator
-from coterie.core.tree import Tree, tree_leaves, tree_map
+from coterie.core.tree import Tree, register_pytree, tree_leaves, tree_map
 from coterie.core.types import OtherTeams, Rollout, Step, Timestep
 
 TIMESTEP_FIELDS = tuple(field.name for field in fields(Timestep))
@@ -28,6 +28,7 @@ STEP_FIELDS = ("action", *(field.name for field in fields(Step) if field.name in
 """Fields of a rollout with T entries that are stored."""
 
 
+@register_pytree
 @dataclass(frozen=True)
 class ReplaySample:
     """Sequences from a replay buffer.

@@ -1,0 +1,110 @@
+"""Gradient steps on replayed samples as CUDA graphs, on a fake device that replays operations without their Python."""
+
+import pytest
+import torch
+
+from algo_worlds import env_of
+from coterie.algos.graphed_steps import GraphedStep
+from coterie.core import cuda_graphs
+from coterie.core.errors import UserError
+from coterie.core.tree import tree_map
+from fakecuda import CUDA, fake_cuda
+from graph_training import (
+    OFF_POLICY,
+    assert_gradient_steps_are_those_without_graphs,
+    assert_same,
+    off_policy,
+)
+from preset_learners import preset_learner
+from two_teams import TwoSides
+
+
+@pytest.fixture
+def cuda():
+    with fake_cuda() as found:
+        yield found
+    cuda_graphs.configure("off")
+
+
+def copied(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OFF_POLICY)
+def test_gradient_steps_are_those_without_graphs_bit_for_bit(cuda, case):
+    assert_gradient_steps_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", ["QMIX", "MADDPG", "SAC"])
+def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
+    """However many gradient steps it has. The numbers are those of `test_algorithms.py`."""
+    training = off_policy(case, "on", CUDA)
+    training.update(0.0)
+    rollout = training.collect()
+    cuda.reads.clear()
+    cuda.copies.clear()
+    training.learner.update(rollout, 0.5)
+    metrics = 2 if case == "MADDPG" else 1
+    assert cuda.reads == {
+        "algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1, "algos/optimizer:mean_metrics": metrics,
+    }  # fmt: skip
+    assert cuda.copies == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["double DQN", "QMIX", "weighted QMIX", "MADDPG", "TD3", "MATD3", "SAC", "MASAC"])
+def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda, case):
+    """Also one that has captured before its state is loaded, whose graphs write to other moments."""
+    first, used = off_policy(case, "on", CUDA), off_policy(case, "on", CUDA)
+    rollouts = [first.collect() for _ in range(4)]
+    used.learner.update(rollouts[3], 0.0)
+    for k in range(2):
+        first.learner.update(rollouts[k], k / 4)
+    before = used.learner._step_function.captures
+    resumed = [used, off_policy(case, "on", CUDA), off_policy(case, "off", CUDA)]
+    saved = first.learner.state_dict()
+    for other in resumed:
+        other.learner.load_state_dict(tree_map(copied, saved))
+    expected = [first.learner.update(rollouts[k], k / 4) for k in (2, 3)]
+    for other in resumed:
+        found = [other.learner.update(rollouts[k], k / 4) for k in (2, 3)]
+        assert_same(expected, first, found, other, rtol=0, atol=0)
+        assert other.counts() == first.counts()
+    assert used.learner._step_function.captures > before
+
+
+def test_steps_of_all_updates_are_one_capture(cuda):
+    """Also with statistics of rewards and observations, which change between updates, and with other learning rates."""
+    training = off_policy("independent Q", "on", CUDA)
+    rates = [training.update(k / 5)["policy/lr"] for k in range(5)]
+    assert len(set(rates)) == 5
+    assert training.learner._step_function.captures == 1
+
+
+def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):
+    training = off_policy("QMIX", "on", CUDA)
+    loss = training.learner._loss
+    training.learner._loss = lambda batch, weight: loss(batch, weight) * batch.q.sum().item()
+    with pytest.raises(UserError) as error:
+        training.update(0.0)
+    assert str(error.value).startswith(
+        "cuda_graphs=on: the update of team all cannot be captured as a CUDA graph (read by the host"
+    )
+    assert str(error.value).endswith("). Use cuda_graphs=off.")
+
+
+def test_a_critic_that_reads_other_teams_steps_without_graphs_and_says_so(cuda):
+    env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
+    team = env.spec.default_teams()[0]
+    cuda_graphs.configure("on")
+    learner = preset_learner("maddpg", env, "none", team, critic="global")
+    assert not isinstance(learner._step_function, GraphedStep)
+    assert learner.notes[-1] == (
+        f"cuda_graphs=on: gradient steps of team {team.name} are not captured: its critic reads other teams"
+    )
+    assert isinstance(preset_learner("maddpg", env, "none", team)._step_function, GraphedStep)
+
+
+def test_learners_step_without_graphs_unless_they_are_asked_for(cuda):
+    assert not isinstance(off_policy("SAC", "off", CUDA).learner._step_function, GraphedStep)
