@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import tinyruns
 from coterie.commands.sweep import plan
 from coterie.commands.sweep_results import mean_and_error, print_results
 from coterie.commands.sweep_runs import Found, find, identity, settings_of
+from coterie.config.provenance import to_yaml
 from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.runs.folder import RunFolder
 from sweeps import start, sweep, wait_for
 
 CRASHER = """
@@ -39,6 +42,28 @@ LONG = ("steps=2000", "checkpoint.every=400", "eval.every=0")
 
 def _find(*settings: str, out: Path, named: bool = True) -> Found:
     return find(resolve(tinyruns.tiny(*settings, f"out={out}")).config, out, named=named)
+
+
+@pytest.mark.parametrize("files", [("config.yaml", "manifest.json"), ("config.yaml",)], ids=["run", "start"])
+def test_a_job_that_removes_its_run_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...]
+):
+    """As after a sweep was killed whose job had no results. What is left of its files is not those of somebody else."""
+    out, waits = tmp_path / "seed0", []
+    config = resolve(tinyruns.tiny(f"out={out}"))
+    other = RunFolder.create(out, config.config.env.name, config.config.algo.name, seed=0, now=datetime.now())
+    for name in files:
+        (out / name).write_text(to_yaml(config) if name == "config.yaml" else "{}")
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.remove_if_empty()
+
+    monkeypatch.setattr("coterie.commands.sweep_runs.time.sleep", wait)
+    assert _find(out=out).state == "missing"
+    assert len(waits) == 3
+    assert not out.exists()
 
 
 def test_a_run_belongs_to_a_job_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

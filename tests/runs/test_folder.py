@@ -123,6 +123,39 @@ def test_an_existing_folder_is_not_removed(tmp_path):
     assert os.listdir("a") == []
 
 
+def test_a_failed_start_is_removed_while_it_is_locked_and_whatever_is_left_of_it_is_one(monkeypatch):
+    """Its settings and its lock come last. A process that waits for it does not take it for files of somebody else."""
+    run, files = create("a"), []
+    write_text(run.config_path, "x")
+    run.write_manifest({})
+    run.metrics_path.touch()
+    unlink = Path.unlink
+
+    def look(path: Path, missing_ok: bool = False) -> None:
+        files.append(sorted(os.listdir("a")))
+        assert RunFolder(Path("a")).is_in_use() == ("lock" in files[-1])
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    assert run.remove_if_empty()
+    states = list(dict.fromkeys(map(tuple, files)))
+    assert states == [
+        ("config.yaml", "lock", "manifest.json", "metrics.jsonl"),
+        ("config.yaml", "lock", "manifest.json"),
+        ("config.yaml", "lock"),
+        ("lock",),
+    ]
+
+
+def test_only_a_run_that_is_locked_is_in_use():
+    run = create("a")
+    assert RunFolder(Path("a")).is_in_use()
+    run.close()
+    assert not RunFolder(Path("a")).is_in_use()
+    assert not RunFolder(Path("b")).is_in_use()
+    assert not Path("b").exists()
+
+
 def test_a_run_with_metrics_or_a_checkpoint_or_other_files_is_not_removed():
     run = create("a")
     run.metrics_path.write_text("{}\n")

@@ -5,7 +5,6 @@ A run belongs to a job if all settings that can affect its results are equal. Th
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -81,9 +80,14 @@ def find(config: RunConfig, out: Path, *, named: bool) -> Found:
     for path in [out, *sorted(candidates)]:
         saved = _saved_settings(path)
         if saved is None:
+            if path == out:  # a job that was interrupted before its first result may be about to remove it
+                _wait_until_unlocked(RunFolder(path))
             continue
         saved = with_new_settings(saved, config)
         if identity(saved) == identity(wanted):
+            _wait_until_unlocked(RunFolder(path))
+            if _saved_settings(path) is None:  # it has removed itself
+                continue
             return _inspect(RunFolder(path), config)
         if path == out:
             raise UserError(
@@ -111,7 +115,6 @@ def _difference(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 def _inspect(run: RunFolder, config: RunConfig) -> Found:
     """Returns the state of a run with the job's settings. Draws the curves of a run that was killed before that."""
-    _wait_until_unlocked(run)
     manifest = run.read_manifest()
     note = _changes(manifest)
     last = Checkpoints(run.checkpoints_path).latest(segments=False)
@@ -128,13 +131,12 @@ def _inspect(run: RunFolder, config: RunConfig) -> Found:
 def _wait_until_unlocked(run: RunFolder) -> None:
     """Raises UserError if another process writes to the run for longer than the jobs of a killed sweep."""
     until = time.monotonic() + _WAIT_SECONDS
-    while time.monotonic() < until:
-        with contextlib.suppress(UserError):
+    while run.is_in_use():
+        if time.monotonic() > until:
             run.lock()
-            break
+            run.close()
+            return
         time.sleep(0.1)
-    run.lock()
-    run.close()
 
 
 def _changes(manifest: Mapping[str, Any]) -> str:

@@ -100,8 +100,8 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
                 rank_processes.announce_run(folder.path, ranks)
                 return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
             finally:
+                folder.remove_if_empty()  # while it is locked: a sweep that starts again waits for it
                 folder.close()
-                folder.remove_if_empty()
 
 
 def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> TrainingResult:

@@ -30,10 +30,12 @@ except ImportError:  # on Windows, runs are not protected against two writers
 
 _REQUIRED = ("config.yaml", "manifest.json")
 _START_FILES = (
-    *(*_REQUIRED, "lock", "metrics.jsonl", "checkpoints", "tensorboard", "videos"),
-    *("wandb", "wandb-id", "mlruns", "mlflow-id"),
+    *("metrics.jsonl", "checkpoints", "tensorboard", "videos", "wandb", "wandb-id", "mlruns", "mlflow-id"),
+    *("manifest.json", "config.yaml", "lock"),
 )
-"""Files and folders that starting a run may create before the first result."""
+"""Files and folders that starting a run may create before the first result, in the order in which they are removed. If
+that is interrupted, the rest is a run, or the interrupted start of one.
+"""
 
 _INTERRUPTED_START = {"lock", "config.yaml", ".writing-config.yaml", ".writing-manifest.json"}
 """Files of a start that was killed before the manifest was written. Another start may replace them."""
@@ -159,6 +161,24 @@ class RunFolder:
         with contextlib.suppress(OSError):  # it is only used in an error message
             os.ftruncate(handle, 0)
             os.pwrite(handle, holder, 0)
+
+    def is_in_use(self) -> bool:
+        """True if another process writes to the run. Creates no file."""
+        if fcntl is None:
+            return False
+        try:
+            handle = without_links(str(self.path / "lock"), os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return False
 
     def close(self) -> None:
         """Releases the lock. May be called twice."""
