@@ -76,6 +76,10 @@ CASES: dict[str, Case] = {
     "algos/graphed_minibatches.py": Case(
         ("gpu/test_graphs.py",), names="ippo or reads_no_more or resumed_learner or filled_up"
     ),
+    "algos/graphed_steps.py": Case(
+        ("gpu/test_graphed_steps.py",),
+        names="reads_no_more or one_capture or refused or other_teams or asked_for or resumed_learner and MASAC or double",
+    ),
     "algos/mappo_original.py": Case(("algos/test_mappo_original_update.py",), _FAST),
     "algos/minibatches.py": Case(),
     "algos/off_policy.py": Case(),
