@@ -78,7 +78,7 @@ CASES: dict[str, Case] = {
     ),
     "algos/graphed_steps.py": Case(
         ("gpu/test_graphed_steps.py",),
-        names="reads_no_more or one_capture or refused or other_teams or asked_for or resumed_learner and MASAC or double",
+        names="reads_no_more or one_capture or refused or other_teams or asked_for or double or resumed and MASAC",
     ),
     "algos/mappo_original.py": Case(("algos/test_mappo_original_update.py",), _FAST),
     "algos/minibatches.py": Case(),
