@@ -87,3 +87,13 @@ def test_more_threads_have_to_gain_something_and_single_slow_turns_count():
 def test_the_real_gradient_step_is_measured(cores):
     cores(2)
     assert threads.measured_threads("auto") in (1, 2)
+
+
+def test_a_measurement_that_takes_long_has_fewer_turns(cores, measured, monkeypatch):
+    """As beside busy processes. The first turn warms up."""
+    cores(2)
+    tried = measured({1: 0.004, 2: 0.002})
+    monkeypatch.setattr(threads, "_ROUNDS", 12)
+    monkeypatch.setattr(threads, "_MOST_SECONDS", 0.0)
+    assert threads.measured_threads("auto") == 2
+    assert tried == [1, 2] * 4

@@ -19,6 +19,8 @@ MAX_DEFAULT_THREADS = 8
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 _VARIABLE = "OMP_NUM_THREADS"
 _ROUNDS, _BLOCK_SECONDS = 12, 0.01
+_MOST_SECONDS, _LEAST_ROUNDS = 0.7, 3
+"""The measurement ends after this time if it has this number of turns: beside busy processes turns take longer."""
 _GAIN = 1.1
 """More threads are taken if they are faster by this factor; otherwise they would only occupy cores."""
 
@@ -48,7 +50,7 @@ def measured_threads(setting: Threads, on_measuring: Callable[[], object] = lamb
     """Returns the setting; `auto` for the number with which gradient steps of a small network take the least time.
 
     The candidates are the powers of two up to `most_threads`, and that number itself. They are measured in turns of
-    10 ms, for about a quarter of a second per candidate. On cores that other processes use, one thread that waits for
+    10 ms, for an eighth of a second per candidate and less than a second in all. On cores that other processes use, one thread that waits for
     another can make two slower than one, so the mean of the turns decides. OMP_NUM_THREADS is taken as it is.
 
     Args:
@@ -84,7 +86,10 @@ def fewest_of_the_fastest(counts: Sequence[int], times: Sequence[Sequence[float]
 def _times(counts: Sequence[int], work: Callable[[], object]) -> list[list[float]]:
     """Returns the seconds of one call of `work` in each turn, by number of threads, after one turn to warm up."""
     found: list[list[float]] = [[] for _ in counts]
+    end = time.perf_counter() + _MOST_SECONDS
     for turn in range(1 + _ROUNDS):
+        if turn > _LEAST_ROUNDS and time.perf_counter() > end:
+            break
         for count, times in zip(counts, found, strict=True):
             torch.set_num_threads(count)
             calls, start = 0, time.perf_counter()
