@@ -1,6 +1,7 @@
 // Working memory, and the fixed partition of rows that makes results independent of the number of threads.
 #pragma once
 #include <cstdlib>
+#include <initializer_list>
 #include <new>
 #include "vectors.hpp"
 
@@ -35,7 +36,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTile = 48;         // rows whose intermediate results stay in the first-level cache
 constexpr int64_t kMinSplit = 1 << 20;  // multiplications that are worth several threads for fewer rows than a tile
-constexpr int64_t kFetch = 12;          // rows that are processed in the time of fetching the weights from the cache
+constexpr int64_t kFetch = 6;          // rows that are processed in the time of fetching the weights from the cache
 constexpr int64_t kMinChunk = 5 * kTile;  // rows whose gradients are summed in one buffer, at least
 constexpr int64_t kMaxChunks = 16;
 
@@ -51,7 +52,7 @@ constexpr int64_t num_chunks(int64_t rows) { return rows == 0 ? 0 : ceil_div(row
 constexpr int64_t piece_rows(int64_t sets, int64_t rows, int64_t multiplications, int threads) {
   if (sets * rows * multiplications < kMinSplit) return kTile;
   int64_t best = kTile, least = INT64_MAX;
-  for (int64_t piece = kTile; piece >= kTile / 4; piece /= 2) {
+  for (const int64_t piece : {kTile, kTile / 2, kTile / 3, kTile / 4, kTile / 6}) {
     const int64_t pieces_per_thread = ceil_div(sets * ceil_div(rows, piece), threads);
     const int64_t time = pieces_per_thread * ((rows < piece ? rows : piece) + kFetch);
     if (time < least) best = piece, least = time;

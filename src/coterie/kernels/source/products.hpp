@@ -80,9 +80,11 @@ void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int
              int64_t ldc, Start start, const T* bias = nullptr) {
   constexpr int W = kWidth<T>;
   const bool copied = depth * columns * int64_t(sizeof(T)) > kLarge && rows > block_rows(kMaxVectors);
+  // Rows that fit into one block of fewer vectors read B once.
+  const int64_t most = rows > block_rows(kMaxVectors) && rows <= block_rows(3) ? 3 : kMaxVectors;
   int64_t n = columns / W;
   while (n > 0) {
-    const int64_t take = n < kMaxVectors ? n : kMaxVectors;
+    const int64_t take = n < most ? n : most;
     if (copied && take == kMaxVectors)
       product_copied<T, kMaxVectors>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
     else if (take == 4)
