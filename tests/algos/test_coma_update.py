@@ -17,6 +17,7 @@ from coterie.math import counterfactual
 from coterie.math.counterfactual import coma_loss
 from learners import collect_rollout
 from learners import coma_learner as learner
+from rank_draws import record_draws
 from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "critic_hidden_sizes": (8,), "rnn_size": 4}
@@ -203,6 +204,30 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     assert set(metrics) == {*expected, "policy/grad_norm", "value/grad_norm"}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert algorithm.policy.epsilon == pytest.approx(0.3)
+
+
+def test_minibatches_are_of_sequences(monkeypatch: pytest.MonkeyPatch):
+    """Four environments with rollouts of 12 steps have eight sequences of 6."""
+    algorithm, collector = make(sequence_length=6, num_minibatches=2)
+    found, real = [], coma.minibatch_indices
+
+    def spy(count: int, *args: Any, **options: Any) -> Any:
+        for indices in real(count, *args, **options):
+            found.append((count, len(indices)))
+            yield indices
+
+    monkeypatch.setattr(coma, "minibatch_indices", spy)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert found == [(8, 4)] * 2
+
+
+def test_next_actions_are_drawn_for_samples_which_are_the_first_axis(monkeypatch: pytest.MonkeyPatch):
+    """Ranks draw for the samples of all and take their own. There is a draw per choice."""
+    algorithm, collector = make()
+    rollout = collect_rollout(algorithm, collector)
+    drawn = record_draws(monkeypatch, "coterie.algos.coma")
+    algorithm.targets(rollout)
+    assert drawn == [4, 4, 4]
 
 
 def test_exploration_decays_with_the_environment_steps_of_all_timesteps():

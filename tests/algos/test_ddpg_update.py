@@ -17,6 +17,7 @@ from coterie.core.tree import tree_map
 from coterie.nets.relaxed_actions import draw_block_noise
 from learners import CPU, collect_rollout
 from learners import ddpg_learner as learner
+from rank_draws import record_draws
 from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
@@ -81,9 +82,33 @@ def test_a_batch_is_masked_and_starts_after_the_burn_in(critic: str, rnn: str, b
     assert (batch.critic_first is None) == (rnn == "none")
 
 
-def test_the_actors_objective_is_the_mean_q_of_their_actions_less_the_penalty_on_logits():
-    """By loops over valid agents and their available choices."""
-    algorithm, collector = make("discrete", critic="own", logit_penalty=1e5, rnn="gru", gumbel_temperature=0.7)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_networks_read_normalized_observations_if_they_are_configured(normalize: bool):
+    algorithm, collector = make(normalize_obs=normalize)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    batch, rollout = batch_of(algorithm, collector)
+    expected = algorithm.policy.normalize(rollout.obs) if normalize else rollout.obs
+    for name, obs in batch.timesteps.obs.items():
+        assert torch.equal(obs, expected[name])
+        assert torch.equal(obs, rollout.obs[name]) == (not normalize)
+
+
+def test_actions_are_drawn_for_samples_which_are_the_second_axis(monkeypatch: pytest.MonkeyPatch):
+    """Ranks draw for the samples of all and take their own."""
+    algorithm, collector = make("continuous", critic="joint", target_noise=0.5)
+    batch, _ = batch_of(algorithm, collector)
+    drawn = record_draws(monkeypatch, "coterie.algos.ddpg")
+    algorithm.targets(batch)
+    algorithm.policy_loss(batch)
+    assert drawn == [4, 4]
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_the_actors_objective_is_the_mean_q_of_their_actions_less_the_penalty_on_logits(twin: bool):
+    """By loops over valid agents and their available choices. Of two critics, it is the first one's."""
+    algorithm, collector = make(
+        "discrete", critic="own", logit_penalty=1e5, rnn="gru", gumbel_temperature=0.7, twin_critics=twin
+    )
     batch, _ = batch_of(algorithm, collector)
     algorithm.generator.manual_seed(3)
     outputs, action = algorithm.sample_joint_action(batch)
@@ -102,7 +127,7 @@ def test_the_actors_objective_is_the_mean_q_of_their_actions_less_the_penalty_on
             if available:
                 squares, count = squares + outputs[name][t, s, i, choice].item() ** 2, count + 1
     algorithm.generator.manual_seed(3)
-    without, _ = make("discrete", critic="own", logit_penalty=0.0, rnn="gru", gumbel_temperature=0.7)
+    without, _ = make("discrete", critic="own", logit_penalty=0.0, rnn="gru", gumbel_temperature=0.7, twin_critics=twin)
     without.generator.manual_seed(3)
     plain, _ = without.policy_loss(batch)
     assert (loss - plain).item() == pytest.approx(1e5 * squares / count, rel=1e-3)
@@ -175,6 +200,7 @@ def test_next_actions_are_those_of_the_configured_actors(actors: str):
     batch = replace(batch, reward=torch.zeros_like(batch.reward), terminated=ends)
     algorithm.generator.manual_seed(0)
     found = algorithm.targets(batch)
+    assert not found.requires_grad
     net = algorithm.policy.net if actors == "online" else algorithm.target_policy.module
     critic, hidden_state = algorithm.target_critics.module[0], batch.hidden_state
     with torch.no_grad():

@@ -12,8 +12,10 @@ from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.graphed_steps import GraphedStep
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, ignored_settings, make_replay_buffer
 from coterie.algos.qlearning_config import QLearningConfig
+from coterie.core import cuda_graphs
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
 from policy_cases import CPU
@@ -123,6 +125,8 @@ FEED_FORWARD = " has no effect on feed-forward networks. Set algo.rnn=gru, or om
          ("algo.sequence_length=5: sequences start with rollouts of 12 timesteps, and only the first 5 are learned "
           "from. Omit it, or set algo.rollout_length=5.",)),
         ({"rnn": "gru", "burn_in": 3, "sequence_start": "rollout"}, 5, ()),
+        ({"rnn": "gru", "sequence_length": 14, "sequence_start": "rollout"}, 20, ()),
+        ({"rnn": "gru", "sequence_start": "episode"}, 7, ()),
         ({"rnn": "gru", "sequence_start": "episode"}, 12, ()),
         ({"rnn": "gru", "sequence_start": "episode"}, None, ()),
         ({"rnn": "gru", "sequence_start": "episode", "sequence_length": 5, "burn_in": 3}, 6,
@@ -198,6 +202,36 @@ def test_a_gradient_step_updates_the_priorities_of_its_sample(name: str, alpha: 
         assert index is of.index
         assert error.shape == index.shape
         assert not error.requires_grad
+
+
+@pytest.mark.parametrize("name", ["q", "sac"])
+def test_statistics_of_rewards_count_a_rollout_once_and_are_changed_in_place(name: str):
+    """CUDA graphs read them where they are."""
+    build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "sac": sac_learner}
+    algorithm, collector = build[name](Everything(dead=0.0), 4, gradient_steps=2, reward_scale="standardize")
+    before, count = algorithm.reward_moments, int(algorithm.reward_moments["count"])
+    tensors = dict(before)
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.update(rollout, 0.0)
+    assert all(algorithm.reward_moments[key] is x for key, x in tensors.items())
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    assert int(before["count"]) == count + int(valid.sum())
+    assert before["mean"] != 0
+
+
+@pytest.mark.parametrize(("learns_temperature", "optimizers"), [(True, 3), (False, 2)])
+def test_a_graph_contains_the_generators_and_optimizers_of_its_step(learns_temperature: bool, optimizers: int):
+    cuda_graphs.configure("on")
+    try:
+        q, _ = q_learner(env_of(Everything(dead=0.0), 4))
+        sac, _ = sac_learner(Everything(dead=0.0), 4, learn_temperature=learns_temperature)
+    finally:
+        cuda_graphs.configure("off")
+    for algorithm, generators, count in ((q, (), 1), (sac, (sac.generator,), optimizers)):
+        assert isinstance(algorithm._step_function, GraphedStep)
+        assert algorithm._step_function._generators == generators
+        assert len(algorithm._step_function._optimizers) == count
+        assert algorithm.capabilities.cuda_graphs
 
 
 def test_settings_of_a_learner_extend_those_of_all():

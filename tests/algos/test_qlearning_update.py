@@ -162,6 +162,8 @@ def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | No
     torch.testing.assert_close(report[:4], torch.tensor(entries).mean(0))
     assert report[4] == 7
     assert sequence_errors.shape == (4,)
+    assert not report.requires_grad
+    assert not sequence_errors.requires_grad
 
 
 @pytest.mark.parametrize("weighting", ["optimistic", "central"])

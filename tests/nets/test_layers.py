@@ -126,6 +126,15 @@ def test_a_kernel_replaces_layers_where_kernels_are_on_and_have_one(on, supporte
         assert found.equal(fused if replaced else expected)
 
 
+def test_a_linear_layer_has_no_activation_with_kernels_either(monkeypatch):
+    linear, x = Linear(5, 6, gain=3.0, generator=draw()), torch.randn(4, 5, generator=draw())
+    monkeypatch.setattr(switch, "on", False)
+    expected = linear(x)
+    monkeypatch.setattr(switch, "on", True)
+    torch.testing.assert_close(linear(x), expected)
+    assert expected.abs().max() > 1, "the control: more than tanh returns"
+
+
 def test_vector_observations_become_floats():
     encoder, x = VectorEncoder(3), torch.randn(2, 3)
     assert encoder.features == 3

@@ -256,6 +256,9 @@ def test_a_rollout_of_another_shape_is_refused():
 def test_the_mean_age_is_that_of_the_steps_held():
     """Half of the steps held: of 12 and 20 timesteps of two environments; no more than 20 are held."""
     assert [filled_buffer(rollouts).mean_age for rollouts in (0, 3, 5, 9)] == [0, 12, 20, 20]
+    buffer = make_buffer(num_envs=1)
+    buffer.head = 3
+    assert buffer.mean_age == 1.5
 
 
 def test_steps_in_which_environments_acted_are_counted():
