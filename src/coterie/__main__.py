@@ -26,13 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Set before PyTorch is loaded: waiting threads spin briefly and then sleep. On two idle cores this keeps 93% of the
     # speed. If other processes use the cores, longer spinning makes two threads many times slower than one.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that env=module:factory finds modules in the current folder
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
     try:
         from coterie.cli.app import run
+        from coterie.config.user_code import search_current_folder
 
+        search_current_folder()  # so that env=module:factory finds modules there
         code = run([word for word in words if word != "--traceback"])
         sys.stdout.flush()
         return code

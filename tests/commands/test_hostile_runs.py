@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -369,3 +371,95 @@ def test_the_key_is_private_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert signature({"seed": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"env.name": "pettingzoo/trap"}, ["env.name=pettingzoo/trap"]),
+        ({"env.name": "pettingzoo/mpe2.simple_spread_v3"}, []),
+        ({"env.name": "pettingzoo/butterfly.pistonball_v6"}, []),
+        ({"env.name": "gym/CartPole-v1", "workers.address": "evil:6379"}, ["workers.address=evil:6379"]),
+        ({"env.name": "gym/CartPole-v1", "workers.address": "auto"}, []),
+    ],
+)
+def test_modules_of_pettingzoo_names_and_ray_clusters_are_code(settings: dict[str, str], found: list[str]) -> None:
+    assert code_names(settings) == found
+
+
+def _with_environment(run: Path, name: str) -> None:
+    config = run / "config.yaml"
+    config.write_text(re.sub(r"env:\n(  .*\n)+", f"env:\n  name: {name}\n", config.read_text()))
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the current folder that must not be imported, next to a run."""
+    (tmp_path / "trap.py").write_text("raise RuntimeError('imported')\n")
+    train(tmp_path / "run")
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_pettingzoo_module_of_an_untrusted_run_is_not_imported(
+    trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_environment(trap / "run", "pettingzoo/trap")
+    assert main(["evaluate", "run", "--episodes", "1"]) == 2
+    assert "names code outside Coterie (env.name=pettingzoo/trap)" in capsys.readouterr().err
+
+
+def test_an_untrusted_ray_cluster_is_not_connected_to(trap: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _with_environment(trap / "run", "gym/CartPole-v1")
+    config = trap / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("address: local", "address: 127.0.0.1:1"))
+    assert main(["evaluate", "run", "--episodes", "1"]) == 2
+    assert "names code outside Coterie (workers.address=127.0.0.1:1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env", ["vmas/balance", "smaclite/2s3z"])
+def test_packages_are_not_imported_from_the_current_folder_without_trust(
+    env: str, trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = env.partition("/")[0]
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    (trap / f"{package}.py").write_text("import pathlib; pathlib.Path('imported').touch()\n")
+    _with_environment(trap / "run", env)
+    assert main(["evaluate", "run", "--episodes", "1"]) == 2
+    assert not (trap / "imported").exists()
+
+
+def test_plugins_are_not_searched_in_the_current_folder_without_trust(
+    trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = trap / "lure-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lure\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[coterie.environments]\nworld = trap:make\n")
+    _with_environment(trap / "run", "lure/world")
+    assert main(["evaluate", "run", "--episodes", "1"]) == 2
+    assert "there is no environment 'lure/world'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["run.trap:make", "run.inner.trap:make", "gym/run.trap:X-v0", "pettingzoo/run.trap"])
+def test_modules_below_packages_without_a_file_are_not_imported_from_run_folders(
+    name: str, trap: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trap / "run" / "inner").mkdir()
+    for folder in (trap / "run", trap / "run" / "inner"):
+        (folder / "trap.py").write_text("import pathlib; pathlib.Path('imported').touch()\n")
+    _with_environment(trap / "run", name)
+    assert main(["evaluate", "run", "--episodes", "1", "--trust"]) == 2
+    assert "is in the run folder" in capsys.readouterr().err
+    assert not (trap / "imported").exists()
+
+
+def test_functions_of_the_standard_library_that_a_module_imports_are_no_environments(
+    trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trap / "helpful.py").write_text("from subprocess import Popen, run\n")
+    for name in ("run", "Popen"):
+        assert main(["check-env", f"helpful:{name}", "env.args=false"]) == 2
+        assert f"{name} belongs to Python's standard library" in capsys.readouterr().err

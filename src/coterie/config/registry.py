@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -290,16 +289,38 @@ def factory_parameters(name: str) -> list[str] | None:
     return [parameter.name for parameter in parameters if parameter.kind in named and parameter.name not in reserved]
 
 
-def _require_importable(path: str, what: str) -> None:
-    """Raises UserError for modules of Python itself, and for modules in a run folder."""
-    top = path.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        raise UserError(f"{what}: module '{top}' belongs to Python's standard library. Name a module of your own.")
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        spec = importlib.util.find_spec(top)
-        folder = run_folder_of(Path(spec.origin)) if spec is not None and spec.origin else None
+def require_importable(path: str, what: str) -> None:
+    """Raises UserError for modules of Python itself, and for modules in a run folder, which are not imported.
+
+    From then on, commands also search modules in the current folder. Before a command names code that the user trusts,
+    they do not, because the current folder may come from someone else.
+    """
+    parts = path.split(".")
+    if parts[0] in sys.stdlib_module_names:
+        raise UserError(f"{what}: module '{parts[0]}' belongs to Python's standard library. Name a module of your own.")
+    user_code.add_current_folder()
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        try:
+            spec = importlib.util.find_spec(name)  # imports the packages around it, which were checked before
+        except (Exception, SystemExit):  # the import that follows reports it
+            return
+        if spec is None:
+            return
+        files = [Path(spec.origin)] if spec.has_location and spec.origin else []
+        files += [Path(place) / "__init__.py" for place in spec.submodule_search_locations or ()]
+        folder = next((found for found in map(run_folder_of, files) if found is not None), None)
         if folder is not None:
-            raise UserError(f"{what}: module '{top}' is in the run folder {folder}. Move it elsewhere to import it.")
+            raise UserError(f"{what}: module '{name}' is in the run folder {folder}. Move it elsewhere to import it.")
+
+
+def _require_own(found: Any, what: str) -> None:
+    """Raises UserError for a function or class of Python's standard library that another module has imported."""
+    module = str(getattr(found, "__module__", "")).partition(".")[0]
+    if (inspect.isclass(found) or inspect.isroutine(found)) and module in sys.stdlib_module_names:
+        raise UserError(
+            f"{what}: {found.__qualname__} belongs to Python's standard library ('{module}'). Name one of your own."
+        )
 
 
 def load(target: str, what: str) -> Any:
@@ -315,7 +336,9 @@ def load(target: str, what: str) -> Any:
     path, _, name = target.partition(":")
     if not path or not name:
         raise UserError(f"{what}: '{target}' is not of the form package.module:name")
-    _require_importable(path, what)
+    own = path.partition(".")[0] == "coterie"
+    if not own:
+        require_importable(path, what)
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -332,5 +355,6 @@ def load(target: str, what: str) -> Any:
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{what}: module '{path}' has no '{name}'. {nearest(name, public)}")
     found = getattr(module, name)
+    _require_own(found, what)
     user_code.remember(found, what)
     return found

@@ -100,7 +100,7 @@ def load_resolved(path: Path) -> Resolved:
             f"{path}: written by Coterie 0.1, whose settings and checkpoints cannot be read. "
             "Train the run again, or use Coterie 0.1."
         )
-    require_trust(path, _signed(found))
+    require_trust(path, {setting.key: setting.value for setting in found}, _signed(found))
     try:
         return _finish({setting.key: setting for setting in found}, found)
     except UserError as error:

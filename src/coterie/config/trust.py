@@ -23,8 +23,13 @@ from coterie.core.errors import UserError
 _PROGRAMS = ("unity/",)
 """Environments whose settings name a program that is started."""
 
+_PETTINGZOO = ("pettingzoo", "atari", "butterfly", "classic", "sisl", "mpe2")
+"""Packages of PettingZoo's environments. Other environments `pettingzoo/MODULE` are modules of any package."""
+
 _CODE_SETTINGS = tuple(f".algo.{name}" for name in ("name", "script", "network", "critic_network"))
-"""Ends of the keys that may name code, besides `env.name`; a dot precedes them."""
+"""Ends of the keys that may name code, besides `env.name` and the address of a Ray cluster, whose replies may contain
+code; a dot precedes them.
+"""
 
 _KEY_BYTES = 32
 
@@ -47,10 +52,20 @@ def code_names(settings: Mapping[str, Any]) -> list[str]:
     """Returns `key=value` of the settings that name code outside Coterie."""
     found = []
     for key, value in settings.items():
+        if not isinstance(value, str):
+            continue
         names_code = key == "env.name" or f".{key}".endswith(_CODE_SETTINGS)
-        if names_code and isinstance(value, str) and (":" in value or value.startswith(_PROGRAMS)):
+        is_outside = ":" in value or value.startswith(_PROGRAMS) or not is_known_module(value)
+        is_cluster = key == "workers.address" and ":" in value
+        if is_cluster or (names_code and is_outside):
             found.append(f"{key}={value}")
     return found
+
+
+def is_known_module(env: str) -> bool:
+    """True unless an environment's name is `pettingzoo/MODULE` with a module of another package than PettingZoo's."""
+    family, _, module = env.partition("/")
+    return family != "pettingzoo" or module.partition(".")[0] in _PETTINGZOO
 
 
 def signature(settings: Mapping[str, Any]) -> str | None:
@@ -62,12 +77,13 @@ def signature(settings: Mapping[str, Any]) -> str | None:
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
-def require_trust(config_path: Path, settings: Mapping[str, Any]) -> None:
+def require_trust(config_path: Path, settings: Mapping[str, Any], signed: Mapping[str, Any]) -> None:
     """Checks the signature of a run that names code outside Coterie.
 
     Args:
         config_path: The run's `config.yaml`, next to its manifest.
-        settings: The settings that were signed.
+        settings: All settings of the run.
+        signed: The settings that were signed.
 
     Raises:
         UserError: If this user did not create the run on this machine, and does not trust it.
@@ -78,7 +94,7 @@ def require_trust(config_path: Path, settings: Mapping[str, Any]) -> None:
     found = None
     with contextlib.suppress(OSError, ValueError, AttributeError):
         found = strict_json.parse((config_path.parent / "manifest.json").read_bytes()).get("signature")
-    expected = signature(settings)
+    expected = signature(signed)
     if not isinstance(found, str) or expected is None or not hmac.compare_digest(found.encode(), expected.encode()):
         raise UserError(
             f"{config_path.parent}: names code outside Coterie ({', '.join(names)}) and was not created by you on this "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,22 @@ from coterie.core.errors import ReportedError, UserCodeError
 
 _files: dict[str, str] = {}
 """Description of the object that was imported from each file, such as `algorithm 'package.module:Class'`."""
+
+_place: list[str] = []
+"""Current folder of a command, until modules are searched in it."""
+
+
+def search_current_folder() -> None:
+    """Lets `add_current_folder` add the current folder to the search path of modules."""
+    _place[:] = [os.getcwd()]
+
+
+def add_current_folder() -> None:
+    """Adds the current folder to the search path of modules, if this process runs a command."""
+    while _place:
+        folder = _place.pop()
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def remember(target: Any, what: str) -> None:

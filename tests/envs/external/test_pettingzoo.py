@@ -659,7 +659,7 @@ WRONG = (
     ("pettingzoo/mpe.simple_spread_v3", {}, "Did you mean 'pettingzoo/mpe2.simple_spread_v3'"),
     ("pettingzoo/simple_spread_v3", {}, "Did you mean 'pettingzoo/mpe2.simple_spread_v3'"),
     ("pettingzoo/qqqqqqqq", {}, "named like 'butterfly.pistonball_v6'"),
-    ("pettingzoo/json", {}, "no such environment: 'pettingzoo/json'"),
+    ("pettingzoo/json", {}, "module 'json' belongs to Python's standard library"),
     ("petingzoo/mpe2.simple_v3", {}, "there is no environment"),
     ("pettingzoo/magent2.environments.battle_v4", {}, "needs magent2. Install it with: pip install magent2"),
     (SPREAD, {"n": 3}, "has no setting 'env.n'. Did you mean"),

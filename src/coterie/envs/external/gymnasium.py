@@ -24,6 +24,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from pydantic import BaseModel, Field
 
+from coterie.config.registry import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.specs import EnvSpec, RoleSpec
@@ -182,6 +183,7 @@ def registered(env_id: str, family: str = "gym") -> GymSpec:
     """Entry of Gymnasium's registry. UserError with similar IDs if there is none."""
     package, colon, name = env_id.rpartition(":")
     if colon:
+        require_importable(package, f"environment '{family}/{env_id}'")
         try:
             importlib.import_module(package)
         except ModuleNotFoundError as error:

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from coterie.config.registry import require_importable
+from coterie.config.trust import is_known_module
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.specs import EnvSpec
@@ -181,6 +183,9 @@ def _max_cycles(env: Any) -> int | None:
 def _imported(module: str) -> ModuleType:
     """Imports the module that creates the environment. UserError if it or one of its dependencies is missing."""
     path = _path(module)
+    name = f"pettingzoo/{module}"
+    if not is_known_module(name):
+        require_importable(path, f"environment '{name}'")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecation warnings about ways of creating environments
