@@ -42,6 +42,20 @@ def test_a_symbolic_link_in_a_run_is_refused_and_its_target_is_kept(name: str, s
     assert target.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/segments", "tensorboard"])
+def test_a_symbolic_link_in_place_of_a_folder_of_a_run_is_refused(name: str, stopped: Path, tmp_path: Path) -> None:
+    target = tmp_path / "others"
+    if (stopped / name).exists():
+        (stopped / name).rename(target)
+    else:
+        target.mkdir()
+    (stopped / name).symlink_to(target)
+    before = sorted(target.rglob("*"))
+    with pytest.raises(UserError, match=rf"{name}: it is a symbolic link, which is not followed\. Remove it\.$"):
+        training.resume(stopped, [])
+    assert sorted(target.rglob("*")) == before
+
+
 def test_a_link_to_a_file_that_does_not_exist_creates_nothing(stopped: Path, tmp_path: Path) -> None:
     (stopped / "metrics.jsonl").unlink()
     (stopped / "metrics.jsonl").symlink_to(tmp_path / "created")

@@ -40,6 +40,9 @@ that is interrupted, the rest is a run, or the interrupted start of one.
 _INTERRUPTED_START = {"lock", "config.yaml", ".writing-config.yaml", ".writing-manifest.json"}
 """Files of a start that was killed before the manifest was written. Another start may replace them."""
 
+_WRITTEN_FOLDERS = ("checkpoints", "checkpoints/segments", "tensorboard", "videos", "wandb", "mlruns")
+"""Folders in a run to which its process writes, and from which it removes files."""
+
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Errors of `flock` on cluster file systems without locks. The run continues unlocked there."""
 
@@ -136,7 +139,14 @@ class RunFolder:
         raise UserError(f"{path}: not a run, it has no {missing}. Expected the folder that `coterie train` printed.")
 
     def lock(self) -> None:
-        """Locks the run for this process until `close`. Raises UserError if another process writes to it."""
+        """Locks the run for this process until `close`.
+
+        Raises:
+            UserError: If another process writes to it, or one of its folders is a symbolic link.
+        """
+        for folder in (self.path / name for name in _WRITTEN_FOLDERS):
+            if folder.is_symlink():
+                raise disk_error("to the folder", folder, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
         if self._lock is not None or fcntl is None:
             return
         try:
