@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from coterie.commands.core_sets import pin
+from coterie.core.files import without_links
 
 _PRELOADED = (
     "coterie.commands.train",
@@ -206,7 +207,7 @@ def _open_log(path: Path, words: Sequence[str]) -> IO[str] | None:
     """Opens the log of a job for appending; None if that is impossible, which the run itself reports."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", encoding="utf-8")
+        file = open(path, "a", encoding="utf-8", opener=without_links)  # noqa: SIM115
         file.write("$ " + shlex.join(["coterie", *words]) + "\n")
         file.flush()
         return file

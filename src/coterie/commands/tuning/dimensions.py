@@ -33,6 +33,10 @@ class Dimension(ABC):
         """Returns Optuna's parameter for a value of the setting; None if it is outside of the range."""
 
     @abstractmethod
+    def contains(self, text: str) -> bool:
+        """True if `suggest` may return the text."""
+
+    @abstractmethod
     def examples(self) -> tuple[str, ...]:
         """Returns the bounds, or all values, as text of the command line."""
 
@@ -67,6 +71,12 @@ class NumberRange(Dimension):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return value if is_number and self.low <= value <= self.high else None
 
+    def contains(self, text: str) -> bool:
+        try:
+            return self.low <= (int(text) if self.integer else float(text)) <= self.high
+        except ValueError:
+            return False
+
     def examples(self) -> tuple[str, ...]:
         return tuple(str(int(bound)) if self.integer else repr(float(bound)) for bound in (self.low, self.high))
 
@@ -88,6 +98,9 @@ class Choices(Dimension):
     def fixed(self, value: Any) -> Any:
         plain = list(value) if isinstance(value, tuple) else value
         return next((text for text in self.values if parse(f"{self.key}={text}").values[0] == plain), None)
+
+    def contains(self, text: str) -> bool:
+        return text in self.values
 
     def examples(self) -> tuple[str, ...]:
         return self.values

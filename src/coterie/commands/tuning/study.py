@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +15,11 @@ from typing import Any, Literal, final
 
 from coterie.commands.tuning.dimensions import Dimension
 from coterie.config.messages import show
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, one_line
+from coterie.core.files import disk_error
 from coterie.core.installation import install_extra
 from coterie.core.seeds import seed_of
+from coterie.core.text import shorten
 
 STARTUP_TRIALS = 4
 """Finished trials before others are compared with them."""
@@ -108,11 +112,15 @@ class Study:
         self._folder, self._space, self._seed, self._prunes = folder, space, seed, prunes
         self.minimize = minimize
         path = folder / "study.db"
+        if path.is_symlink():
+            raise disk_error("the study", path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
         with self._checked(path):
             self._study = self._open(path, steps)
             known = self._study.user_attrs.get("identity")
             if known is not None:
-                _require_same(folder, known, identity)
+                _require_same(folder, dict(known), identity)
+            for trial in self._study.get_trials(deepcopy=False):
+                self._require_possible(trial)
             if not self._study.get_trials(deepcopy=False):
                 self._study.set_user_attr("identity", dict(identity))
                 self._study.set_user_attr("in_default", [k for k in space if space[k].fixed(defaults[k]) is not None])
@@ -149,6 +157,29 @@ class Study:
             raise UserError(f"{path}: cannot be used: {reason}. Choose another folder with --out.") from error
         except RuntimeError as error:  # of another version of Optuna
             raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{path}: not a study of `coterie tune` ({shorten(one_line(error))}). Choose another folder with --out."
+            ) from error
+
+    def _require_possible(self, trial: Any) -> None:
+        """Raises UserError for a trial that no search has written: its settings become words of commands."""
+        attributes, problem = trial.user_attrs, ""
+        for key, text in dict(attributes.get("settings", {})).items():
+            if key not in self._space or not isinstance(text, str) or not self._space[key].contains(text):
+                problem = f"{shorten(f'{key}={text}')} is not searched"
+        values = attributes.get("values", [])
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+            problem = "its values are not finite numbers"
+        if trial.state.name == "COMPLETE" and not values:
+            problem = "it has no values"
+        if not all(isinstance(text, str) for text in (attributes.get("reason", ""), *attributes.get("runs", []))):
+            problem = "its reason or runs are not text"
+        if problem:
+            raise UserError(
+                f"{self._folder / 'study.db'}: trial {trial.number} is not of this search, {problem}. Choose another "
+                "folder with --out."
+            )
 
     @property
     def records(self) -> list[TrialRecord]:
