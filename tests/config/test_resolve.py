@@ -417,3 +417,16 @@ def test_a_resumed_run_refuses_new_sections(override: str):
 
 def test_a_resumed_run_accepts_aliases():
     assert change(resolve(["steps=1e6"]), ["total_timesteps=2e6"]).config.steps == 2_000_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algo=iql", "algo.rnn_size=9e18"],
+        ["algo=mappo", "algo.rnn_size=1000000"],
+        ["algo=qmix", "algo.mixing_embed_dim=1000000"],
+    ],
+)
+def test_layers_that_no_memory_holds_are_refused(words: list[str]) -> None:
+    with pytest.raises(UserError, match="100000"):
+        resolve(words)

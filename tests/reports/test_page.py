@@ -172,6 +172,14 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert reader.data()["charts"]["task0"]["series"][0]["group"] == name
 
 
+def test_hardware_of_other_types_is_left_out(tmp_path: Path) -> None:
+    hardware = {"cpu": 5, "cores": "x", "memory_bytes": [1], "gpus": 5}
+    run = write_run(tmp_path / "a", hardware=hardware, started="\x1b[31m\u202e")
+    text = written(tmp_path / "page.html", run)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
 def test_one_seed_has_no_intervals_and_the_page_says_so(tmp_path: Path) -> None:
     text = written(tmp_path / "report.html", write_run(tmp_path / "a"))
     assert "One seed, no intervals" in text

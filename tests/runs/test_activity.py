@@ -96,3 +96,15 @@ def test_a_run_with_all_steps_has_finished(folder: RunFolder):
 def test_a_new_folder_has_no_steps(tmp_path: Path):
     found = activity(RunFolder(tmp_path), 10)
     assert (found.state, found.steps, found.training, found.lesson) == ("stopped", 0, {}, None)
+
+
+def test_values_that_are_no_numbers_are_ignored(folder: RunFolder):
+    with open(folder.metrics_path, "w") as file:
+        file.write('{"steps": 1, "eval/return_mean": {"a": 1}, "rollout/return_mean": "x", "lesson/index": null}\n')
+    found = activity(folder, 1000)
+    assert (found.training, found.evaluation, found.lesson) == ({}, {}, None)
+
+
+def test_a_process_number_that_does_not_exist_writes_no_run(folder: RunFolder):
+    hold(folder, 2**62)
+    assert activity(folder, 1000).state == "stopped"

@@ -423,3 +423,12 @@ print("matplotlib.pyplot" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_values_that_are_too_large_to_draw_are_one_line(tmp_path):
+    run = make(tmp_path / "run")
+    with open(run / "metrics.jsonl", "a") as file:
+        for i, value in enumerate((1e308, -1e308)):
+            file.write(json.dumps({"steps": 9000 + i, "eval/return_mean": value}) + "\n")
+    with pytest.raises(UserError, match=r"cannot be drawn, its log contains values beyond 1e\+300"):
+        plot([run], tmp_path / "plot.png")

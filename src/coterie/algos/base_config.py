@@ -88,7 +88,7 @@ class LearnerConfig(BaseModel):
     """
     rnn: RNNKind = "none"
     """Recurrent layer."""
-    rnn_size: int = Field(64, ge=1)
+    rnn_size: int = Field(64, ge=1, le=100_000)
     """Units of the recurrent layer."""
     sequence_length: int | None = Field(None, ge=1)
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""

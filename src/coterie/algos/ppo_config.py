@@ -26,7 +26,7 @@ class PPOConfig(ClippedConfig):
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the schedule."""
     target_kl: float | None = Field(None, gt=0)
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    rnn_size: int = Field(128, ge=1)
+    rnn_size: int = Field(128, ge=1, le=100_000)
     common_reward: bool = False
     """Give every agent the mean reward of the team."""
 

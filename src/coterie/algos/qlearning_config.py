@@ -24,9 +24,9 @@ class QLearningConfig(OffPolicyConfig):
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
     state if there is one.
     """
-    mixing_embed_dim: int = Field(32, ge=1)
+    mixing_embed_dim: int = Field(32, ge=1, le=100_000)
     """Width of the mixing layer."""
-    hypernet_embed_dim: int = Field(64, ge=1)
+    hypernet_embed_dim: int = Field(64, ge=1, le=100_000)
     """Hidden units of the mixer's hypernetworks."""
     weighting: Literal["none", "optimistic", "central"] = "none"
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the

@@ -58,7 +58,7 @@ def read_record(run: CollectedRun) -> RunRecord:
     command, git, project = manifest.get("command"), manifest.get("git"), manifest.get("project")
     return RunRecord(
         command=tuple(map(str, command)) if isinstance(command, list) else (),
-        started=str(manifest.get("started") or ""),
+        started=printable(str(manifest.get("started") or "")),
         code=project if isinstance(project, Mapping) else None,
         modified=bool(git.get("modified")) if isinstance(git, Mapping) else False,
         configuration=configuration[:_LONGEST_CONFIGURATION],
@@ -236,11 +236,12 @@ def _machine(run: CollectedRun) -> str:
         return "unknown"
     found = run.hardware
     words = [str(found.get("cpu") or "unknown processor")]
-    if found.get("cores"):
-        words.append(count(int(found["cores"]), "core"))
-    if found.get("memory_bytes"):
-        words.append(f"{int(found['memory_bytes']) / 2**30:.0f} GiB")
-    words += [str(gpu) for gpu in found.get("gpus") or ()]
+    cores, memory, gpus = (found.get(name) for name in ("cores", "memory_bytes", "gpus"))
+    if cores and isinstance(cores, int):
+        words.append(count(cores, "core"))
+    if memory and isinstance(memory, int):
+        words.append(f"{memory / 2**30:.0f} GiB")
+    words += [str(gpu) for gpu in gpus] if isinstance(gpus, list) else []
     return printable(", ".join([*words, f"device {found['device']}"] if found.get("device") else words))
 
 

@@ -88,7 +88,7 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             row = strict_json.parse(line)
             if isinstance(row, Mapping) and type(row.get("steps")) is int:
-                rows.append(dict(row))
+                rows.append({name: value for name, value in row.items() if type(value) in (int, float)})
     return rows
 
 
@@ -106,7 +106,7 @@ def _is_written(folder: RunFolder) -> bool:
         return time.time() - locked < _SILENT_SECONDS
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # of another user
         pass

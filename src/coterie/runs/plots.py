@@ -34,6 +34,9 @@ _AREAS = {"eval/return_mean": "evaluation return", "rollout/return_mean": "train
 _STEP_UNITS = ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps"))
 _TIME_UNITS = ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)"))
 
+_LARGEST = 1e300
+"""Largest absolute value that is drawn."""
+
 _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 
 
@@ -325,6 +328,7 @@ def plot(
     drawable = [run for run in loaded if run.teams(options.metrics or RETURNS)]
     if not drawable:
         raise UserError(f"{', '.join(map(str, runs)) or 'plot'}: no returns to plot yet. Train longer.")
+    _check_range(drawable, options.metrics or RETURNS)
     targets = _targets(out, drawable)
     csv_file = targets[0].with_suffix(".csv")
     if options.pdf and targets[0].suffix != ".pdf":
@@ -350,6 +354,14 @@ def _check_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> None:
         if not any(run.curve(team, name) for run in runs for team in run.teams([name])):
             known = {metric for run in runs for metric in run.metrics()}
             raise UserError(f"--metric {name}: not in the logs of these runs. {nearest(name, known)}")
+
+
+def _check_range(runs: Sequence[Run], names: Sequence[str]) -> None:
+    """Raises UserError for values near the largest floating-point number, of which no axis can be computed."""
+    for run in runs:
+        curves = [curve for team in run.teams(names) for name in names if (curve := run.curve(team, name)) is not None]
+        if any(np.abs(curve.value).max() > _LARGEST for curve in curves):
+            raise UserError(f"{run.path}: cannot be drawn, its log contains values beyond {_LARGEST:g}. Plot others.")
 
 
 def _write(path: Path, content: bytes) -> None:
