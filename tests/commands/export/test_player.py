@@ -106,6 +106,7 @@ def test_sampled_actions_follow_the_seed(tag: Path):
         ({"adversary_0": "left"}, "is a str"),
         ({"adversary": np.zeros((2, 16))}, "2 agents, expected 3"),
         (np.zeros(16), "pass a dict by agent"),
+        (None, "obs"),
     ],
 )
 def test_wrong_observations_are_refused(tag: Path, obs: Any, message: str):
@@ -180,6 +181,18 @@ def test_damaged_exports_are_refused(tag: Path, tmp_path: Path, name: str, damag
     player = load_player(tmp_path)
     with pytest.raises(player.PolicyError, match=message):
         player.Policy(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("roles", [1]), ("roles", [{}]), ("roles", 1e308), ("agents", None), ("agents", 5)]
+)
+def test_descriptions_of_other_types_are_damaged_for_the_player(tag: Path, tmp_path: Path, key: str, value: Any):
+    shutil.copytree(tag / "out" / "agent", tmp_path / "agent")
+    path = tmp_path / "agent" / "policy.json"
+    resign(path, json.loads(path.read_text()) | {key: value})
+    player = load_player(tag)
+    with pytest.raises(player.PolicyError, match="damaged"):
+        player.Player(tmp_path)
 
 
 @pytest.mark.parametrize(

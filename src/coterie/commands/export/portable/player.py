@@ -36,14 +36,18 @@ class Player:
             raise PolicyError(f"{folder}: no policy.json here or in its folders. Pass what `coterie export` wrote.")
         self._mode = mode
         self.policies = [Policy(team) for team in teams]
-        agents = [agent for policy in self.policies for agent in policy.agents]
-        if twice := next((agent for agent in agents if agents.count(agent) > 1), None):
+        try:
+            agents = [agent for policy in self.policies for agent in policy.agents]
+            twice = next((agent for agent in agents if agents.count(agent) > 1), None)
+            self._owner = {
+                agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
+            }
+            self._roles = {role["name"]: role for p in self.policies for role in p.roles}
+            self.reset(seed)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise PolicyError(f"{folder}: damaged, export again") from None
+        if twice:
             raise PolicyError(f"{folder}: several teams have the agent '{twice}'. Export every run to its own folder.")
-        self._owner = {
-            agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
-        }
-        self._roles = {role["name"]: role for p in self.policies for role in p.roles}
-        self.reset(seed)
 
     def another(self, seed: int | None = None) -> Player:
         """Returns a player of the same policies with an episode and a random stream of its own; None: any seed."""
@@ -162,6 +166,8 @@ class Player:
 
     def _like(self, given: Any, taken: dict[str, Any]) -> Any:
         if not self._named(given):
+            if not taken:
+                raise PolicyError("obs: null. Pass arrays by agent or by role.")
             return next(iter(taken.values()))
         shaped: dict[str, Any] = {}
         for name, value in given.items():
