@@ -50,8 +50,9 @@ def measured_threads(setting: Threads, on_measuring: Callable[[], object] = lamb
     """Returns the setting; `auto` for the number with which gradient steps of a small network take the least time.
 
     The candidates are the powers of two up to `most_threads`, and that number itself. They are measured in turns of
-    10 ms, for an eighth of a second per candidate and less than a second in all. On cores that other processes use, one thread that waits for
-    another can make two slower than one, so the mean of the turns decides. OMP_NUM_THREADS is taken as it is.
+    10 ms, for an eighth of a second per candidate and less than a second in all. On cores that other processes use, one
+    thread that waits for another can make two slower than one, so the mean of the turns decides. OMP_NUM_THREADS is
+    taken as it is.
 
     Args:
         setting: Number of threads or `auto`.
