@@ -90,6 +90,17 @@ def test_a_page_names_the_finding_of_each_task_with_interval_and_seeds(page: str
     assert findings[2].startswith("Over 2 tasks")
 
 
+def test_the_tables_of_a_page_have_the_digits_of_its_sentences(page: str) -> None:
+    finding = re.search(r'<p class="finding">.*?has a return of (\S+) \(95% CI (\S+) to (\S+)\)', page)
+    assert finding is not None
+    assert f"{finding[1]} <small>[{finding[2]}, {finding[3]}]</small>" in page
+
+
+def test_a_page_names_what_follows_the_sign_of_an_error(page: str) -> None:
+    assert "15 ± 0.5" in page
+    assert "± is the standard error over its episodes" in page
+
+
 def test_a_page_needs_nothing_from_a_network(page: str) -> None:
     reader = Reader(page)
     links = [link for name in ("src", "href", "action", "poster") for link in reader.attribute(name)]

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.reports.comparison import Comparison, Estimate, OverallResult, PairResult, TaskResult
 from coterie.reports.markup import Markup, cell, element, join, scrolling, table
 from coterie.reports.page_charts import Colors, band_note, figure
-from coterie.reports.sentences import SCORE_NAMES, count, metric_name, number, p_value
+from coterie.reports.sentences import SCORE_NAMES, count, digits, metric_name, number, p_value
 
 _STATISTICS = ("IQM", "Mean", "Median", "Optimality gap")
 _WIDTH = 200
@@ -87,10 +87,11 @@ def _statistics(result: TaskResult | OverallResult) -> list[Markup]:
 
 def interval_cell(estimate: Estimate) -> Markup:
     """Returns a cell with an estimate and, below it, its interval."""
-    bounds = f"[{number(estimate.low)}, {number(estimate.high)}]" if estimate.has_interval else "no interval"
     if math.isnan(estimate.value):
         return cell("–")
-    return cell(join([number(estimate.value), " ", element("small", bounds)]), value=estimate.value)
+    value, low, high = digits(estimate)
+    bounds = f"[{low}, {high}]" if estimate.has_interval else "no interval"
+    return cell(join([value, " ", element("small", bounds)]), value=estimate.value)
 
 
 def _bounds(result: TaskResult | OverallResult) -> list[float]:
@@ -211,7 +212,7 @@ def thresholds(comparison: Comparison, colors: Colors) -> Markup | None:
     columns = ["Algorithm", "Task", "Threshold", "Runs that reach it", "Steps", "Seconds"]
     note = (
         "Median over runs until evaluations first reach the threshold, with its interval. By default the threshold is "
-        "the mean score of the worst algorithm on the task, or of the baseline."
+        "the mean score of the worst algorithm on the task that beats the random policy, or of the baseline."
     )
     shown = scrolling(table(columns, rows, caption=caption, class_="sortable"), caption)
     return join([element("h3", caption), shown, element("p", note, class_="note")])

@@ -88,8 +88,11 @@ def runs_table(comparison: Comparison, left_out: Sequence[CollectedRun], colors:
     where = (
         element("p", "Folders are below ", element("code", printable(parent)), ".", class_="note") if parent else None
     )
+    known = any(math.isfinite(trial.series.error[-1]) for trial in trials)
+    error = ", ± is the standard error over its episodes" if known else ""
+    meaning = element("p", f"Final is the mean of the last evaluation{error}, Best the best mean.", class_="note")
     left = element("p", "Rows without values were left out of the comparison.", class_="note") if left_out else None
-    return join([found, where, left])
+    return join([found, meaning, where, left])
 
 
 def _parent(names: Sequence[str]) -> str:
