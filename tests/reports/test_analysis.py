@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,27 @@ def test_the_default_threshold_is_the_mean_of_the_worst_algorithm_or_of_the_base
     own = run(TWO, thresholds={"a": 9.75}).results["a", "ippo"].time
     assert own is not None
     assert (own.threshold, own.reached) == (9.75, 1)
+
+
+def test_the_default_threshold_is_above_the_random_policy_if_an_algorithm_is() -> None:
+    scores = {**TWO, ("a", "vdn"): [-5.0, -4.0, -6.0]}
+    time = run(scores).results["a", "mappo"].time
+    assert time is not None
+    assert time.threshold == pytest.approx(np.mean(IPPO))
+    no_better = run(scores, {"random": 100.0}, normalize="range").results["a", "mappo"].time
+    assert no_better is not None
+    assert no_better.threshold == -5
+
+
+def test_runs_of_different_lengths_are_named_with_their_steps() -> None:
+    long = trials({("a", "mappo"): MAPPO})
+    long = [replace(t, series=replace(t.series, steps=t.series.steps * 3)) for t in long]
+    comparison = compare([*long, *trials({("a", "ippo"): IPPO})], Selection())
+    assert "after 600 steps" in comparison.sentences[0]
+    assert re.search(r"ippo 8\.7 \(95% CI .*\), after 200 steps, 5 seeds", comparison.sentences[0])
+    assert tables_of(comparison)[0].title.endswith("200 to 600 steps")
+    assert any("different numbers of steps: a (200 to 600)" in note for note in comparison.notes)
+    assert not any("numbers of steps" in note for note in run(TWO).notes)
 
 
 def test_fresh_evaluations_are_the_default_score_if_all_runs_have_one() -> None:

@@ -61,7 +61,8 @@ Threshold = Annotated[
     typer.Option(
         metavar="[TASK=]VALUE",
         show_default=False,
-        help="Value whose first time is reported. Default: the mean of the baseline, or of the worst algorithm.",
+        help="Value whose first time is reported. Default: the mean of the baseline, or of the "
+        "worst algorithm that beats the random policy.",
     ),
 ]
 Baseline = Annotated[

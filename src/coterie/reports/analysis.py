@@ -67,7 +67,7 @@ def compare(
             normalized.tasks[key[0]],
             tuple(own),
             samples,
-            threshold=_threshold(key[0], samples, selection, options),
+            threshold=_threshold(normalized.tasks[key[0]], samples, selection, options),
             lowest=selection.lowest,
         )
         for key, own in groups.items()
@@ -185,13 +185,20 @@ def _profile(scores: Sequence[np.ndarray], samples: Sequence[np.ndarray] | None,
     return Band(grid, value, low, high)
 
 
-def _threshold(task: str, samples: Samples, selection: Selection, options: CompareOptions) -> float | None:
-    """Returns the user's threshold, or the mean score of the baseline or the worst algorithm on a task with several."""
-    if task in options.thresholds:
-        return options.thresholds[task]
+def _threshold(task: Task, samples: Samples, selection: Selection, options: CompareOptions) -> float | None:
+    """Returns the user's threshold, else the mean score of the baseline, else of the worst algorithm of several.
+
+    Algorithms that are not better than the random policy are left out if another one is: any run would reach their
+    scores without training.
+    """
+    if task.name in options.thresholds:
+        return options.thresholds[task.name]
     if options.threshold is not None:
         return options.threshold
-    means = {algo: float(x.mean()) for (name, algo), x in samples.scores.items() if name == task}
+    means = {algo: float(x.mean()) for (name, algo), x in samples.scores.items() if name == task.name}
     if options.baseline in means:
         return means[options.baseline]
-    return (max if selection.lowest else min)(means.values()) if len(means) > 1 else None
+    sign = -1.0 if selection.lowest else 1.0
+    found = sorted(sign * x for x in means.values())
+    better = [x for x in found if task.random is None or x > sign * task.random]
+    return sign * (better or found)[0] if len(found) > 1 else None

@@ -17,6 +17,9 @@ SCORE_NAMES: dict[Score, str] = {
 _FEW = 5
 """Seeds below which intervals are too narrow to be trusted."""
 
+_UNEQUAL_STEPS = 1.1
+"""Ratio of steps above which trainings have different lengths. Smaller ones are the rounding to whole rollouts."""
+
 
 def number(value: float) -> str:
     """Formats a number with up to four significant digits, or `not reached` for infinity."""
@@ -61,12 +64,17 @@ def metric_name(metric: str) -> str:
     )
 
 
+def last_step(result: TaskResult) -> float:
+    """Returns the environment steps of the last evaluation, the highest number of its runs."""
+    return float(max(trial.series.steps[-1] for trial in result.trials))
+
+
 # --------------------------------------------------------------------------------------------------------------- notes
 
 
 def notes_on(comparison: Comparison) -> list[str]:
     """Returns what a reader of the numbers must know: single seeds, few seeds, missing tasks, hardware, opponents."""
-    return [*_seed_notes(comparison), *_coverage_notes(comparison), *_run_notes(comparison)]
+    return [*_seed_notes(comparison), *_coverage_notes(comparison), *_step_notes(comparison), *_run_notes(comparison)]
 
 
 def _seed_notes(comparison: Comparison) -> Iterator[str]:
@@ -92,6 +100,19 @@ def _coverage_notes(comparison: Comparison) -> Iterator[str]:
         yield (
             "several teams learn against each other, so each return depends on the opponents of its own run. To play "
             "runs against each other: coterie league RUN RUN"
+        )
+
+
+def _step_notes(comparison: Comparison) -> Iterator[str]:
+    unequal = []
+    for task in comparison.tasks:
+        ends = [t.series.steps[-1] for (name, _), r in comparison.results.items() if name == task for t in r.trials]
+        if max(ends) > _UNEQUAL_STEPS * min(ends):
+            unequal.append(f"{task} ({min(ends):,.0f} to {max(ends):,.0f})")
+    if unequal:
+        yield (
+            f"runs were trained for different numbers of steps: {_listed(unequal)}. More steps can explain a better "
+            "score. Learning curves show scores at equal steps"
         )
 
 
@@ -141,7 +162,8 @@ def _task_sentence(comparison: Comparison, task: str) -> str:
     rival = (
         ranked[1] if pair is None else next(r for r in ranked if r.algo in (pair.algo, pair.other) and r is not best)
     )
-    second = f"{rival.algo} {with_interval(rival.statistics.iqm)}, {count(len(rival.trials), 'seed')}"
+    steps = "" if last_step(rival) == last_step(best) else f"after {last_step(rival):,.0f} steps, "
+    second = f"{rival.algo} {with_interval(rival.statistics.iqm)}, {steps}{count(len(rival.trials), 'seed')}"
     return f"{text}, {second}{'' if pair is None else _difference(pair, best.algo, comparison)}."
 
 
@@ -155,7 +177,6 @@ def _main_pair(comparison: Comparison, task: str | None, ranked: list[str]) -> P
 
 
 def _reaches(result: TaskResult, comparison: Comparison) -> str:
-    steps = max(trial.series.steps[-1] for trial in result.trials)
     seeds = count(len(result.trials), "seed")
     what = (
         f"interquartile mean of the {SCORE_NAMES[comparison.score]}"
@@ -165,7 +186,7 @@ def _reaches(result: TaskResult, comparison: Comparison) -> str:
     value = with_interval(result.statistics.iqm)
     name = metric_name(comparison.metric)
     name = f"a {name} of" if name.endswith("return") else f"{name} ="
-    return f"has {name} {value} after {steps:,.0f} steps ({what}, {seeds})"
+    return f"has {name} {value} after {last_step(result):,.0f} steps ({what}, {seeds})"
 
 
 def _difference(pair: PairResult, best: str, comparison: Comparison, names: str = "") -> str:

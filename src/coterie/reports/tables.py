@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.text import csv_text
 from coterie.reports.comparison import Band, Comparison, Estimate, PairResult, Score, Statistics, TaskResult
-from coterie.reports.sentences import SCORE_NAMES, digits, metric_name, number, p_value
+from coterie.reports.sentences import SCORE_NAMES, digits, last_step, metric_name, number, p_value
 
 STATISTICS = {"mean": "mean", "median": "median", "iqm": "IQM", "optimality_gap": "optimality gap"}
 
@@ -70,8 +70,9 @@ def _task_table(comparison: Comparison, task: str) -> ReportTable:
         shown = [*estimates, *others, statistics.optimality_gap]
         rows.append((result.algo, str(len(result.trials)), *map(estimate_text, shown)))
         values.append([e.value for e in shown])
-    steps = max(trial.series.steps[-1] for result in results for trial in result.trials)
-    title = f"{task}: {metric_name(comparison.metric)}, {SCORE_NAMES[comparison.score]}, {steps:,.0f} steps"
+    steps = list(dict.fromkeys(f"{x:,.0f}" for x in sorted(map(last_step, results))))
+    span = steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    title = f"{task}: {metric_name(comparison.metric)}, {SCORE_NAMES[comparison.score]}, {span} steps"
     columns = ("algorithm", "seeds", "IQM", "mean", "median", *(f"{s} IQM" for s in extra), "optimality gap")
     lowest = [comparison.lowest] * (3 + len(extra)) + [True]
     return ReportTable(title, columns, tuple(rows), _best(values, lowest, offset=2), task)
