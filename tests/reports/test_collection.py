@@ -53,6 +53,13 @@ def test_labels_of_algorithms_are_equal_in_all_tasks(tmp_path: Path) -> None:
     ]
 
 
+def test_labels_have_few_digits_unless_values_are_closer(tmp_path: Path) -> None:
+    for name, lr in (("a", 0.0007585468246144272), ("b", 0.0001), ("c", 0.00012345678), ("d", 0.00012345679)):
+        write_run(tmp_path / name, config={"algo": {"lr": lr}})
+    labels = [trial.algo for trial in trials_of(tmp_path)]
+    assert labels == ["mappo lr=0.0007585", "mappo lr=0.0001", "mappo lr=0.00012345678", "mappo lr=0.00012345679"]
+
+
 def test_settings_of_the_environment_make_separate_tasks(tmp_path: Path) -> None:
     write_run(tmp_path / "a", config={"env": {"agents": 3}})
     write_run(tmp_path / "b", config={"env": {"agents": 5}})

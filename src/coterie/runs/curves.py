@@ -212,4 +212,15 @@ def setting_label(key: str, run: Run, others: Sequence[Run]) -> str:
     for at in (at for at, letter in enumerate(key) if letter == "."):
         if any(other.settings.get(key[:at], "") is None for other in others):
             return f"+{key[:at].rpartition('.')[2]}"
-    return f"{key.removeprefix('algo.')}={run.settings[key]}"
+    return (
+        f"{key.removeprefix('algo.')}={_value_label(run.settings[key], [other.settings.get(key) for other in others])}"
+    )
+
+
+def _value_label(value: Any, others: Sequence[Any]) -> str:
+    """Returns a value as text. Numbers with many digits have four, if that tells them from the other ones."""
+    if not isinstance(value, float) or float(f"{value:.4g}") == value:
+        return str(value)
+    short = f"{value:.4g}"
+    equal = {other for other in others if isinstance(other, float) and f"{other:.4g}" == short}
+    return short if equal <= {value} else str(value)
