@@ -229,6 +229,8 @@ BAD = {
     "metric": (["--metric", "won"], "--metric won: not in the logs of these runs."),
     "team": (["--team", "blue"], "--team blue: no run has a team of this name"),
     "score": (["--score", "absolute"], "--score absolute: "),
+    "kind of score": (["--score", "best"], "coterie: Invalid value for '--score': 'best' is not one of"),
+    "direction": (["--normalize", "0,-100"], "--normalize 0,-100: the score 1 would be worse than 0"),
 }
 
 

@@ -136,6 +136,17 @@ def test_normalized_scores_have_the_anchors_of_the_method(method: str, anchors: 
     assert (task.zero, task.one) == anchors
 
 
+def test_the_normalized_score_1_is_better_than_0() -> None:
+    with pytest.raises(UserError, match="--normalize 15,5: the score 1 would be worse than 0, as higher is better"):
+        run(TWO, normalize="15,5")
+    lowest = Selection("-eval/metric/steps", lowest=True)
+    with pytest.raises(UserError, match="as lower is better. Swap the numbers"):
+        compare(trials(TWO), lowest, CompareOptions(normalize="5,15"))
+    best = compare(trials(TWO), lowest, CompareOptions(normalize="15,5"))
+    assert best.pairs[0].algo == "ippo"
+    assert best.pairs[0].probability.value == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("method", ["reference", "nothing", "3,3", "1,x"])
 def test_normalizations_that_are_not_possible_are_refused(method: str) -> None:
     with pytest.raises(UserError, match="--normalize"):

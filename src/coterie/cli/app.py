@@ -321,7 +321,7 @@ def run(argv: list[str]) -> int:
 
 def _usage(error: Any, argv: list[str]) -> str:
     """Formats a usage error as one line that suggests a fix."""
-    message = error.format_message().strip().rstrip(".")
+    message = error.format_message().replace("Value error, ", "").strip().rstrip(".")
     word = next((word for word in argv if not word.startswith("-")), "")
     commands = [*(info.name or info.callback.__name__ for info in app.registered_commands if info.callback), "list"]
     if word and word not in commands:

@@ -52,7 +52,7 @@ def normalize(
         returns: True if the scores are returns, which random and published ones are known of.
 
     Raises:
-        UserError: If the method is unknown, or not possible for a task.
+        UserError: If the method is unknown, not possible for a task, or if its score 1 would be worse than 0.
     """
     numbers = _numbers(method)
     if numbers is None and method not in METHODS:
@@ -63,6 +63,11 @@ def normalize(
     if not returns:
         known = dict.fromkeys(known, (None, None))
     if numbers is not None:
+        if (numbers[1] > numbers[0]) == lowest:
+            direction = "lower" if lowest else "higher"
+            raise UserError(
+                f"--normalize {method}: the score 1 would be worse than 0, as {direction} is better. Swap the numbers."
+            )
         anchors = dict.fromkeys(known, numbers)
         phrase = f"0: {numbers[0]:g}, 1: {numbers[1]:g}"
     elif method == "auto":
