@@ -140,7 +140,7 @@ def test_the_normalized_score_1_is_better_than_0() -> None:
     with pytest.raises(UserError, match="--normalize 15,5: the score 1 would be worse than 0, as higher is better"):
         run(TWO, normalize="15,5")
     lowest = Selection("-eval/metric/steps", lowest=True)
-    with pytest.raises(UserError, match="as lower is better. Swap the numbers"):
+    with pytest.raises(UserError, match=r"as lower is better\. Swap the numbers"):
         compare(trials(TWO), lowest, CompareOptions(normalize="5,15"))
     best = compare(trials(TWO), lowest, CompareOptions(normalize="15,5"))
     assert best.pairs[0].algo == "ippo"
