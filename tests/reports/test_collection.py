@@ -114,6 +114,12 @@ def test_a_second_run_with_the_same_seed_is_left_out(tmp_path: Path) -> None:
     assert "same seed and settings" in notes[0]
 
 
+def test_a_run_without_its_log_is_named(tmp_path: Path) -> None:
+    (write_run(tmp_path / "a") / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=r"a: metrics\.jsonl is missing or empty"):
+        select_metric(collect([tmp_path], unfinished=True).runs, None)
+
+
 def test_different_numbers_of_evaluation_episodes_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "a", episodes=32)
     write_run(tmp_path / "b", seed=1, episodes=128)

@@ -61,6 +61,10 @@ def select_metric(
     if f"eval/metric/{wanted}" in known:
         wanted = f"eval/metric/{wanted}"
     if not any(run.teams_of(wanted) for run in runs):
+        if not known:
+            raise UserError(
+                f"{runs[0].name}: metrics.jsonl is missing or empty. Leave the run out, or restore the file."
+            )
         if name is None:
             raise UserError(
                 "the runs have no evaluations (eval.every=0). Train with evaluations, or add --metric "
