@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
+from coterie.algos.scripted import ScriptedPolicy
 from coterie.config.samplers import parse_sampler
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
@@ -11,6 +12,7 @@ from coterie.core.tree import tree_map
 from coterie.envs.contract.side_swap import SideSwapEnv
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
+from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 from coterie.policies.remapped import RemappedPolicy
 from coterie.training.collection import obstacle
 from coterie.training.collector import Collector
@@ -23,11 +25,17 @@ from graph_rollouts import (
     collected,
     collector_of,
     copied,
+    set_exploration,
 )
 from graph_training import Training
 from preset_learners import preset_learner
 
-FAST = {"deaths and masks", "matrix game"}
+FAST = {"deaths and masks", "matrix game", "epsilon-greedy"}
+EXPLORATION = [
+    "epsilon-greedy, components", "epsilon-soft", "epsilon-soft without masks", "noise on actions",
+    "Ornstein-Uhlenbeck noise",
+]  # fmt: skip
+SCALES = (0.2, 0.8)
 
 
 @pytest.fixture
@@ -99,6 +107,45 @@ def test_learning_is_read_in_place(cuda):
         results.append((rollout.extras["log_prob"].cpu(), training.tensors()))
     assert_equal(results[1:], results[:1])
     assert training._collector._collect.captures == 1
+
+
+@pytest.mark.parametrize("case", EXPLORATION)
+def test_exploration_is_that_on_the_cpu(case):
+    """The same policy acts on the same timestep, whose exploration is set after it has acted before."""
+    collector = collector_of(case, "cpu", num_envs=64)
+    (policy,), timestep = collector.policies.values(), collector.env.reset()
+    (noise,) = policy.draw_noise(1, 64, torch.Generator().manual_seed(0))
+    acted = []
+    with torch.no_grad():
+        for scale in SCALES:
+            set_exploration(collector, scale)
+            acted.append(policy.act(timestep, policy.initial_hidden_state(64), noise, "explore"))
+    with fake_cuda(), torch.no_grad():
+        collector = collector_of(case, CUDA, num_envs=64)
+        (policy,) = collector.policies.values()
+        timestep, noise = tree_map(lambda x: x.to(CUDA), (timestep, noise))
+        for scale, expected in zip(SCALES, acted, strict=True):
+            set_exploration(collector, scale)
+            found = policy.act(timestep, policy.initial_hidden_state(64), noise, "explore")
+            assert_equal([tree_map(copied, found)], [expected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["deterministic, uniform", "squashed, uniform", "epsilon-soft"])
+def test_another_kind_of_exploration_is_captured_again(cuda, case):
+    """The end of uniform actions, and of the mixture with uniform choices. A number is read in place."""
+    eager, captured = (collector_of(case, CUDA) for _ in range(2))
+    for k in range(2):
+        for collector in (eager, captured):
+            (policy,) = collector.policies.values()
+            if isinstance(policy, EpsilonSoftPolicy):
+                policy.epsilon = 0.0 if k else 0.5
+            else:
+                policy.uniform = not k
+        cuda_graphs.configure("on")
+        found = [tree_map(copied, captured.advance(STEPS)) for _ in range(2)]
+        cuda_graphs.configure("off")
+        assert_equal(found, [tree_map(copied, eager.advance(STEPS)) for _ in range(2)])
+        assert captured._collect.captures == 1
 
 
 def test_replaced_policies_are_captured_again(cuda):
@@ -182,9 +229,12 @@ def test_environments_and_policies_that_cannot_be_captured_are_named(cuda):
     duel = make("skirmish/3m_duel", {}, num_envs=2, seed=0, device=torch.device(CUDA))
     assert obstacle(duel, {}) is None
     assert obstacle(SideSwapEnv(duel), {}) == "steps of 3m_duel do not consist of operations on the GPU only"
-    for name, team in (("iql", "all"), ("coma", "all"), ("masac", "all")):
-        policy = preset_learner(name, world.env, "none").policy
-        assert obstacle(world.env, {team: policy}) == (
+    for name in ("ippo", "iql", "coma", "maddpg", "masac"):
+        assert obstacle(world.env, {"all": preset_learner(name, world.env, "none").policy}) is None
+    (team,) = world.env.spec.default_teams()
+    script = ScriptedPolicy(team, lambda timestep: {}, "still", checked=False, device=world.env.device)
+    for policy in (script, RemappedPolicy(team, script, "greedy")):
+        assert obstacle(world.env, {"all": policy}) == (
             "the policy of team all does not act by operations on the GPU and tensors only"
         )
 

@@ -53,6 +53,11 @@ class Training:
     def collect(self):
         return collect_rollout(self.learner, self._collector)
 
+    @property
+    def rollout_captures(self):
+        """Number of captures of rollouts since the policy last explored in another way."""
+        return self._collector._collect.captures
+
     def update(self, progress):
         return self.learner.update(self.collect(), progress)
 
@@ -96,6 +101,7 @@ def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
     eager, training = (off_policy(case, setting, device) for setting in ("off", "on"))
     expected, found = ([x.update(k / 4) for k in range(4)] for x in (eager, training))
     assert training.learner._step_function.captures == (2 if case in ("TD3", "MATD3") else 1)
+    assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
     assert training.counts() == eager.counts()
 

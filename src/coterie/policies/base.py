@@ -23,14 +23,19 @@ class Policy(ABC):
     Attributes:
         team: The team.
         networks: Modules whose parameters and buffers are all that learning changes about `act`; () for fixed policies.
-        cuda_graphs: True if `act` can be captured as part of a CUDA graph: on a GPU it depends on its arguments and on
-            the tensors of `networks` only, neither reads tensors on the host nor copies any to the device, and takes
-            the same branches in all calls.
+        cuda_graphs: True if `act` can be captured as part of a CUDA graph: on a GPU it depends on its arguments, on
+            `constants`, and on tensors that are changed in place only, such as those of `networks`, neither reads
+            tensors on the host nor copies any to the device, and takes the same branches in all calls.
     """
 
     team: TeamSpec
     networks: tuple[nn.Module, ...] = ()
     cuda_graphs: bool = False
+
+    @property
+    def constants(self) -> object:
+        """Python values that `act` depends on and that may change between rollouts, compared by `==`."""
+        return ()
 
     @abstractmethod
     def initial_hidden_state(self, num_envs: int) -> HiddenState:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.core.device_number import DeviceNumber
 from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
@@ -43,6 +44,8 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         theta: Mean reversion of the Ornstein-Uhlenbeck noise, whose state is part of the hidden state.
     """
 
+    cuda_graphs = True
+
     def __init__(
         self,
         team: TeamSpec,
@@ -62,8 +65,22 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         width = max(role.action.continuous for role in team.roles)
         self._ou_size = width if noise == "ornstein_uhlenbeck" else 0
         self._theta = theta
-        self.noise_std = 0.0
+        self._noise_std = DeviceNumber(0.0, device)
         self.uniform = False
+
+    @property
+    def noise_std(self) -> float:
+        """Scale of the noise on continuous actions."""
+        return self._noise_std.value
+
+    @noise_std.setter
+    def noise_std(self, noise_std: float) -> None:
+        self._noise_std.value = noise_std
+
+    @property
+    def constants(self) -> object:
+        """`uniform`, by which `act` computes something else."""
+        return self.uniform
 
     # ------------------------------------------------------------------------------------------------------- acting
 
@@ -117,7 +134,7 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         """Uniform actions from normal noise while `uniform` is set, else actions with `noise_std` times `added`."""
         if self.uniform:
             return exploration.normal_to_uniform(normal)
-        return exploration.add_noise(continuous, added * self.noise_std)
+        return exploration.add_noise(continuous, added * self._noise_std.operand)
 
     def _next_ou_state(self, block: Block, ou_state: Tensor, first: Tensor, normal: Tensor) -> Tensor:
         """The block's next state of the Ornstein-Uhlenbeck noise [B, n, C of the widest role]."""

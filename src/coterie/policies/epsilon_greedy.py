@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.device_number import DeviceNumber
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
@@ -40,6 +41,8 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         output_gain: Gain of the orthogonal initialization of the output layer.
     """
 
+    cuda_graphs = True
+
     def __init__(
         self,
         team: TeamSpec,
@@ -58,9 +61,18 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         self.blocks = self.net.blocks
         self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
         self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
-        self.epsilon = 1.0
+        self._epsilon = DeviceNumber(1.0, device)
         self._max_choices = max(num_choices.values())
         self._joint = JointAction(team, device)
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a uniform choice, which the learner sets between rollouts."""
+        return self._epsilon.value
+
+    @epsilon.setter
+    def epsilon(self, epsilon: float) -> None:
+        self._epsilon.value = epsilon
 
     # ------------------------------------------------------------------------------------------------------- acting
 
@@ -120,7 +132,7 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
             return Action(greedy)
         score = noise[..., 1 : 1 + q.shape[-1]]
         uniform = _argmax(score if mask is None else torch.where(mask, score, -1.0), choices)
-        return Action(torch.where(noise[..., :1] < self.epsilon, uniform, greedy))
+        return Action(torch.where(noise[..., :1] < self._epsilon.operand, uniform, greedy))
 
     # ----------------------------------------------------------------------------------------------------- learning
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.device_number import DeviceNumber
 from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
@@ -34,8 +35,6 @@ class EpsilonSoftPolicy(StochasticPolicy):
         stores_last_action: The hidden state holds last actions even if the network does not read them.
     """
 
-    cuda_graphs = False  # `epsilon` is a number that changes
-
     def __init__(
         self,
         team: TeamSpec,
@@ -46,10 +45,24 @@ class EpsilonSoftPolicy(StochasticPolicy):
         stores_last_action: bool = False,
     ):
         super().__init__(team, config, generator, device)
-        self.epsilon = 0.0
+        self._epsilon = DeviceNumber(0.0, device)
         self.reads_last_action = config.obs_last_action
         self.stores_last_action = stores_last_action or config.obs_last_action
         self._joint = JointAction(team, device)
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a uniform choice, which the learner sets between rollouts."""
+        return self._epsilon.value
+
+    @epsilon.setter
+    def epsilon(self, epsilon: float) -> None:
+        self._epsilon.value = epsilon
+
+    @property
+    def constants(self) -> object:
+        """True if choices are mixed with uniform ones, which changes what `act` and `log_probs` compute."""
+        return self.epsilon > 0
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
         hidden_state = super().initial_hidden_state(num_envs)
@@ -90,7 +103,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
         for block in self.blocks:
             mask = block.join_masks(action_mask)
             # Mixed log-probabilities are normalized already, so log_softmax does not change them.
-            params = mix_with_uniform(block.action_spec, outputs[block.name], mask, self.epsilon)
+            params = self._mixed(block, outputs[block.name], mask)
             by_block[block.name] = choice_log_probs(block.action_spec, params, mask)
         return join_choices(by_block, self.blocks, torch.finfo(torch.float32).min)
 
@@ -112,8 +125,14 @@ class EpsilonSoftPolicy(StochasticPolicy):
     ) -> tuple[Tensor, Tensor | None]:
         params, log_std = self.actor.params(block, output)
         if mode == "explore":
-            params = mix_with_uniform(block.action_spec, params, mask, self.epsilon)
+            params = self._mixed(block, params, mask)
         return params, log_std
+
+    def _mixed(self, block: Block, params: Tensor, mask: Tensor | None) -> Tensor:
+        """Parameters of a block's choices, mixed with uniform ones by `epsilon`."""
+        if self.epsilon == 0:
+            return params
+        return mix_with_uniform(block.action_spec, params, mask, self._epsilon.operand)
 
     def _demonstration_outputs(self, batch: DemonstrationBatch) -> dict[str, Tensor]:
         last = None
@@ -137,7 +156,7 @@ def _network_state(hidden_state: HiddenState) -> HiddenState:
     return {name: value for name, value in hidden_state.items() if name != _LAST}
 
 
-def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float | Tensor) -> Tensor:
     """Mixes the choices of a policy with uniform choices among those available, in every component.
 
         pi'(a) = (1 - eps) pi(a) + eps / |available|;  0 where masked
@@ -146,14 +165,14 @@ def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsi
         spec: Action space of each agent.
         params: [.., sum A + C].
         mask: [.., sum A] bool; None: all choices are available.
-        epsilon: In [0, 1].
+        epsilon: In (0, 1], a number or a tensor [].
 
     Returns:
         Parameters of the same shape, with log pi' in place of the logits.
 
     Source: Foerster et al. 2018, section 5.
     """
-    if epsilon == 0 or not spec.choices:
+    if not spec.choices:
         return params
     parts, start = [], 0
     for log_p in component_log_probs(spec, params, mask):
@@ -166,7 +185,7 @@ def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsi
                 mixed = ((1 - epsilon) * p + epsilon / width).log()
         else:
             available = mask[..., start : start + width]
-            mixed = (1 - epsilon) * log_p.exp() + epsilon / available.sum(-1, keepdim=True)
+            mixed = (1 - epsilon) * log_p.exp() + available.sum(-1, keepdim=True).reciprocal() * epsilon
             # log(0) would have an infinite gradient, which 0 x inf turns into NaN.
             mixed = mask_logits(torch.where(available, mixed, 1.0).log(), available)
         parts.append(mixed)

@@ -52,6 +52,10 @@ class RemappedPolicy(InspectablePolicy):
         self.mode: Mode = mode
         self._names = [(own.name, its.name) for own, its in zip(team.roles, policy.team.roles, strict=True)]
 
+    @property
+    def constants(self) -> object:
+        return self.inner.constants
+
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
         return self.inner.initial_hidden_state(num_envs)
 

@@ -28,6 +28,8 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
     uniformly.
     """
 
+    cuda_graphs = True
+
     def __init__(self, team: TeamSpec, config: NetworkConfig, generator: torch.Generator, device: torch.device):
         self.team, self.device = team, device
         self.blocks = team_blocks(team, config.share_params)
@@ -36,6 +38,11 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
         self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
         self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
         self.uniform = False
+
+    @property
+    def constants(self) -> object:
+        """`uniform`, by which `act` computes something else."""
+        return self.uniform
 
     # ------------------------------------------------------------------------------------------------------- acting
 

@@ -91,6 +91,7 @@ class GraphedCollection:
     def __init__(self, env: CapturableEnv, policies: dict[str, Policy], modes: dict[str, Mode]):
         self._env, self._policies, self._modes = env, dict(policies), dict(modes)
         self._generators, self._constants = tuple(env.generators), env.constants
+        self._constants_of_policies = {name: policy.constants for name, policy in policies.items()}
         self._by_length: dict[int, _Rollouts] = {}
 
     def is_of(self, env: VectorEnv, policies: dict[str, Policy], modes: dict[str, Mode]) -> bool:
@@ -99,6 +100,7 @@ class GraphedCollection:
             env is self._env
             and policies.keys() == self._policies.keys()
             and all(policy is self._policies[name] for name, policy in policies.items())
+            and all(policy.constants == self._constants_of_policies[name] for name, policy in policies.items())
             and modes == self._modes
             and all(new is old for new, old in zip(self._env.generators, self._generators, strict=True))
             and self._env.constants == self._constants
