@@ -109,8 +109,10 @@ class Samples:
     """Timesteps [M, 1], or sequences [L, M, 1]."""
 
     log_prob: torch.Tensor
-    valid: None = None
-    critic_valid: None = None
+    valid: torch.Tensor | None = None
+
+    def masked(self, mask):
+        return Samples(self.log_prob, mask)
 
 
 @pytest.mark.parametrize("sequences", [False, True])

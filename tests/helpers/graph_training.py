@@ -14,7 +14,15 @@ from coterie.training.collector import Collector
 from learners import collect_rollout
 from preset_learners import preset_learner
 
-LEARNERS = [("ippo", "none"), ("mappo", "gru"), ("ppo", "lstm"), ("maa2c", "none"), ("ippo", "gru")]
+LEARNERS = [
+    ("ippo", "none"),
+    ("mappo", "gru"),
+    ("ppo", "lstm"),
+    ("maa2c", "none"),
+    ("ippo", "gru"),
+    ("poca", "none"),
+    ("poca", "gru"),
+]
 """Names of algorithms and their recurrent layers."""
 HARD, SOFT = {"target_update_interval": 4}, {"target_update_interval": "null"}
 SCALED = {"reward_scale": "standardize", "normalize_obs": "true"}
@@ -76,7 +84,9 @@ def trained(name, rnn, setting, device):
     training = Training(name, rnn, device)
     config = training.learner.config
     schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_schedule": "linear", "entropy_end": 0.5}
-    training.learner.config = config.model_copy(update=schedules | {"entropy_decay": None, "num_minibatches": 3})
+    if "entropy_decay" in type(config).model_fields:
+        schedules["entropy_decay"] = None
+    training.learner.config = config.model_copy(update=schedules | {"num_minibatches": 3})
     return [training.update(k / 3) for k in range(3)], training
 
 

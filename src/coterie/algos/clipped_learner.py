@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, ValueEstimator, require_equal_spaces
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.graphed_minibatches import GraphedMinibatches
+from coterie.algos.minibatches import minibatches
 from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
+from coterie.core import cuda_graphs
 from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState
@@ -39,6 +44,29 @@ class ClippedBatch:
     """[.., N] bool, entries that the policy learns from; None: all."""
     first: Tensor | None
     critic_first: Tensor | None
+
+    def masked(self, mask: Tensor) -> ClippedBatch:
+        """Returns the batch, of which only entries are learned from where `mask` [.., N] bool is True."""
+        return replace(self, valid=joint_mask(self.valid, mask))
+
+
+def joint_mask(mask: Tensor | None, other: Tensor) -> Tensor:
+    """Returns where both masks are True; a mask that is None is True everywhere."""
+    return other if mask is None else mask & other
+
+
+class Samples(NamedTuple):
+    """Samples of a rollout that minibatches are drawn from.
+
+    Attributes:
+        batch: Timesteps, or sequences if there are hidden states.
+        hidden_states: Hidden states of actor and critic before each sequence; {} for timesteps.
+        candidates: Indices of the samples to draw from.
+    """
+
+    batch: ClippedBatch
+    hidden_states: dict[str, HiddenState]
+    candidates: Tensor
 
 
 class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
@@ -85,9 +113,41 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
 
     def _create_optimizer(self, config: ClippedConfig) -> None:
-        """Creates the optimizer of policy and critic."""
+        """Creates the optimizer of policy and critic, and the CUDA graph of its steps if the setting is on."""
         modules = {"policy": self.policy.actor, "value": self.critic}
         self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self._graphs = None
+        if cuda_graphs.enabled:
+            modules, what = (self.policy.actor, self.critic), f"the update of team {self.team.name}"
+            self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, what)
+
+    @abstractmethod
+    def _step(
+        self, batch: Any, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
+    ) -> Tensor:
+        """Takes a gradient step on a minibatch and returns its report [metrics].
+
+        Args:
+            batch: Timesteps or sequences.
+            hidden_state: Hidden states before sequences of actor and critic; {} for timesteps.
+            coefficients: Learning rates `policy` and `value`, and other numbers that schedules change.
+        """
+
+    def _epochs(
+        self, samples: Samples, coefficients: dict[str, float], config: ClippedConfig, num_envs: int
+    ) -> Iterator[list[Tensor]]:
+        """Takes gradient steps on minibatches, and yields their reports after each pass over the samples."""
+        batch, hidden_states, candidates = samples
+        if self._graphs is not None:
+            loaded = self._graphs.load(batch, hidden_states, coefficients)
+            for _ in range(config.epochs):
+                yield self._graphs.epoch(loaded, candidates, config.num_minibatches, shuffle=self._shuffle)
+            return
+        for _ in range(config.epochs):
+            drawn = minibatches(
+                batch, hidden_states, candidates, config.num_minibatches, shuffle=self._shuffle, num_envs=num_envs
+            )
+            yield [self._step(minibatch, states, coefficients) for minibatch, states in drawn]
 
     def load_critic(self, state: dict[str, Any]) -> None:
         self.critic.load_state_dict(state["critic"])

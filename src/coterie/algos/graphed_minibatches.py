@@ -7,7 +7,6 @@ Minibatches are therefore filled up with the first sample, masked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -74,6 +73,5 @@ class GraphedMinibatches:
         sample_axis = 1 if hidden_states else 0
         minibatch = tree_map(lambda x: x.index_select(sample_axis, index), batch)
         is_valid = is_sample.unsqueeze(-1).expand(minibatch.log_prob.shape)
-        masks = {name: getattr(minibatch, name) for name in ("valid", "critic_valid")}
-        minibatch = replace(minibatch, **{k: is_valid if x is None else x & is_valid for k, x in masks.items()})
+        minibatch = minibatch.masked(is_valid)
         return self._step(minibatch, tree_map(lambda x: x.index_select(0, index), hidden_states), coefficients)

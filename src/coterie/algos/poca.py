@@ -13,6 +13,7 @@ of actor and critic are clipped separately.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -20,8 +21,8 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
-from coterie.algos.minibatches import acted_candidates, minibatches
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Samples
+from coterie.algos.minibatches import acted_candidates
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
 from coterie.algos.reward_streams import weighted_streams
@@ -70,7 +71,7 @@ def poca_loss(
     value: Tensor,
     batch: Batch,
     *,
-    clip_eps: float,
+    clip_eps: float | Tensor,
     value_clip_eps: float | None,
     huber_delta: float | None,
 ) -> POCALoss:
@@ -114,7 +115,7 @@ class POCA(ClippedLearner):
     """MA-POCA, see the module's description."""
 
     Config: ClassVar = POCAConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
 
     def __init__(self, config: POCAConfig, context: AlgorithmContext) -> None:
         self.config, team, device = config, context.team, context.device
@@ -130,36 +131,40 @@ class POCA(ClippedLearner):
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-        lrs = {"policy": lr, "value": lr * (config.critic_lr or config.lr) / config.lr}
         clip_eps = config.clip_eps * scheduled(config.clip_schedule, 1.0, config.clip_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+        coefficients = {
+            "policy": lr,
+            "value": lr * (config.critic_lr or config.lr) / config.lr,
+            "entropy": entropy_coef,
+            "clip_eps": clip_eps,
+        }
         # Targets
         with torch.no_grad():
             batch, critic_states, extra = self.targets(rollout, progress)
-            batch, hidden_states, candidates = self._samples(batch, rollout, critic_states)
-        reports = []
-        for _ in range(config.epochs):
-            # Minibatches
-            for minibatch, hidden_state in minibatches(
-                batch,
-                hidden_states,
-                candidates,
-                config.num_minibatches,
-                shuffle=self._shuffle,
-                num_envs=rollout.num_envs,
-            ):
-                # Loss
-                terms = self._loss(minibatch, hidden_state, clip_eps)
-                value_loss = terms.value + config.baseline_coef * terms.baseline
-                loss = terms.policy + config.value_coef * value_loss - entropy_coef * terms.entropy
-                # Optimizer step
-                grad_norms = self.optimizer.step(loss, lrs)
-                reports.append(torch.cat([torch.stack(terms).detach(), grad_norms]))
+            samples = self._samples(batch, rollout, critic_states)
+        # Minibatches, each of which is a step
+        reports = [r for epoch in self._epochs(samples, coefficients, config, rollout.num_envs) for r in epoch]
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/clip_eps": clip_eps}
+
+    def _step(
+        self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
+    ) -> Tensor:
+        """Takes a gradient step on a minibatch and returns its report [8].
+
+        The `coefficients` include the weight of the `entropy` and `clip_eps`, the clip range of the ratio.
+        """
+        # Loss
+        terms = self._loss(batch, hidden_state, coefficients["clip_eps"])
+        value_loss = terms.value + self.config.baseline_coef * terms.baseline
+        loss = terms.policy + self.config.value_coef * value_loss - coefficients["entropy"] * terms.entropy
+        # Optimizer step
+        grad_norms = self.optimizer.step(loss, coefficients)
+        return torch.cat([torch.stack(terms).detach(), grad_norms])
 
     def targets(self, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], dict[str, Tensor]]:
         """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
@@ -245,19 +250,17 @@ class POCA(ClippedLearner):
         last_value, _ = evaluate(slice(last, last + 1), group_state, False)
         return torch.cat(values), last_value, before
 
-    def _samples(
-        self, batch: Batch, rollout: Rollout, critic_states: list[HiddenState]
-    ) -> tuple[Batch, dict[str, HiddenState], Tensor]:
-        """Returns the batch as timesteps or sequences, the hidden states before sequences, and the indices to draw."""
+    def _samples(self, batch: Batch, rollout: Rollout, critic_states: list[HiddenState]) -> Samples:
+        """Returns the timesteps or sequences of a batch [T, B, ..]."""
         if self._length is None:
-            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1])
+            return Samples(tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1]))
         actor = actor_states(self.policy, batch.obs, rollout, self._length)
         critic = tree_map(lambda *x: torch.cat(x), *critic_states)
         batch = split_into_sequences(batch, self._length)
         every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
-        return batch, {"actor": actor, "critic": critic}, every
+        return Samples(batch, {"actor": actor, "critic": critic}, every)
 
-    def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float) -> POCALoss:
+    def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float | Tensor) -> POCALoss:
         config = self.config
         log_prob, entropy = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})

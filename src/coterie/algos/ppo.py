@@ -13,7 +13,7 @@ normalized over the rollout, not over minibatches; gradients of actor and critic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -27,9 +27,8 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner
-from coterie.algos.graphed_minibatches import GraphedMinibatches
-from coterie.algos.minibatches import acted_candidates, minibatches
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Samples, joint_mask
+from coterie.algos.minibatches import acted_candidates
 from coterie.algos.optimizer import averaged, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
@@ -40,7 +39,6 @@ from coterie.algos.sequences import (
     split_into_sequences,
     timestep_critic_first,
 )
-from coterie.core import cuda_graphs
 from coterie.core.ranks import current
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -67,6 +65,10 @@ class Batch(ClippedBatch):
     state: Tensor | None
     critic_valid: Tensor | None
     """[.., N] bool, entries that the critic learns from; None: all."""
+
+    def masked(self, mask: Tensor) -> Batch:
+        masks = {"valid": joint_mask(self.valid, mask), "critic_valid": joint_mask(self.critic_valid, mask)}
+        return replace(self, **masks)
 
 
 class PPOLoss(NamedTuple):
@@ -142,10 +144,6 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         normalized = {"normalize_obs": config.normalize_obs, "seed": context.seed}
         self.others: OtherTeamsReader = OtherTeamsReader(config.critic, team, device, **normalized)
         self._updates = 0
-        self._graphs = None
-        if cuda_graphs.enabled:
-            modules = (self.policy.actor, self.critic)
-            self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, f"the update of team {team.name}")
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -159,24 +157,12 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         # Targets
         with torch.no_grad():
             batch, extra = self.targets(rollout, progress, as_sequences=self._recurrent)
-            batch, hidden_states, candidates = self._samples(batch, rollout)
-        loaded = None if self._graphs is None else self._graphs.load(batch, hidden_states, coefficients)
+            samples = self._samples(batch, rollout)
         reports, epochs = [], 0
-        for epoch in range(config.epochs):
-            # Minibatches
-            if self._graphs is not None:
-                reports += self._graphs.epoch(loaded, candidates, config.num_minibatches, shuffle=self._shuffle)
-            else:
-                drawn = minibatches(
-                    batch,
-                    hidden_states,
-                    candidates,
-                    config.num_minibatches,
-                    shuffle=self._shuffle,
-                    num_envs=rollout.num_envs,
-                )
-                reports += [self._step(minibatch, states, coefficients) for minibatch, states in drawn]
-            epochs = epoch + 1
+        # Minibatches, each of which is a step
+        for reports_of_epoch in self._epochs(samples, coefficients, config, rollout.num_envs):
+            reports += reports_of_epoch
+            epochs += 1
             if config.target_kl is not None and averaged(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
                 break
         # Metrics
@@ -190,13 +176,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     def _step(
         self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
     ) -> Tensor:
-        """Takes a gradient step on a minibatch and returns its report [7].
-
-        Args:
-            batch: Timesteps or sequences.
-            hidden_state: Hidden states before sequences of actor and critic; {} for timesteps.
-            coefficients: Learning rates `policy` and `value`, and the weight of the `entropy`.
-        """
+        """Takes a gradient step and returns its report [7]. `coefficients` include the weight of the `entropy`."""
         # Loss
         terms = self._loss(batch, hidden_state)
         loss = terms.policy - coefficients["entropy"] * terms.entropy + self.config.value_coef * terms.value
@@ -295,14 +275,14 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         )
         return value
 
-    def _samples(self, batch: Batch, rollout: Rollout) -> tuple[Batch, dict[str, HiddenState], Tensor]:
-        """Returns the batch as timesteps or sequences, the hidden states before sequences, and the indices to draw."""
+    def _samples(self, batch: Batch, rollout: Rollout) -> Samples:
+        """Returns the timesteps or sequences of a batch [T, B, ..]."""
         if self._length is None:
-            return tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1])
+            return Samples(tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1]))
         actor = actor_states(self.policy, batch.obs, rollout, self._length)
         batch = split_into_sequences(batch, self._length)
         every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
-        return batch, {"actor": actor, "critic": self._critic_states}, every
+        return Samples(batch, {"actor": actor, "critic": self._critic_states}, every)
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> PPOLoss:
         config = self.config

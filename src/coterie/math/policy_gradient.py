@@ -49,7 +49,7 @@ def gae(
     return torch.stack(advantage[::-1])
 
 
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_eps: float) -> Tensor:
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_eps: float | Tensor) -> Tensor:
     """PPO's clipped policy loss per sample.
 
         L = -min(rho A, clip(rho, 1 - eps, 1 + eps) A)
@@ -57,15 +57,16 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_eps: float) -> Tens
     Args:
         ratio: pi / pi_old, any shape.
         advantage: The same shape.
-        clip_eps: Clip range eps.
+        clip_eps: Clip range eps, a number or a tensor [].
 
     Source: Schulman et al. 2017, eq. 7.
     """
-    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantage)
+    clipped = ratio.clamp(1 - clip_eps, 1 + clip_eps)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def clipped_policy_loss(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, clip_eps: float
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, clip_eps: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes the mean clipped surrogate loss of a policy over valid entries.
 
@@ -76,15 +77,17 @@ def clipped_policy_loss(
         old_log_prob: Log-probabilities under the policy that collected the data [..].
         advantage: [..].
         valid: [..] bool; None: everywhere.
-        clip_eps: Clip range of the ratio.
+        clip_eps: Clip range of the ratio, a number or a tensor [].
 
     Returns:
         The loss, the estimated KL divergence, and the fraction of ratios outside the clip range, [] each.
     """
     inputs = (log_prob, old_log_prob, advantage, valid)
-    if switch.on and (fused := kernels.clipped_policy_loss(*inputs, clip_eps)) is not None:
-        loss, kl, clip_fraction = (own_part(x, log_prob, valid) for x in fused)
-        return loss, kl, clip_fraction
+    if switch.on and not isinstance(clip_eps, Tensor):
+        fused = kernels.clipped_policy_loss(*inputs, clip_eps)
+        if fused is not None:
+            loss, kl, clip_fraction = (own_part(x, log_prob, valid) for x in fused)
+            return loss, kl, clip_fraction
     log_ratio = log_prob - old_log_prob
     if valid is not None:  # other entries may hold anything, and must not reach exp
         log_ratio = torch.where(valid, log_ratio, 0.0)
