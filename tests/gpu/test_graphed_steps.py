@@ -8,11 +8,16 @@ from coterie.algos.graphed_steps import GraphedStep
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
+from coterie.policies.base import RandomPolicy
+from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
+    COMA,
     OFF_POLICY,
+    assert_coma_is_that_without_graphs,
     assert_gradient_steps_are_those_without_graphs,
     assert_same,
+    coma,
     off_policy,
 )
 from preset_learners import preset_learner
@@ -36,6 +41,51 @@ def test_gradient_steps_are_those_without_graphs_bit_for_bit(cuda, case):
     assert_gradient_steps_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == "hard updates" else pytest.mark.slow) for c in COMA])
+def test_steps_of_coma_are_those_without_graphs_bit_for_bit(cuda, case):
+    assert_coma_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+def test_the_end_of_exploration_is_captured_again(cuda):
+    """COMA's steps evaluate the policy that is mixed with uniform choices."""
+    eager, training = (coma("batches of a size", setting, CUDA) for setting in ("off", "on"))
+    expected, found = ([], [])
+    for k, epsilon in enumerate((0.5, 0.2, 0.0)):
+        for one, metrics, setting in ((eager, expected, "off"), (training, found, "on")):
+            cuda_graphs.configure(setting)
+            one.learner.policy.epsilon = epsilon
+            metrics.append(one.update(k / 3))
+    assert training.learner._step_function.captures == 2
+    assert_same(expected, eager, found, training, rtol=0, atol=0)
+
+
+def test_steps_of_coma_read_other_teams(cuda):
+    """Their observations, normalized by statistics that each update changes, and their actions."""
+    results = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
+        team, other = env.spec.default_teams()
+        learner = preset_learner("coma", env, "none", team, critic="global", normalize_obs="true")
+        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
+        collector = Collector(env, policies, seed=0, readers=[team.name])
+        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
+        results.append((metrics, [x.detach().cpu() for x in learner.critic.parameters()]))
+    assert learner._step_function.captures == 1
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+
+
+def test_an_update_of_coma_copies_nothing_and_reads_as_without_graphs(cuda):
+    training = coma("hard updates", "on", CUDA)
+    training.update(0.0)
+    rollout = training.collect()
+    cuda.reads.clear()
+    cuda.copies.clear()
+    training.learner.update(rollout, 0.5)
+    assert (cuda.reads, cuda.copies) == ({"algos/optimizer:mean_metrics": 1, "algos/coma:update": 1}, {})
+
+
 @pytest.mark.parametrize("case", ["QMIX", "MADDPG", "SAC"])
 def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
     """However many gradient steps it has. The numbers are those of `test_algorithms.py`."""
@@ -53,16 +103,22 @@ def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["double DQN", "QMIX", "weighted QMIX", "MADDPG", "TD3", "MATD3", "SAC", "MASAC"])
-def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda, case):
+@pytest.mark.parametrize(
+    ("train", "case"),
+    [
+        *((off_policy, c) for c in ("double DQN", "QMIX", "weighted QMIX", "MADDPG", "TD3", "MATD3", "SAC", "MASAC")),
+        (coma, "hard updates"),
+    ],
+)
+def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda, train, case):
     """Also one that has captured before its state is loaded, whose graphs write to other moments."""
-    first, used = off_policy(case, "on", CUDA), off_policy(case, "on", CUDA)
+    first, used = train(case, "on", CUDA), train(case, "on", CUDA)
     rollouts = [first.collect() for _ in range(4)]
     used.learner.update(rollouts[3], 0.0)
     for k in range(2):
         first.learner.update(rollouts[k], k / 4)
     before = used.learner._step_function.captures
-    resumed = [used, off_policy(case, "on", CUDA), off_policy(case, "off", CUDA)]
+    resumed = [used, train(case, "on", CUDA), train(case, "off", CUDA)]
     saved = first.learner.state_dict()
     for other in resumed:
         other.learner.load_state_dict(tree_map(copied, saved))

@@ -51,6 +51,13 @@ def test_python_is_not_executed_again(cuda):
     assert [graphed(inputs.load(torch.ones(1, device=CUDA))).item() for _ in range(3)] == [1, 1, 1]
 
 
+def test_one_hot_codes_are_part_of_a_graph(cuda):
+    """The stand-in computes them by operations that it records."""
+    graphed, inputs = Graphed(lambda x: torch.nn.functional.one_hot(x, 3), what="it"), StaticInputs()
+    found = [graphed(inputs.load(torch.full((1,), k, device=CUDA))).tolist() for k in range(3)]
+    assert found == [[[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]]]
+
+
 def test_each_set_of_shapes_is_captured_once(cuda):
     graphed, inputs = Graphed(lambda x: x.sum(), changes=nothing_changes, what="it"), StaticInputs()
     sums = [graphed(inputs.load(torch.ones(size, device=CUDA))).item() for size in (2, 3, 2, 3)]

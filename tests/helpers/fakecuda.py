@@ -249,7 +249,7 @@ class _Conversions(TorchFunctionMode):
         if func in (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda):
             return self._to(func, args, kwargs)
         if func is torch.nn.functional.one_hot and isinstance(args[0], FakeCudaTensor):
-            return FakeCudaTensor(func(args[0].host, *args[1:], **kwargs))
+            return _one_hot(*args, **kwargs)
         if "device" in kwargs or not any(isinstance(x, FakeCudaTensor) for x in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         outer, self._cuda.inherits_device = self._cuda.inherits_device, True
@@ -281,6 +281,12 @@ class _Conversions(TorchFunctionMode):
             return FakeCudaTensor(x.detach().clone())
         self._cuda.count(self._cuda.reads)
         return x.host.clone()
+
+
+def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """PyTorch's checks the indices, unless they are on a GPU."""
+    zeros = torch.zeros(*index.shape, num_classes, dtype=torch.int64, device=_FIRST_GPU)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 @contextlib.contextmanager

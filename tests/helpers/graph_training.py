@@ -25,7 +25,9 @@ LEARNERS = [
 ]
 """Names of algorithms and their recurrent layers."""
 HARD, SOFT = {"target_update_interval": 4}, {"target_update_interval": "null"}
-SCALED = {"reward_scale": "standardize", "normalize_obs": "true"}
+LAST = {"obs_last_action": "true"}
+SCALED_OBS = {"normalize_obs": "true"}
+SCALED = {"reward_scale": "standardize"} | SCALED_OBS
 PRIORITIZED = {"priority_alpha": 0.6}
 OFF_POLICY: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "double DQN": ("ddqn", "none", "multi_discrete", PRIORITIZED | {"n_step": 3} | HARD),
@@ -48,6 +50,15 @@ OFF_POLICY: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "MASAC, fixed temperature": ("masac", "none", "discrete", {"learn_temperature": "false", "reward_scale": "std"}),
 }
 """Off-policy learners: name, recurrent layer, kind of actions, and settings."""
+
+
+COMA: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "hard updates": ("none", "discrete", HARD | {"critic_time_chunks": 3} | LAST),
+    "soft updates, components": ("gru", "multi_discrete", SOFT | {"sequence_length": 4, "num_minibatches": 5}),
+    "batches of a size": ("lstm", "discrete", HARD | SCALED_OBS | {"batch_size": 3, "critic_last_action": "true"}),
+    "no exploration": ("none", "discrete", SOFT | {"epsilon_start": 0.0, "epsilon_end": 0.0}),
+}
+"""COMA: recurrent layer, kind of actions, and settings."""
 
 
 class Training:
@@ -96,6 +107,24 @@ def assert_updates_are_those_without_graphs(name, rnn, device, *, rtol, atol):
     found, training = trained(name, rnn, "on", device)
     assert training.learner._graphs.graphed.captures == 1
     assert_same(expected, eager, found, training, rtol=rtol, atol=atol)
+
+
+def coma(case, setting, device):
+    """Returns the training of a case, with schedules and minibatches of two sizes."""
+    cuda_graphs.configure(setting)
+    rnn, kind, settings = COMA[case]
+    schedule = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_coef": 0.1, "entropy_schedule": "linear"}
+    return Training("coma", rnn, device, kind, **schedule | {"num_minibatches": 3, "batch_size": "null"} | settings)
+
+
+def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
+    """Compares metrics and states of three updates. There is one capture for each size of minibatches."""
+    eager, training = (coma(case, setting, device) for setting in ("off", "on"))
+    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    assert training.learner._step_function.captures == (1 if "batch_size" in COMA[case][2] else 2)
+    assert training.rollout_captures == 1
+    assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+    assert training.counts() == eager.counts()
 
 
 def off_policy(case, setting, device):

@@ -12,6 +12,7 @@ components, each has a value and a baseline of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,11 +32,13 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.coma_config import COMAConfig, build_critic, build_policy
+from coterie.algos.graphed_steps import GraphedStep, Step, StepResult
 from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import sequence_length
 from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.sequences import as_sequences
+from coterie.core import cuda_graphs
 from coterie.core.ranks import current
 from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -73,7 +76,9 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
     """COMA, see the module's description."""
 
     Config: ClassVar = COMAConfig
-    capabilities: ClassVar = Capabilities(actions=frozenset({"discrete", "multi_discrete"}), images=True)
+    capabilities: ClassVar = Capabilities(
+        actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True
+    )
 
     def __init__(self, config: COMAConfig, context: AlgorithmContext) -> None:
         team, device = context.team, context.device
@@ -81,6 +86,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.rollout_length = context.rollout_length or config.rollout_length
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length)
+        self._num_chunks = min(config.critic_time_chunks, self._length)
         config.check(self.rollout_length // self._length, context.total_envs)
         require_equal_spaces(team, config.share_params)
         self._state_name = central_state_name(team, config.critic) if config.needs_state else None
@@ -103,6 +109,17 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""
         self._steps = 0
+        self._step_function: Step | GraphedStep = self._step
+        if cuda_graphs.enabled:
+            self._step_function = GraphedStep(
+                self._step,
+                optimizers=(self._actor_optimizer, self._critic_optimizer),
+                modules=(*self.policy.networks, self.critic, *self.others.networks),
+                targets=(self.target.module,),
+                generators=(self.next_actions,),
+                constants=lambda: self.policy.constants,
+                what=f"the update of team {team.name}",
+            )
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -110,6 +127,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         critic_lr = config.critic_lr or config.lr
         critic_lr *= scheduled(config.critic_lr_schedule, 1.0, config.critic_lr_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
+        coefficients = {"policy": lr, "value": critic_lr, "entropy": entropy_coef}
         sequences = self.as_sequences(rollout)
         reports = []
         for _ in range(config.epochs):
@@ -123,23 +141,10 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
                 num_envs=rollout.num_envs,
             ):
                 minibatch = sequences if indices is None else select_envs(sequences, indices)
-                # Targets, from the present policy
-                batch, log_pi = self.targets(minibatch)
-                # Critic: loss and optimizer steps. Advantages use the values before the steps.
-                q, critic_report = self._train_critic(batch, critic_lr)
-                # Actor: loss and optimizer step
-                terms = coma_loss(
-                    log_pi,
-                    q,
-                    batch.taken,
-                    valid_mask(minibatch),
-                    component=self._component,
-                    normalize_advantage=config.normalize_advantage,
-                )
-                loss = terms.policy - entropy_coef * terms.entropy
-                grad_norm = self._actor_optimizer.step(loss, {"policy": lr})
-                explained = self._explained_variance(q, batch)
-                reports.append(torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained]))
+                hard_updates = self.target.count_steps(self._num_chunks)
+                due = {f"hard_update_{k}": hard_update for k, hard_update in enumerate(hard_updates)}
+                # Targets, steps of the critic, step of the actor
+                reports += self._step_function(minibatch, coefficients | due).reports
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
@@ -152,6 +157,32 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         passed = progress if config.epsilon_decay_steps is None else self._steps / config.epsilon_decay_steps
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, passed)
         return metrics
+
+    def _step(self, minibatch: Rollout, coefficients: Mapping[str, float | Tensor]) -> StepResult:
+        """Takes the steps of the critic and one of the actor on a minibatch.
+
+        Args:
+            minibatch: Sequences.
+            coefficients: Learning rates `policy` and `value`, the weight of the `entropy`, and for each step of the
+                critic 1 if its target is set equal to it after the step, else 0.
+        """
+        # Targets, from the present policy
+        batch, log_pi = self.targets(minibatch)
+        # Critic: loss and optimizer steps. Advantages use the values before the steps.
+        q, critic_report = self._train_critic(batch, coefficients)
+        # Actor: loss and optimizer step
+        terms = coma_loss(
+            log_pi,
+            q,
+            batch.taken,
+            valid_mask(minibatch),
+            component=self._component,
+            normalize_advantage=self.config.normalize_advantage,
+        )
+        loss = terms.policy - coefficients["entropy"] * terms.entropy
+        grad_norm = self._actor_optimizer.step(loss, {"policy": coefficients["policy"]})
+        explained = self._explained_variance(q, batch)
+        return StepResult((torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained]),), None)
 
     def targets(self, rollout: Rollout) -> tuple[Batch, Tensor]:
         """Computes TD(lambda) targets with the target critic.
@@ -199,18 +230,20 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         )
         return batch, log_pi[:-1]
 
-    def _train_critic(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
+    def _train_critic(self, batch: Batch, coefficients: Mapping[str, float | Tensor]) -> tuple[Tensor, Tensor]:
         """Trains the critic backward in time; returns the values before the steps [T, B, N, A] and the mean report."""
+        hard_updates = iter([coefficients[f"hard_update_{k}"] for k in range(self._num_chunks)])
 
         def step(time: slice) -> tuple[Tensor, Tensor]:
             chunk = tree_map(lambda x: x[time], batch)
             q = self.critic(chunk.obs, chunk.state, chunk.joint_action, chunk.last_joint_action)
             terms = critic_loss(q, chunk.taken, chunk.target, chunk.valid, component=self._component)
-            grad_norm = self._critic_optimizer.step(terms.loss, {"value": lr})
-            self.target.update()
+            grad_norm = self._critic_optimizer.step(terms.loss, {"value": coefficients["value"]})
+            self.target.soft_update()
+            self.target.hard_update_if(next(hard_updates))
             return q.detach(), torch.cat([torch.stack(terms).detach(), grad_norm])
 
-        return backward_in_time(self._length, self.config.critic_time_chunks, step)
+        return backward_in_time(self._length, self._num_chunks, step)
 
     def _explained_variance(self, q: Tensor, batch: Batch) -> Tensor:
         """Returns the share of the variance of the targets that the values q [T, B, N, A] explain [1]."""

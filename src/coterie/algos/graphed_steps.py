@@ -1,12 +1,13 @@
-"""Gradient steps on samples of a replay buffer, captured as CUDA graphs.
+"""Gradient steps on samples of a replay buffer, or on minibatches of a rollout, captured as CUDA graphs.
 
 Sampling and priorities are not part of a graph: the sample is copied to static tensors, and the step returns the errors
-that priorities are computed from. Nor are hard updates of target networks, which only some steps make.
+that priorities are computed from. Nor are hard updates of the target networks of learners with a replay buffer, which
+only some steps make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algos.optimizer import Optimizer, changed_by_steps
-from coterie.algos.replay.buffer import ReplaySample
 from coterie.core.graphed import Graphed, StaticInputs
-from coterie.core.tree import Tree, tree_map
+from coterie.core.tree import Tree, tree_leaves, tree_map
 
 
 class StepResult(NamedTuple):
@@ -32,13 +32,13 @@ class StepResult(NamedTuple):
 
 
 Step = Callable[..., StepResult]
-"""Takes a gradient step on a `ReplaySample`. Further arguments are learning rates by module, numbers or tensors []
-float32, and flags, by which steps differ.
+"""Takes a gradient step on a sample, a tree of tensors. Further arguments are coefficients by name, such as learning
+rates by module, numbers or tensors [] float32, and flags, by which steps differ.
 """
 
 
 class GraphedStep:
-    """A gradient step as a CUDA graph, one for each value of its flags. Its results are those of the step.
+    """A gradient step as a CUDA graph, one for each value of flags and constants. Its results are those of the step.
 
     Args:
         step: The step.
@@ -47,6 +47,7 @@ class GraphedStep:
         targets: Modules whose parameters it changes besides.
         reads: Returns other tensors that it reads and that are not part of the sample.
         generators: Generators that it draws from.
+        constants: Returns Python values that it depends on besides, such as `Policy.constants`.
         what: Name of the step for messages.
     """
 
@@ -59,37 +60,41 @@ class GraphedStep:
         targets: Sequence[nn.Module] = (),
         reads: Callable[[], list[Tensor]] = list,
         generators: Sequence[torch.Generator] = (),
+        constants: Callable[[], Hashable] = tuple,
         what: str,
     ):
         self._step, self._reads, self._generators, self._what = step, reads, tuple(generators), what
+        self._constants = constants
         self._optimizers, self._modules = tuple(optimizers), (*modules, *targets)
         self._followers = [x for target in targets for x in target.parameters()]
         self._samples, self._coefficients = StaticInputs(), StaticInputs()
-        self._lr: dict[str, float] = {}
-        self._loaded_lr: Tree = {}
-        self._graphed: dict[tuple[bool, ...], Graphed] = {}
+        self._numbers: dict[str, float] = {}
+        self._loaded_numbers: Tree = {}
+        self._graphed: dict[Hashable, Graphed] = {}
 
-    def __call__(self, sample: ReplaySample, lr: dict[str, float], *flags: bool) -> StepResult:
+    def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> StepResult:
         """Takes a step. Arguments as those of the step.
 
         Raises:
             UserError: If the step cannot be captured.
         """
-        if flags not in self._graphed:
-            self._graphed[flags] = Graphed(
+        key = (flags, self._constants())
+        if key not in self._graphed:
+            self._graphed[key] = Graphed(
                 partial(self._step_on, flags),
                 changes=self._changes,
                 reads=self._reads,
                 generators=self._generators,
                 what=self._what,
             )
-        if lr != self._lr:  # once per update
-            numbers = {name: torch.full((), value, device=sample.weight.device) for name, value in lr.items()}
-            self._loaded_lr, self._lr = self._coefficients.load(numbers), dict(lr)
-        return tree_map(torch.clone, self._graphed[flags](self._samples.load(sample), self._loaded_lr))
+        if coefficients != self._numbers:  # seldom more than once per update
+            device = tree_leaves(sample)[0].device
+            numbers = {name: torch.full((), value, device=device) for name, value in coefficients.items()}
+            self._loaded_numbers, self._numbers = self._coefficients.load(numbers), dict(coefficients)
+        return tree_map(torch.clone, self._graphed[key](self._samples.load(sample), self._loaded_numbers))
 
-    def _step_on(self, flags: tuple[bool, ...], sample: ReplaySample, lr: dict[str, Tensor]) -> StepResult:
-        return self._step(sample, lr, *flags)
+    def _step_on(self, flags: tuple[bool, ...], sample: Tree, coefficients: dict[str, Tensor]) -> StepResult:
+        return self._step(sample, coefficients, *flags)
 
     def _changes(self) -> list[Tensor]:
         return [*changed_by_steps(self._optimizers, self._modules), *self._followers]

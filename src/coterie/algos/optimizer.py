@@ -172,8 +172,22 @@ class TargetNetwork:
 
     def count_step(self) -> None:
         """Counts a step of the online network; updates the copy hard after every `interval`: the rest of `update`."""
-        self._calls += 1
-        if self._interval is not None and self._calls % self._interval == 0:
+        self.hard_update_if(*self.count_steps(1))
+
+    def count_steps(self, steps: int) -> list[float]:
+        """Counts the next steps of the online network; returns for each 1 if a hard update is due after it, else 0."""
+        counts = range(self._calls + 1, self._calls + steps + 1)
+        self._calls += steps
+        return [float(self._interval is not None and count % self._interval == 0) for count in counts]
+
+    def hard_update_if(self, due: float | Tensor) -> None:
+        """Sets the copy equal to the online network if `due` is 1, a number or a tensor [], which the host does not
+        read: a CUDA graph can contain it."""
+        if isinstance(due, Tensor) and self._interval is not None:
+            with torch.no_grad():
+                for own, online in zip(self._own, self._online, strict=True):
+                    own.copy_(torch.where(due == 1, online, own))
+        elif not isinstance(due, Tensor) and due:
             self._interpolate(1.0)
 
     def hard_update(self) -> None:

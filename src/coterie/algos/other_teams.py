@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import Algorithm, central_inputs
 from coterie.core.ranks import current
@@ -69,6 +69,11 @@ class OtherTeamsReader:
         self._normalizer = ObservationNormalizer(_blocks(self.roles), device) if normalize_obs and self.roles else None
         self._slices = {block.name: slice(block.start, block.stop) for block in _blocks(self.roles)}
         self._noise = generator(seed, "other teams", device=device)
+
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Modules whose buffers `obs` reads."""
+        return () if self._normalizer is None else (self._normalizer.buffers,)
 
     def connect(self, algorithms: Sequence[Algorithm]) -> None:
         """Makes next actions come from the policies of these teams, where they can be evaluated at any timestep."""

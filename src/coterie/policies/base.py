@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ class Policy(ABC):
     cuda_graphs: bool = False
 
     @property
-    def constants(self) -> object:
+    def constants(self) -> Hashable:
         """Python values that `act` depends on and that may change between rollouts, compared by `==`."""
         return ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable
 from typing import Any, Literal, cast
 
 import torch
@@ -78,7 +79,7 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         self._noise_std.value = noise_std
 
     @property
-    def constants(self) -> object:
+    def constants(self) -> Hashable:
         """`uniform`, by which `act` computes something else."""
         return self.uniform
 

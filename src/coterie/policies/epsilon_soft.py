@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -60,7 +62,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
         self._epsilon.value = epsilon
 
     @property
-    def constants(self) -> object:
+    def constants(self) -> Hashable:
         """True if choices are mixed with uniform ones, which changes what `act` and `log_probs` compute."""
         return self.epsilon > 0
 

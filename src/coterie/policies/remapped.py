@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +54,7 @@ class RemappedPolicy(InspectablePolicy):
         self._names = [(own.name, its.name) for own, its in zip(team.roles, policy.team.roles, strict=True)]
 
     @property
-    def constants(self) -> object:
+    def constants(self) -> Hashable:
         return self.inner.constants
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
         self.uniform = False
 
     @property
-    def constants(self) -> object:
+    def constants(self) -> Hashable:
         """`uniform`, by which `act` computes something else."""
         return self.uniform
 
