@@ -9,7 +9,8 @@ from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from fakecuda import fake_cuda
 
-ABLE = "ppo, ippo, mappo, ia2c, maa2c, ddqn, iql, vdn, qmix, qplex, wqmix, ddpg, maddpg, td3, matd3, sac, masac"
+ABLE = "ppo, ippo, mappo, ia2c, maa2c, poca, coma, ddqn, iql, vdn, qmix, qplex, wqmix, ddpg, maddpg, td3, matd3, sac"
+ABLE += ", masac"
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def configured(*overrides):
 
 def test_graphs_are_off_by_default():
     assert not configured("algo=ippo", "device=cuda")
-    for algo in ("ippo", "qmix", "maddpg", "sac"):
+    for algo in ("ippo", "poca", "coma", "qmix", "maddpg", "sac"):
         assert configured(f"algo={algo}", "device=cuda", "cuda_graphs=on")
     assert not configured("algo=ippo", "device=cuda")
 
@@ -39,17 +40,16 @@ def test_graphs_are_off_by_default():
             ("algo=ippo", "device=cuda", "ranks=2"),
             "exchanges between ranks are not captured (ranks=2). Use cuda_graphs=off or ranks=1.",
         ),
-        (("algo=coma", "device=cuda"), f"coma cannot capture gradient steps, only {ABLE} can. Use cuda_graphs=off."),
         (
-            ("algo=coma", "teams.agent.algo=poca", "device=cuda"),
-            f"coma, poca cannot capture gradient steps, only {ABLE} can. Use cuda_graphs=off.",
+            ("algo=mappo/original", "teams.agent.algo=random", "device=cuda"),
+            f"mappo/original, random cannot capture gradient steps, only {ABLE} can. Use cuda_graphs=off.",
         ),
         (
             ("algo=mappo/original", "device=cuda"),
             f"mappo/original cannot capture gradient steps, only {ABLE} can. Use cuda_graphs=off.",
         ),
     ],
-    ids=["cpu", "ranks", "coma", "teams", "mappo-original"],
+    ids=["cpu", "ranks", "teams", "mappo-original"],
 )
 def test_graphs_that_cannot_be_used_are_refused(overrides, message):
     with pytest.raises(UserError) as error:
