@@ -26,7 +26,7 @@ from coterie.commands import train as training
 from coterie.config.resolve import resolve
 from coterie.core.segments import Segment
 from coterie.core.tree import tree_leaves
-from coterie.runs import folder as run_folder
+from coterie.runs import description
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.training.trainer import Trainer
@@ -62,7 +62,7 @@ def cache_git() -> None:
 
     The checkout does not change while tests run. Other repositories are read each time.
     """
-    run_folder._git = _of_checkout(run_folder._git)
+    description._git = _of_checkout(description._git)
     run_manifest.project_record = _of_checkout(run_manifest.project_record)
 
 

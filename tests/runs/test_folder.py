@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import textwrap
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from coterie.core import files
 from coterie.core.errors import UserError
 from coterie.core.files import write_text
 from coterie.runs import folder
-from coterie.runs.folder import RunFolder, describe, runs_below
+from coterie.runs.folder import RunFolder, runs_below
 
 NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=timezone.utc)
 
@@ -323,48 +322,6 @@ def test_written_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
     write_text(tmp_path / "text", "123")
     assert flushed[:2] == [5, 3]
     assert len(flushed) == 3
-
-
-def test_the_manifest_contains_the_provenance_of_a_run():
-    run = create()
-    local = NOW.astimezone(timezone(timedelta(hours=2)))
-    command = ["coterie", "train", "seed=3"]
-    manifest = describe(3, command, threads=2, now=local, env="e", levels={"random": {"agent": -79.0}})
-    run.write_manifest(manifest)
-    read = run.read_manifest()
-    assert read == json.loads(json.dumps(manifest))
-    assert read["started"] == "2025-03-09T14:05:07+00:00"
-    assert read["command"] == command
-    assert (read["seed"], read["threads"], read["env"]) == (3, 2, "e")
-    assert read["levels"] == {"random": {"agent": -79.0}}
-    assert set(read["versions"]) == {"python", "coterie", "torch", "numpy", "gymnasium", "safetensors"}
-    assert read["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert read["hardware"]["cores"] >= 1
-    assert read["hardware"]["cpu"]
-    assert read["hardware"]["memory_bytes"] is None or read["hardware"]["memory_bytes"] > 1e8
-    assert isinstance(read["hardware"]["gpus"], list)
-    assert read["git"] == {"revision": None, "modified": False}
-    run.close()
-
-
-def test_the_manifest_contains_the_git_revision():
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
-
-    git("init")
-    Path("file").write_text("a")
-    git("add", "file")
-    git("commit", "-m", "first")
-    clean = describe(0, [], None, NOW)["git"]
-    assert len(clean["revision"]) == 40
-    assert not clean["modified"]
-    Path("file").write_text("b")
-    assert describe(0, [], None, NOW)["git"] == {"revision": clean["revision"], "modified": True}
-
-
-def test_the_manifest_has_no_git_revision_if_git_is_missing(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert describe(0, [], None, NOW)["git"] == {"revision": None, "modified": False}
 
 
 def test_an_unreadable_manifest_is_a_one_line_error():

@@ -24,7 +24,7 @@ from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
 from coterie.policies.base import RandomPolicy
-from coterie.runs.folder import describe
+from coterie.runs.description import describe
 from coterie.training.rollout_builder import concatenate_rollouts
 from coterie.training.run_parts import RunComponents
 

@@ -16,7 +16,8 @@ from coterie.config.schema import RunConfig
 from coterie.core.team_report import team_records, why
 from coterie.core.threads import available_cores
 from coterie.kernels import switch
-from coterie.runs.folder import RunFolder, describe
+from coterie.runs.description import describe
+from coterie.runs.folder import RunFolder
 from coterie.runs.project import installed_versions, project_record
 from coterie.training.run_parts import RunComponents
 

@@ -20,8 +20,8 @@ from coterie.config import messages, sources
 from coterie.config.resolve import with_new_settings
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
+from coterie.runs import description, loggers
 from coterie.runs import folder as folders
-from coterie.runs import loggers
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.runs.summary import summarize
@@ -157,7 +157,7 @@ def _changes(manifest: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _code_versions() -> dict[str, Any]:
-    return folders.code_versions()
+    return description.code_versions()
 
 
 def default_folder(config: RunConfig, name: str) -> Path:
