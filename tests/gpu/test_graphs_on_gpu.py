@@ -9,11 +9,14 @@ from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import tree_map
 from graph_rollouts import CASES, assert_rollouts_are_those_without_graphs
 from graph_training import (
+    COMA,
     LEARNERS,
     OFF_POLICY,
+    assert_coma_is_that_without_graphs,
     assert_gradient_steps_are_those_without_graphs,
     assert_same,
     assert_updates_are_those_without_graphs,
+    coma,
     off_policy,
     trained,
 )
@@ -42,10 +45,17 @@ def test_gradient_steps_are_those_without_graphs(graphs, case):
     assert_gradient_steps_are_those_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["QMIX", "MATD3", "MASAC"])
-def test_a_resumed_learner_captures_again_and_continues(graphs, case):
+@pytest.mark.parametrize("case", COMA)
+def test_steps_of_coma_are_those_without_graphs(graphs, case):
+    assert_coma_is_that_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("train", "case"), [(off_policy, "QMIX"), (off_policy, "MATD3"), (off_policy, "MASAC"), (coma, "hard updates")]
+)
+def test_a_resumed_learner_captures_again_and_continues(graphs, train, case):
     """Its optimizers have other moments than those that it has captured."""
-    first, other = (off_policy(case, "on", DEVICE) for _ in range(2))
+    first, other = (train(case, "on", DEVICE) for _ in range(2))
     rollouts = [first.collect() for _ in range(3)]
     other.learner.update(rollouts[2], 0.0)
     first.learner.update(rollouts[0], 0.0)
