@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.runs.folder import describe
+from coterie.runs.description import describe
 
 _FOLDERS = ("--runs", "--results", "--out")
 """Options of the scripts that name folders or files."""
