@@ -12,7 +12,7 @@ from gymnasium import spaces
 from algo_worlds import Everything, Probe, env_of, observe_age, unit_reward
 from coterie.algos import poca, ppo
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.clipped_learner import ClippedBatch
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, joint_mask
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
@@ -282,6 +282,40 @@ def test_a_batch_cannot_be_changed_and_is_mapped_by_field():
         batch.value = torch.zeros(1)  # pyright: ignore[reportAttributeAccessIssue]
     doubled = tree_map(lambda x: 2 * x, replace(batch, value=torch.ones(2)))
     assert doubled.value.tolist() == [2, 2]
+
+
+def test_both_masks_leave_entries_out_and_none_leaves_out_nothing():
+    one, other = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    assert joint_mask(one, other).tolist() == [True, False, False, False]
+    assert joint_mask(None, other) is other
+
+
+def test_learners_must_name_their_gradient_step():
+    assert "_step" in ClippedLearner.__abstractmethods__
+
+
+@EACH
+def test_graphs_take_the_steps_of_every_epoch(name: str):
+    algorithm, collector = make(name, epochs=3)
+    taken, rollout = [], collect_rollout(algorithm, collector)
+
+    class Graphs:
+        def load(self, *arguments: Any) -> Any:
+            self.loaded = arguments
+            return self.loaded
+
+        def epoch(self, loaded: Any, candidates: torch.Tensor, num_minibatches: int, *, shuffle: Any) -> Any:
+            assert loaded is self.loaded
+            batch, hidden_states, coefficients = loaded
+            taken.append((len(candidates), num_minibatches, shuffle is algorithm._shuffle))
+            return [algorithm._step(batch, hidden_states, coefficients)]
+
+    algorithm._graphs = Graphs()
+    algorithm.update(rollout, 0.0)
+    assert len(taken) == 3
+    assert len(set(taken)) == 1
+    assert taken[0][0] > 0
+    assert taken[0][1:] == (1, True)
 
 
 # ------------------------------------------------------------------------------------------------------------ PPO alone

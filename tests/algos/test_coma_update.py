@@ -206,6 +206,14 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     assert algorithm.policy.epsilon == pytest.approx(0.3)
 
 
+def test_the_critic_reads_last_actions_only_if_it_is_configured():
+    """The policy's hidden state has them for the policy, too."""
+    for critic in (False, True):
+        algorithm, collector = make(obs_last_action=True, critic_last_action=critic)
+        batch, _ = algorithm.targets(collect_rollout(algorithm, collector))
+        assert (batch.last_joint_action is not None) == critic
+
+
 def test_minibatches_are_of_sequences(monkeypatch: pytest.MonkeyPatch):
     """Four environments with rollouts of 12 steps have eight sequences of 6."""
     algorithm, collector = make(sequence_length=6, num_minibatches=2)
