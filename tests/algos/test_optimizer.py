@@ -57,9 +57,12 @@ def test_gradients_of_earlier_steps_do_not_add_up():
         assert weights.vector[0].item() == pytest.approx(1 - 0.1 * step, abs=1e-6)
 
 
+@pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize(("max_grad_norm", "scale"), [(None, 1.0), (10.0, 1.0), (2.5, 0.5), (0.5, 0.1)])
-def test_gradients_are_clipped_to_a_norm_per_module(max_grad_norm, scale):
+def test_gradients_are_clipped_to_a_norm_per_module(max_grad_norm, scale, kernels, monkeypatch):
     """A gradient of (3, 4); norms are returned as they were before."""
+    if not kernels:
+        monkeypatch.setattr("coterie.kernels.switch.on", False)
     clipped, other = Weights(), Weights()
     optimizer = Optimizer({"a": clipped, "b": other}, eps=1e-8, weight_decay=0.0, max_grad_norm=max_grad_norm)
     norms = optimizer.step(3 * clipped.vector[0] + 4 * clipped.vector[1] + 0.1 * other.vector[0], {"a": 0.0, "b": 0.0})
@@ -175,7 +178,7 @@ def test_all_ranks_take_the_step_of_their_mean_gradient():
 
 def test_metrics_are_means_over_ranks_in_one_exchange():
     def means(ranks: Ranks) -> tuple[dict[str, float], int]:
-        reports = torch.tensor([[1.0, -2.0], [3.0, -6.0]]) + 10 * ranks.rank
+        reports = torch.tensor([[1.0, -2.0], [3.0, -6.0], [2.0, -4.0]]) + 10 * ranks.rank
         with sharing(ranks):
             return mean_metrics(reports, ("a", "b"), "blue", {"c": torch.tensor(4.0 * ranks.rank)}), ranks.traffic.calls
 
@@ -184,13 +187,15 @@ def test_metrics_are_means_over_ranks_in_one_exchange():
 
 
 def test_the_rank_with_a_nan_is_named():
+    """The first metric decides, a loss of its own samples. Norms of gradients are those of the mean over all ranks."""
+
     def message(ranks: Ranks) -> str:
-        reports = torch.tensor([[1.0, 2.0], [math.nan if ranks.rank == 1 else 0.0, 3.0]])
+        reports = torch.tensor([[1.0, 2.0], [math.nan if ranks.rank == 1 else 0.0, math.nan]])
         with sharing(ranks), pytest.raises(NonFiniteError) as error:
             mean_metrics(reports, ("a", "b"), "blue")
         return str(error.value)
 
-    expected = "rank 1: team blue: a became NaN or infinite in minibatch 1 of the update. "
+    expected = "rank 1: team blue: a, b became NaN or infinite in minibatch 1 of the update. "
     assert all(found.startswith(expected) for found in on_ranks(2, message))
 
 

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from coterie.algos.other_teams import OtherTeamsReader, TargetPolicyLearner
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
+from coterie.core.tree import tree_map
 from coterie.core.types import Action, OtherTeams
 from coterie.policies.base import Policy
 
@@ -90,6 +91,17 @@ def test_other_policies_act_on_their_part_of_every_timestep():
     ((timestep, *_),) = of_pair.seen
     assert timestep.action_mask["pair"].equal(others.action_mask["pair"].view(15, 2, 3))
     assert timestep.alive.equal(others.alive.view(15, 3)[:, :2])
+
+
+def test_other_policies_act_at_a_single_timestep():
+    others = tree_map(lambda x: x[0], sides())
+    found = reader()
+    found.policies = (Recorder(LAST),)
+    assert found.next_actions(others)["last"].continuous.shape == (3, 1, 1)
+
+
+def test_learners_must_provide_the_policy_of_targets():
+    assert TargetPolicyLearner.__abstractmethods__ == {"policy_of_targets"}
 
 
 class Learner(TargetPolicyLearner):
