@@ -89,11 +89,14 @@ def measure(module: str, plan: Plan, only: Sequence[dict[str, Any]] | None = Non
 
     Raises:
         RuntimeError: If the tests fail without a mutant, before or after the others.
+        ValueError: If `only` are at other lines now.
     """
     mutants, total = draw(module, plan)
     if only is not None:
-        known = [(entry["where"], entry["before"], entry["after"]) for entry in only]
-        mutants = [mutant for mutant in mutants if (mutant.where, mutant.before, mutant.after) in known]
+        known = [(entry["line"], entry["where"], entry["before"], entry["after"]) for entry in only]
+        mutants = [m for m in mutants if (m.line, m.where, m.before, m.after) in known]
+        if len(mutants) != len(known):
+            raise ValueError(f"{module}: lines have moved since. Run all of its mutants again.")
     started, found = time.monotonic(), {"revision": revision(module), **hashes(module)}
     verdicts = _verdicts(module, mutants)
     survived, wrong = [], []
