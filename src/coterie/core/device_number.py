@@ -1,19 +1,35 @@
-"""Numbers that change between the calls of a captured function, see `coterie.core.graphed`."""
+"""Numbers that change between the calls of a captured or recorded function, see `coterie.core.graphed` and
+`coterie.kernels.recording`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import final
 
 import torch
 from torch import Tensor
+
+_always_tensors = False
+
+
+@contextmanager
+def as_tensors() -> Iterator[None]:
+    """Context manager: operations take numbers as tensors on every device, since they are recorded."""
+    global _always_tensors
+    before, _always_tensors = _always_tensors, True
+    try:
+        yield
+    finally:
+        _always_tensors = before
 
 
 @final
 class DeviceNumber:
     """A number that a CUDA graph reads again in each replay.
 
-    On a GPU it is a tensor [] that is changed in place. The tensor is float64: operations with float32 tensors round it
-    to float32, and so they do with a Python number. Results with either are equal.
+    Operations on a GPU take it as a tensor [] that is changed in place. The tensor is float64: operations with float32
+    tensors round it to float32, and so they do with a Python number. Results with either are equal.
 
     Args:
         value: The number.
@@ -22,9 +38,7 @@ class DeviceNumber:
 
     def __init__(self, value: float, device: torch.device):
         self._value = value
-        self._tensor = None
-        if device.type == "cuda":
-            self._tensor = torch.full((), value, dtype=torch.float64, device=device)
+        self._tensor = torch.full((), value, dtype=torch.float64, device=device)
 
     @property
     def value(self) -> float:
@@ -34,10 +48,9 @@ class DeviceNumber:
     @value.setter
     def value(self, value: float) -> None:
         self._value = value
-        if self._tensor is not None:
-            self._tensor.fill_(value)
+        self._tensor.fill_(value)
 
     @property
     def operand(self) -> float | Tensor:
         """The number as operations on the device take it."""
-        return self._value if self._tensor is None else self._tensor
+        return self._tensor if _always_tensors or self._tensor.device.type == "cuda" else self._value

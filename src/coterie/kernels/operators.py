@@ -11,6 +11,14 @@ from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
 
+_forward_functions: dict[Any, Callable[..., Any]] = {}
+"""Functions without a gradient of all operators, by their entries in PyTorch's dispatcher."""
+
+
+def direct_call(operator: Any) -> Callable[..., Any]:
+    """Returns the function that computes an operator of `torch.ops.coterie` without PyTorch's dispatcher."""
+    return _forward_functions[operator]
+
 
 class Operator:
     """A function of tensors on the CPU, registered with PyTorch.
@@ -33,6 +41,7 @@ class Operator:
         torch.library.register_fake(qualified, fake)
         self._name, self._forward = qualified, forward
         self._registered = getattr(torch.ops.coterie, name).default
+        _forward_functions[self._registered] = forward
         self._differentiable: Callable[..., Any] | None = None
 
     def set_gradient(self, differentiable: Callable[..., Any]) -> None:

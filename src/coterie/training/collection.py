@@ -1,10 +1,12 @@
-"""Collection as a CUDA graph: acting, steps of the environment, their noise and resets are started at once.
+"""Collection with recorded operations: on a CPU those of policies, on a GPU all of a rollout as a CUDA graph.
 
-A replay writes to the memory of the one before. Rollouts are stacked from it, which copies them, before the next one.
+A CUDA graph contains acting, steps of the environment, their noise and resets, which are started at once. A replay
+writes to the memory of the one before. Rollouts are stacked from it, which copies them, before the next one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,19 +19,22 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Timestep
 from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.vector import VectorEnv
+from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy
-from coterie.training.trajectory import Trajectory, collect
+from coterie.training.recorded_acting import RecordedActor
+from coterie.training.trajectory import Actor, Trajectory, collect
 
 
 class CollectFunction:
     """`collect`, as a CUDA graph if the setting `cuda_graphs` is on and environment and policies can be captured.
 
-    Results are those of `collect`. The next call overwrites tensors in lists of the trajectory, but neither its last
-    timestep nor its hidden states.
+    On a CPU with kernels, policies that could be captured act by recordings. Results are those of `collect`. The next
+    call overwrites tensors in lists of a captured trajectory, but neither its last timestep nor its hidden states.
     """
 
     def __init__(self) -> None:
         self._graphed: GraphedCollection | None = None
+        self._actors: dict[str, RecordedActor] = {}
 
     def __call__(
         self,
@@ -48,10 +53,23 @@ class CollectFunction:
         """
         if not cuda_graphs.enabled or not isinstance(env, CapturableEnv) or obstacle(env, policies) is not None:
             self._graphed = None
-            return collect(env, policies, timestep, hidden_state, noise=noise, modes=modes)
+            actors = self._recorded(policies) if switch.on and env.device.type == "cpu" else policies
+            return collect(env, actors, timestep, hidden_state, noise=noise, modes=modes)
         if self._graphed is None or not self._graphed.is_of(env, policies, modes):
             self._graphed = GraphedCollection(env, policies, modes)
         return self._graphed(timestep, hidden_state, noise)
+
+    def _recorded(self, policies: dict[str, Policy]) -> Mapping[str, Actor]:
+        """Returns the policies, by recordings where they can be recorded."""
+        actors: dict[str, Actor] = {}
+        for name, policy in policies.items():
+            actors[name] = policy
+            if policy.cuda_graphs:
+                known = self._actors.get(name)
+                self._actors[name] = known if known and known.policy is policy else RecordedActor(policy)
+                self._actors[name].start_rollout()
+                actors[name] = self._actors[name]
+        return actors
 
     @property
     def captures(self) -> int:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
-from coterie.core.types import Step, Timestep
+from coterie.core.types import Action, HiddenState, Step, Timestep
 from coterie.envs.contract.partial_step import EnvPart, concat_envs, concat_steps, env_parts, split_envs
 from coterie.envs.contract.vector import VectorEnv
-from coterie.policies.base import Mode, Policy
+from coterie.policies.base import Mode
 from coterie.training.rollout_builder import zero_obs
+
+
+class Actor(Protocol):
+    """The part of a `Policy` that acting needs."""
+
+    team: TeamSpec
+
+    def act(
+        self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Any]]: ...
 
 
 @dataclass
@@ -34,7 +46,7 @@ class Trajectory:
 
 def collect(
     env: VectorEnv,
-    policies: dict[str, Policy],
+    policies: Mapping[str, Actor],
     timestep: Timestep,
     hidden_state: dict[str, Tree],
     *,
@@ -92,7 +104,7 @@ def _receive(part: EnvPart, trajectory: Trajectory) -> None:
 
 
 def act(
-    policies: dict[str, Policy],
+    policies: Mapping[str, Actor],
     timestep: Timestep,
     hidden_state: dict[str, Tree],
     *,
