@@ -101,6 +101,11 @@ class _Recorder(TorchDispatchMode):
             for field in fields(node):
                 self._name_leaves(f"{path}.{field.name}", getattr(node, field.name))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Returns False, so that PyTorch does not import its compiler, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.overloadpacket.__name__ in _OF_UNKNOWN_SHAPE:
