@@ -22,7 +22,7 @@ FLAGS = (
     *("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     *("-fvisibility=hidden", "-fPIC", "-shared"),
 )
-_OPENMP = "-fopenmp"
+_THREADS = "-pthread"
 _V2 = frozenset(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"])
 _V3 = _V2 | frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"])
 _V4 = _V3 | frozenset(["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"])
@@ -97,7 +97,7 @@ def cache_key(compiler: Compiler, flags: tuple[str, ...]) -> str:
 
 def flags_for(processor: str) -> tuple[str, ...]:
     """Returns the compiler's flags for `native` or one of `LEVELS`."""
-    return (*FLAGS, f"-march={processor}", _OPENMP)
+    return (*FLAGS, f"-march={processor}", _THREADS)
 
 
 def available_library(on_compiling: Callable[[], object] = lambda: None) -> Path:

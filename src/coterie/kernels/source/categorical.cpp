@@ -1,5 +1,6 @@
 // Independent categorical choices with masks: log-probabilities, entropies, samples and gradients.
 #include "memory.hpp"
+#include "pool.hpp"
 
 namespace coterie {
 
@@ -45,22 +46,21 @@ void log_softmax(const Choices<T>& c, int64_t first, int64_t count, T* log_p, T*
   }
 }
 
-constexpr int64_t kBatch = 64;  // rows whose intermediate results stay in cache
+constexpr int64_t kBatch = 64;    // rows whose intermediate results stay in cache
+constexpr int64_t kTogether = 4;  // batches that a thread takes at a time
 
 template <class T, class F>
 void for_batches(const Choices<T>& c, int threads, F&& work_on) {
+  struct Memory {
+    Buffer<T> log_p, p;
+    explicit Memory(int64_t size) : log_p(size), p(size) { std::memset(log_p.get(), 0, size_t(size) * sizeof(T)); }
+  };
   const int64_t batches = ceil_div(c.rows, kBatch);
-#pragma omp parallel num_threads(threads) if (threads > 1 && batches > 16)
-  {
-    const int64_t size = kBatch * c.columns + 64;
-    Buffer<T> log_p(size), p(size);
-    std::memset(log_p.get(), 0, size_t(size) * sizeof(T));
-#pragma omp for schedule(static)
-    for (int64_t b = 0; b < batches; b++) {
-      const int64_t first = b * kBatch;
-      work_on(first, c.rows - first < kBatch ? c.rows - first : kBatch, log_p.get(), p.get());
-    }
-  }
+  const auto make_memory = [&] { return Memory(kBatch * c.columns + 64); };
+  parallel_for({batches, batches > 16 ? threads : 1, kTogether}, make_memory, [&](int64_t batch, Memory& memory) {
+    const int64_t first = batch * kBatch;
+    work_on(first, c.rows - first < kBatch ? c.rows - first : kBatch, memory.log_p.get(), memory.p.get());
+  });
 }
 
 template <class T>

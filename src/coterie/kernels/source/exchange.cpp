@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 #include "memory.hpp"
+#include "pool.hpp"
 
 namespace coterie {
 
@@ -28,14 +29,6 @@ struct Shared {
     return start + size * kCounterBytes + ((number & 1) * size + of) * capacity;
   }
 };
-
-inline void pause_core() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 // Short waits keep the core, because a system call takes longer. Longer ones offer it to other processes, and long ones
 // sleep for an eighth of the time waited so far, at most a millisecond.

@@ -1,10 +1,12 @@
 // Losses of clipped policy gradients with their gradients, and Adam over flat buffers. Sums are in double precision,
 // over parts of fixed size in their order.
 #include "memory.hpp"
+#include "pool.hpp"
 
 namespace coterie {
 
 constexpr int64_t kPart = 2048;
+constexpr int64_t kTogether = 2;  // parts that a thread takes at a time
 
 // Returns the sums over i < count of the numbers that `term` writes into three variables.
 struct Sums {
@@ -15,12 +17,11 @@ template <class F>
 Sums ordered_sums(int64_t count, int threads, F&& term) {
   const int64_t parts = ceil_div(count, kPart);
   Buffer<Sums> partial(parts);
-#pragma omp parallel for num_threads(threads) if (threads > 1 && parts > 1) schedule(static)
-  for (int64_t p = 0; p < parts; p++) {
+  parallel_for({parts, threads, kTogether}, [&](int64_t p) {
     Sums s{0, 0, 0};
     for (int64_t i = p * kPart; i < count && i < (p + 1) * kPart; i++) term(i, s);
     partial[p] = s;
-  }
+  });
   Sums total{0, 0, 0};
   for (int64_t p = 0; p < parts; p++) total.a += partial[p].a, total.b += partial[p].b, total.c += partial[p].c;
   return total;
@@ -111,9 +112,8 @@ template <class T>
 double sum_of_squares(int64_t count, const T* x, int threads) {
   const int64_t parts = ceil_div(count, kPart);
   Buffer<double> partial(parts);
-#pragma omp parallel for num_threads(threads) if (threads > 1 && parts > kChains) schedule(static)
-  for (int64_t p = 0; p < parts; p += kChains) {
-    const int64_t start = p * kPart, end = start + kChains * kPart, whole = end <= count ? kPart : 0;
+  parallel_for({ceil_div(parts, kChains), threads}, [&](int64_t task) {
+    const int64_t p = task * kChains, start = p * kPart, end = start + kChains * kPart, whole = end <= count ? kPart : 0;
     double sums[kChains] = {};
     const auto add = [&](int64_t j, int64_t i) { sums[j] += double(x[start + i]) * double(x[start + i]); };
     for (int64_t i = 0; i < whole; i++)
@@ -121,7 +121,7 @@ double sum_of_squares(int64_t count, const T* x, int threads) {
     if (whole == 0)
       for (int64_t i = 0; start + i < count; i++) add(i / kPart, i);
     for (int64_t j = 0; j < kChains && p + j < parts; j++) partial[p + j] = sums[j];
-  }
+  });
   double total = 0;
   for (int64_t p = 0; p < parts; p++) total += partial[p];
   return total;
@@ -139,14 +139,16 @@ void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* 
   }
   const T step_size = T(lr / (1 - std::pow(beta1, step))), correction2 = T(std::sqrt(1 - std::pow(beta2, step)));
   const T b2 = T(beta2), rest1 = T(1 - beta1), rest2 = T(1 - beta2);  // 1 - 0.999 would lose half of its digits in float
-#pragma omp parallel for num_threads(threads) if (threads > 1 && count > 16 * kPart) schedule(static)
-  for (int64_t i = 0; i < count; i++) {
-    grad[i] *= scale;
-    const T g = grad[i] + T(weight_decay) * parameter[i];
-    average[i] += rest1 * (g - average[i]);
-    square[i] = b2 * square[i] + rest2 * g * g;
-    parameter[i] -= step_size * average[i] / (std::sqrt(square[i]) / correction2 + T(eps));
-  }
+  const int64_t length = kChains * kPart;
+  parallel_for({ceil_div(count, length), count > 2 * length ? threads : 1}, [&](int64_t task) {
+    for (int64_t i = task * length; i < count && i < (task + 1) * length; i++) {
+      grad[i] *= scale;
+      const T g = grad[i] + T(weight_decay) * parameter[i];
+      average[i] += rest1 * (g - average[i]);
+      square[i] = b2 * square[i] + rest2 * g * g;
+      parameter[i] -= step_size * average[i] / (std::sqrt(square[i]) / correction2 + T(eps));
+    }
+  });
 }
 
 }  // namespace coterie

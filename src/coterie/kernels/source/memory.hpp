@@ -5,10 +5,6 @@
 #include <new>
 #include "vectors.hpp"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #define COTERIE_API extern "C" __attribute__((visibility("default")))
 
 namespace coterie {

@@ -3,6 +3,7 @@
 //     h1, h2 = relu(s W_h + b_h);  c, v = s W_d + b_d
 //     Q_tot = elu(Q |h1 W_1 + b_1| + c) |h2 W_2 + b_2| + relu(v) w + b
 #include "memory.hpp"
+#include "pool.hpp"
 #include "products.hpp"
 
 namespace coterie {
@@ -120,24 +121,20 @@ void mix_forward(const Mixing<T>& m, const T* chosen, const T* state, const T* c
   Buffer<T> w(m.packed());
   pack(m, parameters, w.get());
   const T *first = w + m.at_first(), *second = w + m.at_second();
-#pragma omp parallel num_threads(threads) if (threads > 1 && tiles > 1)
-  {
-    Buffer<T> buffer(saved == nullptr ? kTile * columns : 0);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t tile = 0; tile < tiles; tile++) {
-      const int64_t start = tile * kTile, rows = start + kTile <= m.rows ? kTile : m.rows - start;
-      T* to = saved == nullptr ? buffer.get() : saved + start * columns;
-      product(state + start * m.inputs, m.inputs, w.get(), base, rows, m.inputs, base, to, columns, Start::kBias,
-              w + m.inputs * base);
-      for (int64_t r = 0; r < rows; r++) relu_in_place(to + r * columns, 2 * h);
-      product(to, columns, first, m.first(), rows, m.hidden, m.first(), to + base, columns, Start::kBias,
-              first + m.hidden * m.first());
-      product(to + h, columns, second, m.e(), rows, m.hidden, m.e(), to + base + m.first(), columns, Start::kBias,
-              second + m.hidden * m.e());
-      for (int64_t r = 0; r < rows; r++)
-        out[start + r] = mix_row(m, w + m.at_value(), chosen + (start + r) * m.agents, to + r * columns);
-    }
-  }
+  const auto make_memory = [&] { return Buffer<T>(saved == nullptr ? kTile * columns : 0); };
+  parallel_for({tiles, threads}, make_memory, [&](int64_t tile, T* memory) {
+    const int64_t start = tile * kTile, rows = start + kTile <= m.rows ? kTile : m.rows - start;
+    T* to = saved == nullptr ? memory : saved + start * columns;
+    product(state + start * m.inputs, m.inputs, w.get(), base, rows, m.inputs, base, to, columns, Start::kBias,
+            w + m.inputs * base);
+    for (int64_t r = 0; r < rows; r++) relu_in_place(to + r * columns, 2 * h);
+    product(to, columns, first, m.first(), rows, m.hidden, m.first(), to + base, columns, Start::kBias,
+            first + m.hidden * m.first());
+    product(to + h, columns, second, m.e(), rows, m.hidden, m.e(), to + base + m.first(), columns, Start::kBias,
+            second + m.hidden * m.e());
+    for (int64_t r = 0; r < rows; r++)
+      out[start + r] = mix_row(m, w + m.at_value(), chosen + (start + r) * m.agents, to + r * columns);
+  });
 }
 
 // From the gradient `grad` of Q_tot of a row: those of its intermediate results except h1 and h2, those of the agents'
@@ -219,21 +216,17 @@ void mix_backward(const Mixing<T>& m, const T* grad, const T* chosen, const T* s
   Buffer<T> packed(size), sums((chunks + 1) * size);
   pack(m, parameters, packed.get());
   const TransposedMixing<T> transposed(m, packed, grads[1] != nullptr);
-#pragma omp parallel num_threads(threads) if (threads > 1 && chunks > 1)
-  {
-    Buffer<T> work(kTile * columns), inputs(kTile * padded<T>(m.inputs));
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-      const int64_t start = chunk * length, stop = start + length < m.rows ? start + length : m.rows;
-      T* mine = sums + (chunk + 1) * size;
-      std::memset(mine, 0, size_t(size) * sizeof(T));
-      for (int64_t at = start; at < stop; at += kTile)
-        mix_backward_tile<T>(m, at + kTile <= stop ? kTile : stop - at, grad + at, chosen + at * m.agents,
-                             state + at * m.inputs, saved + at * columns, packed, transposed,
-                             grads[0] + at * m.agents, grads[1] == nullptr ? nullptr : grads[1] + at * m.inputs, mine,
-                             work, inputs);
-    }
-  }
+  const auto make_memory = [&] { return Buffer<T>(kTile * (columns + padded<T>(m.inputs))); };
+  parallel_for({chunks, threads}, make_memory, [&](int64_t chunk, T* memory) {
+    const int64_t start = chunk * length, stop = start + length < m.rows ? start + length : m.rows;
+    T* mine = sums + (chunk + 1) * size;
+    std::memset(mine, 0, size_t(size) * sizeof(T));
+    for (int64_t at = start; at < stop; at += kTile)
+      mix_backward_tile<T>(m, at + kTile <= stop ? kTile : stop - at, grad + at, chosen + at * m.agents,
+                           state + at * m.inputs, saved + at * columns, packed, transposed, grads[0] + at * m.agents,
+                           grads[1] == nullptr ? nullptr : grads[1] + at * m.inputs, mine, memory,
+                           memory + kTile * columns);
+  });
   sum_parts<T>(sums + size, chunks, size, 1, size, size, sums);
   unpack<T>(m, sums, grads + 2);
 }

@@ -2,6 +2,7 @@
 // and of every activation, optional linear last layers, and an optional leading axis of parameter sets.
 #include "layer_norm.hpp"
 #include "memory.hpp"
+#include "pool.hpp"
 #include "products.hpp"
 
 namespace coterie {
@@ -133,41 +134,37 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     pack_norms(net, s, scales, shifts, norms + s * norm_size);
   }
   const int64_t piece = piece_rows(net.sets, net.rows, packed_size, threads), pieces = ceil_div(net.rows, piece);
-#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * pieces > 1)
-  {
-    Buffer<T> buffers(3 * kTile * widest);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < net.sets * pieces; task++) {
-      const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
-      const int64_t rows = first + piece <= net.rows ? piece : net.rows - first;
-      const int64_t rest = first + rows == net.rows ? kTile - within - rows : 0;  // rows of the tile without input
-      const T* const* p = packed + set * 2 * last;
-      const T* n = norms + set * norm_size;
-      const T* in = x + set * x_set + first * x_row;
-      int64_t ld = x_row;
-      if (net.normed) {
-        pad_rows(in, ld, rows, net.width(0), buffers + 2 * kTile * widest, net.pad(0));
-        layer_norm(buffers + 2 * kTile * widest, rows, net.width(0), net.pad(0), n, buffers + 2 * kTile * widest);
-        in = buffers + 2 * kTile * widest, ld = net.pad(0);
-      }
-      for (int64_t l = 0; l < last; l++) {
-        const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
-        T* to = buffers + (l % 2) * kTile * widest;
-        if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l) + within * stride;
-        product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, stride, Start::kBias, p[2 * l + 1]);
-        in = to, ld = stride;
-        if (l >= net.activated) continue;
-        if (saved != nullptr) std::memset(to + rows * stride, 0, size_t(rest * stride) * sizeof(T));
-        activate(to, rows, columns, stride, net.activation);
-        if (net.normed) {
-          T* normed = buffers + 2 * kTile * widest;
-          layer_norm(to, rows, net.width(l + 1), columns, n + net.norm(l + 1), normed);
-          in = normed;
-        }
-      }
-      copy_rows(in, ld, rows, net.width(last), out + (set * net.rows + first) * net.width(last), net.width(last));
+  const auto make_memory = [&] { return Buffer<T>(3 * kTile * widest); };
+  parallel_for({net.sets * pieces, threads}, make_memory, [&](int64_t task, T* buffers) {
+    const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
+    const int64_t rows = first + piece <= net.rows ? piece : net.rows - first;
+    const int64_t rest = first + rows == net.rows ? kTile - within - rows : 0;  // rows of the tile without input
+    const T* const* p = packed + set * 2 * last;
+    const T* n = norms + set * norm_size;
+    const T* in = x + set * x_set + first * x_row;
+    int64_t ld = x_row;
+    if (net.normed) {
+      pad_rows(in, ld, rows, net.width(0), buffers + 2 * kTile * widest, net.pad(0));
+      layer_norm(buffers + 2 * kTile * widest, rows, net.width(0), net.pad(0), n, buffers + 2 * kTile * widest);
+      in = buffers + 2 * kTile * widest, ld = net.pad(0);
     }
-  }
+    for (int64_t l = 0; l < last; l++) {
+      const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
+      T* to = buffers + (l % 2) * kTile * widest;
+      if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l) + within * stride;
+      product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, stride, Start::kBias, p[2 * l + 1]);
+      in = to, ld = stride;
+      if (l >= net.activated) continue;
+      if (saved != nullptr) std::memset(to + rows * stride, 0, size_t(rest * stride) * sizeof(T));
+      activate(to, rows, columns, stride, net.activation);
+      if (net.normed) {
+        T* normed = buffers + 2 * kTile * widest;
+        layer_norm(to, rows, net.width(l + 1), columns, n + net.norm(l + 1), normed);
+        in = normed;
+      }
+    }
+    copy_rows(in, ld, rows, net.width(last), out + (set * net.rows + first) * net.width(last), net.width(last));
+  });
 }
 
 template <class T>
@@ -232,45 +229,53 @@ struct OutputGradients {
   }
 };
 
+// Calls work(set, layer, first, memory) for first = 0, kPanel, .. below size(layer), for all layers from `lowest` on. A
+// layer of size 0 has one panel, too, for its biases.
+template <class T, class Size, class Make, class Work>
+void for_each_panel(const Mlp<T>& net, int64_t lowest, Size&& size, int threads, Make&& make_memory, Work&& work) {
+  const auto panels = [&](int64_t l) { return size(l) > 0 ? ceil_div(size(l), kPanel) : 1; };
+  int64_t per_set = 0;
+  for (int64_t l = lowest; l < net.layers; l++) per_set += panels(l);
+  parallel_for({net.sets * per_set, threads}, make_memory, [&](int64_t task, auto& memory) {
+    int64_t l = lowest, panel = task % per_set;
+    while (panel >= panels(l)) panel -= panels(l++);
+    work(task / per_set, l, panel * kPanel, memory);
+  });
+}
+
 template <class T>
 void wide_output_gradients(const Mlp<T>& net, const T* const* weights, const T* grad_out, T* saved, T* x_grad,
                            const OutputGradients<T>& found, int threads) {
   const int64_t last = net.layers, size = net.transposed(last), piece = piece_rows(net.sets, net.rows, size, threads);
   const int64_t pieces = ceil_div(net.rows, piece), lowest = x_grad == nullptr ? 1 : 0;
   Buffer<T> transposed(net.sets * size);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    for (int64_t s = 0; s < net.sets; s++)
-      for (int64_t l = lowest; l < last; l++) {
-        const int64_t in = net.width(l), cols = net.width(l + 1);
-        const T* from = weights[l] + s * in * cols;
-        T* to = transposed + s * size + net.transposed(l);
-#pragma omp for schedule(static)
-        for (int64_t j = 0; j < cols; j += kPanel)
-          pad_transposed(from + j, cols, in, j + kPanel < cols ? kPanel : cols - j, to + j * net.pad(l), net.pad(l));
-      }
-    Buffer<T> inputs(lowest == 0 ? kTile * net.pad(0) : 0);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < net.sets * pieces; task++) {
-      const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
-      const int64_t rows = first + piece <= net.rows ? piece : net.rows - first, row = set * net.rows + first;
-      T* g = found.at(set, tile, last - 1) + within * net.stride(last);
-      pad_rows(grad_out + row * net.width(last), net.width(last), rows, net.width(last), g, net.stride(last));
-      for (int64_t l = last - 1; l >= 0; l--) {
-        const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
-        if (l < net.activated)
-          activation_gradient(net.saved(saved, set, tile, l) + within * stride, g, rows, columns, stride,
-                              net.activation);
-        if (l < lowest) break;
-        T* to = l == 0 ? inputs : found.at(set, tile, l - 1) + within * net.stride(l);
-        const int64_t to_stride = l == 0 ? net.pad(0) : net.stride(l);
-        product(g, stride, transposed + set * size + net.transposed(l), net.pad(l), rows, net.width(l + 1), net.pad(l),
-                to, to_stride, Start::kZero);
-        g = to;
-      }
-      if (lowest == 0) copy_rows(g, net.pad(0), rows, net.width(0), x_grad + row * net.width(0), net.width(0));
+  const auto none = [] { return 0; };
+  const auto outputs = [&](int64_t l) { return net.width(l + 1); };
+  for_each_panel(net, lowest, outputs, threads, none, [&](int64_t s, int64_t l, int64_t first, int) {
+    const int64_t in = net.width(l), cols = net.width(l + 1), count = first + kPanel < cols ? kPanel : cols - first;
+    pad_transposed(weights[l] + s * in * cols + first, cols, in, count,
+                   transposed + s * size + net.transposed(l) + first * net.pad(l), net.pad(l));
+  });
+  const auto make_memory = [&] { return Buffer<T>(lowest == 0 ? kTile * net.pad(0) : 0); };
+  parallel_for({net.sets * pieces, threads}, make_memory, [&](int64_t task, T* inputs) {
+    const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
+    const int64_t rows = first + piece <= net.rows ? piece : net.rows - first, row = set * net.rows + first;
+    T* g = found.at(set, tile, last - 1) + within * net.stride(last);
+    pad_rows(grad_out + row * net.width(last), net.width(last), rows, net.width(last), g, net.stride(last));
+    for (int64_t l = last - 1; l >= 0; l--) {
+      const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
+      if (l < net.activated)
+        activation_gradient(net.saved(saved, set, tile, l) + within * stride, g, rows, columns, stride,
+                            net.activation);
+      if (l < lowest) break;
+      T* to = l == 0 ? inputs : found.at(set, tile, l - 1) + within * net.stride(l);
+      const int64_t to_stride = l == 0 ? net.pad(0) : net.stride(l);
+      product(g, stride, transposed + set * size + net.transposed(l), net.pad(l), rows, net.width(l + 1), net.pad(l),
+              to, to_stride, Start::kZero);
+      g = to;
     }
-  }
+    if (lowest == 0) copy_rows(g, net.pad(0), rows, net.width(0), x_grad + row * net.width(0), net.width(0));
+  });
 }
 
 // Gradients of the weights of kPanel inputs of a layer, and of its biases, summed over all rows. `sums` holds rows of
@@ -300,25 +305,20 @@ void wide_mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_r
                        const T* grad_out, T* saved, const MlpGradients<T>& grads, int threads) {
   const OutputGradients<T> found(net);
   wide_output_gradients(net, weights, grad_out, saved, grads.x, found, threads);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    Buffer<T> sums((kPanel + 1) * net.widest());
-    for (int64_t s = 0; s < net.sets; s++)
-      for (int64_t l = 0; l < net.layers; l++) {
-        const int64_t in = net.width(l), cols = net.width(l + 1), panels = in > 0 ? ceil_div(in, kPanel) : 1;
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t panel = 0; panel < panels; panel++)  // one without inputs, too, for the biases
-          wide_weight_gradients(net, x + s * x_set, x_row, saved, found, s, l, panel * kPanel,
-                                grads.weights[l] + s * in * cols, grads.biases[l] + s * cols, sums.get());
-      }
-  }
+  const auto make_memory = [&] { return Buffer<T>((kPanel + 1) * net.widest()); };
+  const auto inputs = [&](int64_t l) { return net.width(l); };
+  for_each_panel(net, 0, inputs, threads, make_memory, [&](int64_t s, int64_t l, int64_t first, T* sums) {
+    const int64_t in = net.width(l), cols = net.width(l + 1);
+    wide_weight_gradients(net, x + s * x_set, x_row, saved, found, s, l, first, grads.weights[l] + s * in * cols,
+                          grads.biases[l] + s * cols, sums);
+  });
 }
 
 template <class T>
 void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, const T* const* weights,
                   const T* const* scales, const T* const* shifts, const T* grad_out, T* saved,
                   const MlpGradients<T>& grads, int threads) {
-  const int64_t widest = net.widest(), last = net.layers, tiles = net.tiles();
+  const int64_t widest = net.widest(), last = net.layers;
   const int64_t transposed_size = net.transposed(last), norm_size = net.norm(net.num_norms());
   const int64_t sums_size = net.packed(last) + norm_size, chunks = num_chunks(net.rows), length = chunk_rows(net.rows);
   Buffer<T> transposed(net.sets * transposed_size), norms(net.sets * norm_size);
@@ -329,25 +329,23 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
                      transposed + s * transposed_size + net.transposed(l), net.pad(l));
     pack_norms(net, s, scales, shifts, norms + s * norm_size);
   }
-#pragma omp parallel num_threads(threads) if (threads > 1 && net.sets * chunks > 1)
-  {
-    Buffer<T> buffers(3 * kTile * widest);
-    Buffer<T*> activations(last);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < net.sets * chunks; task++) {
-      const int64_t set = task / chunks, start = task % chunks * length;
-      T* mine = sums + task * sums_size;
-      std::memset(mine, 0, size_t(sums_size) * sizeof(T));
-      for (int64_t first = start; first < start + length && first < net.rows; first += kTile) {
-        const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first, at = set * net.rows + first;
-        for (int64_t l = 0; l < net.activated; l++) activations[l] = net.saved(saved, set, first / kTile, l);
-        mlp_backward_tile(net, x + set * x_set + first * x_row, x_row, rows, transposed + set * transposed_size,
-                          norms + set * norm_size, grad_out + at * net.width(last), activations.get(),
-                          grads.x == nullptr ? nullptr : grads.x + at * net.width(0), mine, buffers.get());
-      }
+  struct Work {
+    Buffer<T> buffers;
+    Buffer<T*> activations;
+  };
+  const auto make_memory = [&] { return Work{Buffer<T>(3 * kTile * widest), Buffer<T*>(last)}; };
+  parallel_for({net.sets * chunks, threads}, make_memory, [&](int64_t task, Work& work) {
+    const int64_t set = task / chunks, start = task % chunks * length;
+    T* mine = sums + task * sums_size;
+    std::memset(mine, 0, size_t(sums_size) * sizeof(T));
+    for (int64_t first = start; first < start + length && first < net.rows; first += kTile) {
+      const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first, at = set * net.rows + first;
+      for (int64_t l = 0; l < net.activated; l++) work.activations[l] = net.saved(saved, set, first / kTile, l);
+      mlp_backward_tile(net, x + set * x_set + first * x_row, x_row, rows, transposed + set * transposed_size,
+                        norms + set * norm_size, grad_out + at * net.width(last), work.activations.get(),
+                        grads.x == nullptr ? nullptr : grads.x + at * net.width(0), mine, work.buffers.get());
     }
-  }
-  (void)tiles;
+  });
   for (int64_t s = 0; s < net.sets; s++) {
     const T* mine = sums + s * chunks * sums_size;
     for (int64_t l = 0; l < last; l++) {

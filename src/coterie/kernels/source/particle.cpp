@@ -2,10 +2,12 @@
 // forces, the reward for coverage, and observations. Environments are in the last axis, along which all loops run.
 #include <initializer_list>
 #include "memory.hpp"
+#include "pool.hpp"
 
 namespace coterie {
 
-constexpr int64_t kEnvs = 128;  // environments whose numbers stay in the first-level cache
+constexpr int64_t kEnvs = 128;    // environments whose numbers stay in the first-level cache
+constexpr int64_t kTogether = 4;  // such parts that a thread takes at a time, which it fetches in advance
 
 // Roles whose agents choose an action each. The tables hold for every choice the change of velocity (x, then y) and the
 // entries of the message.
@@ -315,16 +317,13 @@ class Stepper {
 
 template <class T>
 void particle_step(const Sizes& w, const Constants<T>& k, const Data<T>& d, int threads) {
-  bool invalid = false;
-#pragma omp parallel num_threads(threads) if (threads > 1 && w.envs > 1024) reduction(|| : invalid)
-  {
-    Stepper<T> stepper(w, k, d);
-#pragma omp for schedule(static)
-    for (int64_t part = 0; part < ceil_div(w.envs, kEnvs); part++) {
-      const int64_t from = part * kEnvs, left = w.envs - from;
-      invalid = stepper.step(from, left < kEnvs ? left : kEnvs) || invalid;
-    }
-  }
+  std::atomic<bool> invalid{false};
+  const auto make_stepper = [&] { return Stepper<T>(w, k, d); };
+  const Tasks parts{ceil_div(w.envs, kEnvs), w.envs > 1024 ? threads : 1, kTogether};
+  parallel_for(parts, make_stepper, [&](int64_t part, Stepper<T>& stepper) {
+    const int64_t from = part * kEnvs, left = w.envs - from;
+    if (stepper.step(from, left < kEnvs ? left : kEnvs)) invalid = true;
+  });
   *d.invalid = invalid;
 }
 

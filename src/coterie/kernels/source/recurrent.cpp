@@ -1,6 +1,7 @@
 // GRU and LSTM over sequences with resets. Rows (environments, agents) are independent: a block of them passes through
 // all timesteps before the next, so that threads never wait for each other.
 #include "memory.hpp"
+#include "pool.hpp"
 #include "products.hpp"
 
 namespace coterie {
@@ -148,35 +149,36 @@ void recurrent_forward(const Sequences<T>& s, const T* h, const T* c, T* out, T*
   const int64_t units = p.units, block = s.block(), blocks = s.blocks();
   Buffer<T> weights(s.sets * p.size);
   for (int64_t g = 0; g < s.sets; g++) p.pack(s, g, weights + g * p.size);
-#pragma omp parallel num_threads(threads) if (threads > 1 && s.sets * blocks > 1)
-  {
-    Buffer<T> gates(block * p.width), products(block * p.width), state(block * units), cell(block * units);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < s.sets * blocks; task++) {
-      const int64_t g = task / blocks, m = task % blocks * block, count = s.rows - m < block ? s.rows - m : block;
-      const T *w = weights + g * p.size, *bias = w + p.x_size + p.h_size;
-      pad_rows(h + (g * s.rows + m) * s.units, s.units, count, s.units, state.get(), units);
-      if (Cell::kHasCell) pad_rows(c + (g * s.rows + m) * s.units, s.units, count, s.units, cell.get(), units);
-      for (int64_t t = 0; t < s.steps; t++) {
-        const int64_t at = s.row(t, g, m);
-        masked_state(s, t, g, m, count, units, state.get());
-        if (Cell::kHasCell) masked_state(s, t, g, m, count, units, cell.get());
-        product(s.x + at * s.inputs, s.inputs, w, p.width, count, s.inputs, p.width, gates.get(), p.width,
-                Start::kBias, bias);
-        if (Cell::kSeparate)
-          product(state.get(), units, w + p.x_size, p.width, count, s.units, p.width, products.get(), p.width,
-                  Start::kBias, bias + p.width);
-        else
-          product(state.get(), units, w + p.x_size, p.width, count, s.units, p.width, gates.get(), p.width, Start::kAdd);
-        for (int64_t r = 0; r < count; r++)
-          Cell::forward(units, gates + r * p.width, products + r * p.width, state + r * units, cell + r * units,
-                        state + r * units, cell + r * units,
-                        saved == nullptr ? nullptr : saved + (at + r) * Cell::kSaved * units);
-        copy_rows(state.get(), units, count, s.units, out + at * s.units, s.units);
-      }
-      if (Cell::kHasCell) copy_rows(cell.get(), units, count, s.units, last_c + (g * s.rows + m) * s.units, s.units);
+  struct Work {
+    Buffer<T> gates, products, state, cell;
+    Work(int64_t wide, int64_t narrow) : gates(wide), products(wide), state(narrow), cell(narrow) {}
+  };
+  const auto make_memory = [&] { return Work(block * p.width, block * units); };
+  parallel_for({s.sets * blocks, threads}, make_memory, [&](int64_t task, const Work& work) {
+    const int64_t g = task / blocks, m = task % blocks * block, count = s.rows - m < block ? s.rows - m : block;
+    const T *w = weights + g * p.size, *bias = w + p.x_size + p.h_size;
+    pad_rows(h + (g * s.rows + m) * s.units, s.units, count, s.units, work.state.get(), units);
+    if (Cell::kHasCell) pad_rows(c + (g * s.rows + m) * s.units, s.units, count, s.units, work.cell.get(), units);
+    for (int64_t t = 0; t < s.steps; t++) {
+      const int64_t at = s.row(t, g, m);
+      masked_state(s, t, g, m, count, units, work.state.get());
+      if (Cell::kHasCell) masked_state(s, t, g, m, count, units, work.cell.get());
+      product(s.x + at * s.inputs, s.inputs, w, p.width, count, s.inputs, p.width, work.gates.get(), p.width,
+              Start::kBias, bias);
+      if (Cell::kSeparate)
+        product(work.state.get(), units, w + p.x_size, p.width, count, s.units, p.width, work.products.get(), p.width,
+                Start::kBias, bias + p.width);
+      else
+        product(work.state.get(), units, w + p.x_size, p.width, count, s.units, p.width, work.gates.get(), p.width,
+                Start::kAdd);
+      for (int64_t r = 0; r < count; r++)
+        Cell::forward(units, work.gates + r * p.width, work.products + r * p.width, work.state + r * units,
+                      work.cell + r * units, work.state + r * units, work.cell + r * units,
+                      saved == nullptr ? nullptr : saved + (at + r) * Cell::kSaved * units);
+      copy_rows(work.state.get(), units, count, s.units, out + at * s.units, s.units);
     }
-  }
+    if (Cell::kHasCell) copy_rows(work.cell.get(), units, count, s.units, last_c + (g * s.rows + m) * s.units, s.units);
+  });
 }
 
 template <class T>
@@ -267,20 +269,16 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
     pad_transposed<T>(packed, p.width, s.inputs, p.width, to, inputs);
     pad_transposed<T>(packed + p.x_size, p.width, s.units, p.width, to + p.width * inputs, units);
   }
-#pragma omp parallel num_threads(threads) if (threads > 1 && s.sets * groups > 1)
-  {
-    const BackwardWork<T, Cell> work(s, p);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < s.sets * groups; task++) {
-      const int64_t g = task / groups, start = task % groups * s.together() * block;
-      T* mine = sums + (g * (groups + 1) + 1 + task % groups) * p.size;
-      std::memset(mine, 0, size_t(p.size) * sizeof(T));
-      for (int64_t m = start; m < start + s.together() * block && m < s.rows; m += block)
-        recurrent_backward_block<T, Cell>(s, p, g, m, s.rows - m < block ? s.rows - m : block,
-                                          transposed + g * transposed_size, h, out, saved, d_out, d_last_c, grads, mine,
-                                          work);
-    }
-  }
+  using Work = BackwardWork<T, Cell>;
+  parallel_for({s.sets * groups, threads}, [&] { return Work(s, p); }, [&](int64_t task, const Work& work) {
+    const int64_t g = task / groups, start = task % groups * s.together() * block;
+    T* mine = sums + (g * (groups + 1) + 1 + task % groups) * p.size;
+    std::memset(mine, 0, size_t(p.size) * sizeof(T));
+    for (int64_t m = start; m < start + s.together() * block && m < s.rows; m += block)
+      recurrent_backward_block<T, Cell>(s, p, g, m, s.rows - m < block ? s.rows - m : block,
+                                        transposed + g * transposed_size, h, out, saved, d_out, d_last_c, grads, mine,
+                                        work);
+  });
   const int64_t columns = Cell::kGates * s.units;
   for (int64_t g = 0; g < s.sets; g++) {
     T* total = sums + g * (groups + 1) * p.size;

@@ -1,0 +1,188 @@
+// The pool of threads, of which a process has one. A caller publishes a job in a word that all workers watch. A worker
+// enters the job by adding itself to that word while it is open, so a worker that sleeps, or whose core another process
+// uses, delays nobody. When no task is left, the caller closes the job and waits for the workers that are inside.
+#include "pool.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace coterie {
+namespace {
+
+constexpr int64_t kMaxWorkers = 127;
+constexpr int64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
+constexpr int64_t kSpin = 1 * kMillisecond;         // time for which a worker looks for the next job before it sleeps
+constexpr int64_t kKeepCore = 20 * kMicrosecond;    // part of this time, and of a caller's, without offering the core
+constexpr int64_t kCheck = 500 * kMicrosecond;      // time after which a worker checks whether it has its core alone
+constexpr int64_t kInterrupted = 100 * kMicrosecond;  // time off the core from which it has not
+constexpr int64_t kShared = 100 * kMillisecond;     // time for which it then sleeps at once when there is no job
+
+int64_t nanoseconds(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return int64_t(now.tv_sec) * 1000 * kMillisecond + now.tv_nsec;
+}
+
+// The word: 32 bits for the number of the job, 15 for how many workers it can use, 1 that is set while it is open, and
+// 16 for the number of workers inside.
+constexpr uint64_t kInside = 0xffff, kOpen = 0x10000;
+constexpr int kHelpers = 17, kNumber = 32;
+
+class Pool {
+ public:
+  void run(int64_t helpers, void (*work)(void*), void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return work(argument);  // another thread's job
+    const Release release{busy_};
+    grow(helpers < kMaxWorkers ? helpers : kMaxWorkers);
+    if (helpers > count_) helpers = count_;
+    work_ = work, argument_ = argument;
+    failed_.store(false, std::memory_order_relaxed);
+    number_++;
+    word_.store(uint64_t(number_) << kNumber | uint64_t(helpers) << kHelpers | kOpen);
+    for (int64_t i = 0; i < helpers; i++) wake(workers_[i]);
+    {
+      const Close close{*this};  // also if `work` throws, because workers use the caller's variables
+      work(argument);
+    }
+    if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
+  }
+
+ private:
+  struct alignas(128) Worker {
+    std::atomic<bool> sleeps{false};
+    std::mutex mutex;
+    std::condition_variable wakes;
+  };
+  struct Release {
+    std::atomic<bool>& flag;
+    ~Release() { flag.store(false, std::memory_order_release); }
+  };
+  struct Close {
+    Pool& pool;
+    ~Close() {
+      if ((pool.word_.fetch_and(~kOpen) & kInside) == 0) return;
+      const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+      for (int64_t looks = 1; (pool.word_.load(std::memory_order_acquire) & kInside) != 0; looks++) {
+        pause_core();
+        if (looks % 16 == 0 && nanoseconds(CLOCK_MONOTONIC) - start > kKeepCore) sched_yield();
+      }
+    }
+  };
+
+  void wake(Worker& worker) {
+    if (!worker.sleeps.load()) return;
+    { const std::lock_guard<std::mutex> lock(worker.mutex); }  // it waits, or will look at the word again
+    worker.wakes.notify_one();
+  }
+
+  // Starts workers until there are `count`, or as many as the system allows. Signals are left to the other threads.
+  void grow(int64_t count) {
+    if (count <= count_) return;
+    static const int registered = pthread_atfork(nullptr, nullptr, forget);
+    if (registered != 0) return;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (; count_ < count; count_++) std::thread(&Pool::serve, this, count_, number_).detach();
+    } catch (const std::system_error&) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  static void forget();
+
+  // Enters the present job if it is open, has a place for worker `index`, and is not number `last`.
+  bool enter(int64_t index, uint32_t& last) {
+    uint64_t word = word_.load(std::memory_order_acquire);
+    while (can_enter(word, index, last))
+      if (word_.compare_exchange_weak(word, word + 1, std::memory_order_acquire)) {
+        last = uint32_t(word >> kNumber);
+        return true;
+      }
+    return false;
+  }
+  static bool can_enter(uint64_t word, int64_t index, uint32_t last) {
+    return (word & kOpen) != 0 && uint32_t(word >> kNumber) != last && index < int64_t(word >> kHelpers & 0x7fff);
+  }
+
+  // The life of a worker.
+  void serve(int64_t index, uint32_t last) {
+    Core core;
+    for (;;) {
+      while (!spin(index, last, core)) sleep(index, last, core);
+      try {
+        work_(argument_);
+      } catch (...) {
+        failed_.store(true, std::memory_order_relaxed);
+      }
+      word_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  // What a worker knows about its core: whether others use it, by the time that passed without the worker's running.
+  struct Core {
+    int64_t checked = nanoseconds(CLOCK_MONOTONIC), used = nanoseconds(CLOCK_THREAD_CPUTIME_ID), shared_until = 0;
+
+    void start(int64_t now) { checked = now, used = nanoseconds(CLOCK_THREAD_CPUTIME_ID); }
+    bool is_shared(int64_t now) {
+      if (now - checked > kCheck) {
+        const int64_t before = used, passed = now - checked;
+        start(now);
+        if (passed - (used - before) > kInterrupted) shared_until = now + kShared;
+      }
+      return now < shared_until;
+    }
+  };
+
+  // Looks for a job for a while. Returns whether one has been entered.
+  bool spin(int64_t index, uint32_t& last, Core& core) {
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+    for (int64_t now = start; now - start < kSpin; now = nanoseconds(CLOCK_MONOTONIC)) {
+      for (int look = 0; look < 16; look++, pause_core())
+        if (enter(index, last)) return true;
+      if (core.is_shared(now)) return false;
+      if (now - start > kKeepCore) sched_yield();
+    }
+    return false;
+  }
+
+  void sleep(int64_t index, uint32_t last, Core& core) {
+    Worker& worker = workers_[index];
+    std::unique_lock<std::mutex> lock(worker.mutex);
+    worker.sleeps.store(true);
+    while (!can_enter(word_.load(), index, last)) worker.wakes.wait(lock);
+    worker.sleeps.store(false);
+    core.start(nanoseconds(CLOCK_MONOTONIC));
+  }
+
+  alignas(128) std::atomic<uint64_t> word_{0};
+  alignas(128) std::atomic<bool> busy_{false};
+  std::atomic<bool> failed_{false};
+  void (*work_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  uint32_t number_ = 0;
+  int64_t count_ = 0;
+  Worker workers_[kMaxWorkers];
+};
+
+// Never destroyed, because workers use it until the process ends.
+alignas(Pool) unsigned char memory[sizeof(Pool)];
+Pool* const pool = new (memory) Pool;
+
+// In the child of a fork, which has none of the threads.
+void Pool::forget() { new (memory) Pool; }
+
+}  // namespace
+
+void run_together(int64_t helpers, void (*work)(void*), void* argument) { pool->run(helpers, work, argument); }
+
+}  // namespace coterie
