@@ -70,7 +70,9 @@ STREAMS = (
     RewardStream(name="novelty", weight=0.3, episodic=False),
 )
 """Reward signals: one whose weight changes during the run, and one whose returns continue over episode ends."""
+NORMALIZED = {"normalize_value": "true", "normalize_advantage": "true"}
 RAW = {"normalize_value": "false", "normalize_advantage": "false"}
+WHOLE = {"sequence_length": "null", "num_minibatches": 1}
 PARTS = {"sequence_length": 4, "num_minibatches": 3}
 ENDLESS = "particle/simple_spread", {"episode_limit": None}
 MORTAL = Everything(dead=0.0)
@@ -93,6 +95,17 @@ ON_POLICY: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
 """Learners with a clipped policy gradient: name, recurrent layer, world, and settings."""
 EQUAL_MINIBATCHES = [case for case, (_, rnn, world, _) in ON_POLICY.items() if rnn != "none" or world is ENDLESS]
 """Cases in which minibatches need no masked samples to have equal sizes."""
+
+
+ORIGINAL: dict[str, tuple[str, dict[str, Any], int]] = {
+    "parts": ("discrete", PARTS | SCALED_OBS | NORMALIZED | {"critic_time_chunks": 2}, 1),
+    "parts of two sizes": ("hybrid", {"sequence_length": 4, "num_minibatches": 5, "critic_time_chunks": 4}, 2),
+    "batches of a size, several signals": ("discrete", PARTS | {"batch_size": 5, "streams": STREAMS} | NORMALIZED, 1),
+    "whole rollouts, raw": ("continuous", RAW | WHOLE | {"huber_delta": "null"}, 1),
+    "raw, several signals": ("multi_discrete", RAW | PARTS | {"streams": STREAMS}, 1),
+    "own critics": ("discrete", PARTS | {"critic": "own", "critic_lr": 0.01, "share_params": "none"}, 1),
+}
+"""`mappo/original`: kind of actions, settings, and the number of captures, one for each size of minibatches."""
 
 
 class Training:
@@ -195,6 +208,24 @@ def assert_training_is_that_without_graphs(case, device, *, rtol, atol):
     expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
     assert training.learner._compute_samples.captures == training.learner._graphs.graphed.captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+
+
+def original(case, setting, device):
+    """Returns the training of a case of `mappo/original`, with schedules."""
+    cuda_graphs.configure(setting)
+    kind, settings, _ = ORIGINAL[case]
+    schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_decay": 0.5, "entropy_coef": 0.1}
+    given = schedules | {"batch_size": "null"} | settings
+    return Training("mappo/original", "none", device, kind, **given)
+
+
+def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
+    """Compares metrics and states of three updates."""
+    eager, training = (original(case, setting, device) for setting in ("off", "on"))
+    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    assert training.learner._step_function.captures == ORIGINAL[case][2]
+    assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+    assert training.counts() == eager.counts()
 
 
 def coma(case, setting, device):

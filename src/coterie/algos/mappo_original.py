@@ -6,7 +6,7 @@ critic backward in time, and then takes one step of the actor on the advantages 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, ValueEstimator
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.clipped_learner import ValueState
+from coterie.algos.graphed_steps import GraphedStep
 from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import require_samples, sequence_length
 from coterie.algos.optimizer import mean_metrics, scheduled
@@ -25,6 +26,7 @@ from coterie.algos.ppo import PPO, Batch, entropy_weight
 from coterie.algos.ppo_config import PPOConfig
 from coterie.algos.reward_streams import combined
 from coterie.algos.sequences import as_sequences
+from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator, restore
 from coterie.core.tree import tree_map
@@ -69,7 +71,9 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
     """PPO with separate optimizers and a critic that is trained first, see the module's description."""
 
     Config: ClassVar = MAPPOOriginalConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, rnn=False, reward_streams=True)
+    capabilities: ClassVar = Capabilities(
+        actions=ALL_ACTIONS, images=True, rnn=False, reward_streams=True, cuda_graphs=True
+    )
 
     def __init__(self, config: MAPPOOriginalConfig, context: AlgorithmContext) -> None:
         if config.recurrent:
@@ -90,6 +94,14 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self.others: OtherTeamsReader = self.ppo.others
         self._updates = 0
+        self._step_function: Callable[..., MinibatchResult] = self._step
+        if cuda_graphs.enabled:
+            self._step_function = GraphedStep(
+                self._step,
+                optimizers=(self._actor_optimizer, self._critic_optimizer),
+                modules=(*self.policy.networks, self.ppo.critic, *self.others.networks),
+                what=f"the update of team {self.team.name}",
+            )
 
     @property
     def policy(self) -> StochasticPolicy:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -120,7 +132,7 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
             ):
                 minibatch = sequences if indices is None else select_envs(sequences, indices)
                 # Targets, steps of the critic, step of the actor
-                result = self._step((minibatch, self.ppo.value_moments, stream_weights), coefficients)
+                result = self._step_function((minibatch, self.ppo.value_moments, stream_weights), coefficients)
                 self.ppo.value_moments = result.value_moments
                 reports.append(result.report)
                 extras.append(result.metrics)
