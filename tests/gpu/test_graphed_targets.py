@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from algo_worlds import env_of
+from algo_worlds import Everything, env_of
+from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.minibatches import select_envs
+from coterie.config.resolve import resolve
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.policies.base import RandomPolicy
+from coterie.rewards.rewarded import make_rewarded
 from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
@@ -43,6 +46,25 @@ def test_targets_are_those_without_graphs_bit_for_bit(cuda, case):
 def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
     """Where minibatches have equal sizes. Others are filled up with masked samples."""
     assert_training_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_curiosity_and_novelty_are_learned_from_as_without_graphs_bit_for_bit(cuda):
+    """Their rewards and their training are not captured, and targets read the rewards."""
+    overrides = ["algo.rnn=gru", "algo.rnn_size=4", "algo.hidden_sizes=[8]", "algo.rollout_length=12"]
+    overrides += ["rewards.icm.weight=0.1", "rewards.rnd.weight=0.1", "rewards.rnd.weight_schedule=linear"]
+    config = resolve(["algo=ippo", "env=probe/both", *overrides]).config
+    found = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(Everything(dead=0.0), 4, device=CUDA)
+        (team,) = env.spec.default_teams()
+        context = AlgorithmContext(team=team, num_envs=4, seed=0, device=env.device)
+        learner = make_rewarded(config.algo, config.rewards, context)
+        collector = Collector(env, {team.name: learner.policy}, seed=0)
+        found.append([learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)])
+    assert found[0] == found[1]
+    assert learner.algorithm._compute_samples.captures == 1
 
 
 def test_moments_and_hidden_states_of_an_update_are_not_changed_by_the_next(cuda):
