@@ -22,8 +22,9 @@ import torch
 from reporting import in_words, origin, table
 
 import coterie
-from coterie.algos.poca import POCA, Batch, group_rewards
-from coterie.core.types import HiddenState, Rollout
+from coterie.algos.clipped_learner import Targets, ValueState
+from coterie.algos.poca import POCA, group_rewards
+from coterie.core.types import Rollout
 from coterie.math.returns import bootstrap_masks, lambda_return, valid_mask
 from coterie.math.statistics import standardize
 
@@ -34,11 +35,12 @@ poca_targets = POCA.targets
 
 
 def truncated_targets(
-    self: POCA, rollout: Rollout, progress: float
-) -> tuple[Batch, list[HiddenState], dict[str, torch.Tensor]]:
+    self: POCA, rollout: Rollout, before: ValueState, stream_weights: torch.Tensor | None, *, as_sequences: bool
+) -> Targets:
     """MA-POCA's targets with advantages from returns that stop when the agent dies."""
-    mean, std = self.value_scale()  # before the targets update it
-    batch, critic_states, metrics = poca_targets(self, rollout, progress)
+    mean, std = self.value_scale(before.moments)
+    found = poca_targets(self, rollout, before, stream_weights, as_sequences=as_sequences)
+    batch = found.batch
     value = batch.value * std + mean  # [T, B, 1 + N, K], the group's first
     obs = {name: x[-1:] for name, x in self.policy.normalize(rollout.obs).items()}
     last_value = self.critic(obs, None, rollout.alive[-1:], None, {})[0] * std + mean
@@ -54,7 +56,7 @@ def truncated_targets(
         td_lambda=self.config.td_lambda,
     )
     advantage = (own - value[:, :, 1:]).squeeze(-1)
-    return replace(batch, advantage=standardize(advantage, valid_mask(rollout))), critic_states, metrics
+    return found._replace(batch=replace(batch, advantage=standardize(advantage, valid_mask(rollout))))
 
 
 def trained(seed: int, steps: str, truncated: bool) -> dict[str, float]:

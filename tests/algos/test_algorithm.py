@@ -31,6 +31,7 @@ from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Timestep
 from coterie.training.collector import Collector
+from learners import targets_of
 from rank_threads import on_ranks
 
 LENGTH = 12
@@ -56,10 +57,10 @@ def test_values_estimated_one_timestep_at_a_time_are_those_of_the_rollout(name: 
     with torch.inference_mode():
         mean, std = algo.value_scale()
         if name == "poca":
-            value = algo.targets(rollout, 0.0)[0].value[:, :, :1]
+            value = targets_of(algo, rollout).batch.value[:, :, :1]
             hidden_state = {key: x[:, :1] for key, x in state["hidden_state"].items()}
         else:
-            value = algo.targets(rollout, 0.0, as_sequences=False)[0].value
+            value = targets_of(algo, rollout).batch.value
             hidden_state = state["hidden_state"]
         expected = (value * std + mean)[..., 0].expand(-1, -1, team.n)
         other = cls(config, context(team, 7))

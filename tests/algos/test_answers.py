@@ -35,7 +35,7 @@ from families import (
     rewarded_by_age,
     set_values,
 )
-from learners import collect_rollout, learner_of, poca_learner, ppo_learner, q_learner
+from learners import collect_rollout, learner_of, poca_learner, ppo_learner, q_learner, targets_of
 
 CPU = torch.device("cpu")
 
@@ -116,7 +116,7 @@ def test_advantages_of_ppo_of_literal_numbers():
             "ppo", rewarded_by_age([1.0, 2.0, 3.0, 0.0], 3, limit), gamma=0.9, gae_lambda=0.8
         )
         set_values("ppo", algorithm, [0.5, 1.0, 1.5, 2.0])
-        expect(algorithm.targets(collect_rollout(algorithm, collector), 0.0, as_sequences=False)[0].advantage, expected)
+        expect(targets_of(algorithm, collect_rollout(algorithm, collector)).batch.advantage, expected)
 
 
 @pytest.mark.parametrize("name", ["ppo", "poca"])
@@ -132,7 +132,7 @@ def test_targets_are_computed_from_denormalized_values(name):
         moments = {"mean": [10.0], "square": [104.0], "weight": 1.0}
         algorithm.value_moments = {key: torch.tensor(x, dtype=torch.float64) for key, x in moments.items()}
         rollout = collect_rollout(algorithm, collector)
-        batch = algorithm.targets(rollout, 0.0, **({"as_sequences": False} if name == "ppo" else {}))[0]
+        batch = targets_of(algorithm, rollout).batch
         scaled, advantage = batch.target[:3, ..., 0], batch.advantage[:3]
         expect(scaled, [1.0] * 3 if normalize else [3.8446275, 3.0405, 2.1])
         assert (advantage.abs().max() < 1e-4) == normalize
@@ -404,9 +404,9 @@ def test_a_team_whose_last_members_are_truncated_alone_bootstraps_as_at_a_time_l
 def learned_timesteps(name, algorithm, rollout):
     """Returns where a centralized critic learns [T, B], if it does so in each entry of a timestep or in none."""
     if name == "mappo":
-        valid = algorithm.targets(rollout, 0.0, as_sequences=True)[0].critic_valid
+        valid = targets_of(algorithm, rollout, as_sequences=True).batch.critic_valid
     elif name == "poca":
-        valid = algorithm.targets(rollout, 0.0)[0].valid.any(-1, keepdim=True)
+        valid = targets_of(algorithm, rollout).batch.valid.any(-1, keepdim=True)
     elif name == "coma":
         valid = algorithm.targets(rollout)[0].valid
     elif name == "vdn":

@@ -16,7 +16,7 @@ from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, joint_ma
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
-from learners import collect_rollout, poca_learner, ppo_learner
+from learners import collect_rollout, poca_learner, ppo_learner, targets_of
 from policy_cases import CPU
 
 LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -135,8 +135,7 @@ def test_masks_are_left_out_where_all_entries_count(name: str):
     for rnn, world in (("none", Probe(observe_age, unit_reward, length=3)), ("none", None), ("gru", None)):
         algorithm, collector = make(name, world, rnn=rnn)
         rollout = collect_rollout(algorithm, collector)
-        options = {} if name == "poca" else {"as_sequences": rnn == "gru"}
-        batch = algorithm.targets(rollout, 0.0, **options)[0]
+        batch = targets_of(algorithm, rollout).batch
         masked = world is None or rnn == "gru"
         valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
         found = [batch.valid] if name == "poca" else [batch.valid, batch.critic_valid]
@@ -156,9 +155,8 @@ def test_reported_means_of_a_rollout_are_those_over_its_valid_entries(name: str)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     mean, std = (x.clone() for x in algorithm.value_scale())
     rollout = collect_rollout(algorithm, collector)
-    options = {} if name == "poca" else {"as_sequences": False}
     with torch.no_grad():
-        batch, *_, found = algorithm.targets(rollout, 0.0, **options)
+        batch, _, found, _ = targets_of(algorithm, rollout)
     valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
     of_team = valid.any(-1, keepdim=True)
     value = (batch.value * std + mean)[..., 0]
@@ -290,8 +288,8 @@ def test_both_masks_leave_entries_out_and_none_leaves_out_nothing():
     assert joint_mask(None, other) is other
 
 
-def test_learners_must_name_their_gradient_step():
-    assert "_step" in ClippedLearner.__abstractmethods__
+def test_learners_must_define_targets_and_a_gradient_step():
+    assert {"targets", "_step"} <= ClippedLearner.__abstractmethods__
 
 
 @EACH
@@ -327,7 +325,7 @@ def test_returns_end_with_the_agent_or_with_the_team(name: str):
     algorithm, collector = make(name, gamma=0.9, gae_lambda=0.0, normalize_value=False)
     rollout = collect_rollout(algorithm, collector)
     algorithm.critic = lambda obs, state, first, hidden_state: (torch.ones(13, 4, 3, 1), hidden_state)
-    batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
+    batch = targets_of(algorithm, rollout).batch
     of_team = rollout.episode_terminated[..., None].expand(12, 4, 3)
     expected = rollout.reward + rollout.group_reward + 0.9 * ~(rollout.terminated if name == "ippo" else of_team)
     torch.testing.assert_close(batch.target[..., 0][batch.critic_valid], expected[batch.critic_valid])
@@ -380,5 +378,5 @@ def test_the_critic_reads_no_more_timesteps_at_once_than_in_training(settings: d
         return forward(obs, action, *arguments, **options)
 
     algorithm.critic.forward = spy
-    algorithm.targets(rollout, 0.0)
+    targets_of(algorithm, rollout)
     assert found == [*((length, True) for length in lengths[:-1]), (1, False)]

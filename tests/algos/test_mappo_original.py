@@ -15,7 +15,7 @@ from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from coterie.math.returns import bootstrap_masks, lambda_return
-from learners import collect_rollout, learner_of
+from learners import collect_rollout, learner_of, targets_of
 
 PLAIN = {"normalize_value": False, "normalize_advantage": False, "value_clip_eps": None, "huber_delta": None}
 
@@ -124,7 +124,7 @@ def test_advantages_are_targets_minus_values_before_each_step(monkeypatch):
     targets = record_calls(monkeypatch, algorithm.ppo, "targets")
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     ((_, _, advantage, valid), _), = losses  # fmt: skip
-    ((_, (batch, _)),) = targets
+    ((_, (batch, *_)),) = targets
     before = torch.cat([value for _, value in calls[::-1]])
     assert torch.equal(advantage, torch.where(valid, (batch.target - before)[..., 0], 0.0))
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_targets_are_lambda_returns_without_bootstrapping_at_termination():
     algorithm, collector = learner(episodes(), gae_lambda=0.8)
     rollout = as_sequences(collect_rollout(algorithm, collector), 5, {})
     with torch.no_grad():
-        batch, _ = algorithm.ppo.targets(rollout, 0.0, as_sequences=True)
+        batch = targets_of(algorithm.ppo, rollout, as_sequences=True).batch
         value, _ = algorithm.ppo.critic(rollout.obs, None, None, {})
     terminated, boundary = bootstrap_masks(rollout, False, False)
     expected = lambda_return(
@@ -157,9 +157,9 @@ def test_targets_are_recomputed_for_each_minibatch_with_the_present_critic(monke
     targets, calls = record_calls(monkeypatch, algorithm.ppo, "targets"), critic_calls(algorithm)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert len(calls) == len(targets) == 4
-    first, *_, last = [batch for _, (batch, _) in targets]
-    for (_, value), (_, (batch, _)) in zip(calls, targets, strict=True):
-        assert torch.equal(batch.value, value)
+    first, *_, last = [found.batch for _, found in targets]
+    for (_, value), (_, found) in zip(calls, targets, strict=True):
+        assert torch.equal(found.batch.value, value)
     assert (first.target[:3].mean() - last.target[:3].mean()).abs() > 0.01
 
 

@@ -42,11 +42,11 @@ class Spies:
         ppo = algorithm.ppo
 
         def targets(*arguments: Any, original: Any = ppo.targets, **options: Any) -> Any:
-            batch, extra = original(*arguments, **options)
-            _, std = ppo.value_scale()
-            self.batches.append((batch, torch.as_tensor(std)))
-            self.extras.append(extra)
-            return batch, extra
+            found = original(*arguments, **options)
+            _, std = ppo.value_scale(found.value_state.moments)
+            self.batches.append((found.batch, torch.as_tensor(std)))
+            self.extras.append(found.metrics)
+            return found
 
         def loss(*arguments: Any, original: Any = mappo_original.clipped_policy_loss, **options: Any) -> Any:
             self.losses.append((arguments, original(*arguments, **options)))
@@ -98,7 +98,7 @@ def test_steps_descend_their_losses_at_scheduled_rates(
     algorithm.update(collect_rollout(algorithm, collector), 0.5)
     spies = Spies(algorithm, monkeypatch)
     metrics = algorithm.update(collect_rollout(algorithm, collector), 0.5)
-    rates = {"policy": pytest.approx(0.55e-3), "value": pytest.approx(value_lr)}
+    rates = {"policy": pytest.approx(0.55e-3), "value": pytest.approx(value_lr), "entropy": pytest.approx(0.015)}
     assert [len(spies.steps[name]) for name in ("actor", "critic")] == [4, 8]
     assert all(lrs == rates for steps in spies.steps.values() for _, lrs, _ in steps)
     errors, means = [], []

@@ -15,7 +15,7 @@ from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from groups import Crowd, Sacrifice
-from learners import collect_rollout, mean_reward
+from learners import collect_rollout, mean_reward, targets_of
 from learners import poca_learner as learner
 from learners import train_poca as train
 
@@ -23,7 +23,7 @@ from learners import train_poca as train
 def values_and_baselines(algorithm, rollout):
     """Returns V [T, B] and baselines [T, B, N] of the environment's reward, denormalized."""
     with torch.no_grad():
-        batch, _, _ = algorithm.targets(rollout, 0.0)
+        batch = targets_of(algorithm, rollout).batch
         mean, scale = algorithm.value_scale()
     values = (batch.value * scale + mean)[..., 0]
     return values[..., 0], values[..., 1:]
@@ -64,7 +64,7 @@ def test_sequences_start_with_the_hidden_states_of_the_whole_rollout(rnn):
         rollout = collect_rollout(algorithm, collector)
         state = copy.deepcopy(algorithm.state_dict())
         with torch.no_grad():
-            batch, _, _ = algorithm.targets(rollout, 0.0)
+            batch = targets_of(algorithm, rollout).batch
         algorithm.load_state_dict(state)
         loss = (batch.value - batch.target).square()[..., 0] / 2
         metrics = algorithm.update(rollout, 0.0)
@@ -193,7 +193,7 @@ def test_the_target_of_a_dying_agent_bootstraps_from_the_value_of_the_group(with
         torch.full((*obs["agent"].shape[:2], 1 if action is None else 3, 1), 0.8),
         hidden_state,
     )
-    target = algorithm.targets(rollout, 0.0)[0].target[:, :, 0, 0]
+    target = targets_of(algorithm, rollout).batch.target[:, :, 0, 0]
     died = rollout.terminated[..., 0] & ~rollout.episode_terminated
     assert died.sum() > 10
     torch.testing.assert_close(target[died], torch.full_like(target[died], 0.0 if with_mistake else 0.792))
@@ -246,7 +246,7 @@ def test_signals_have_values_discounts_and_weights_of_their_own():
         normalize_advantage=False,
     )  # fmt: skip
     rollout = with_bonus(collect_rollout(algorithm, collector))
-    batch, _, _ = algorithm.targets(rollout, 0.0)
+    batch = targets_of(algorithm, rollout).batch
     assert batch.target.shape == (12, 16, 1, 2)
     assert batch.value.shape == (12, 16, 2, 2)
     acted = rollout.acted[:-1]
@@ -267,7 +267,7 @@ def test_probe_a_second_signal_is_learned_from_by_its_weight(weight):
     assert chosen > 0.95 if weight else chosen < 0.9
     mean, scale = algorithm.value_scale()
     with torch.no_grad():
-        value = (algorithm.targets(rollout, 0.0)[0].value * scale + mean)[..., 0, :][rollout.acted[:-1]].mean(0)
+        value = (targets_of(algorithm, rollout).batch.value * scale + mean)[..., 0, :][rollout.acted[:-1]].mean(0)
     assert value[0].item() == pytest.approx(0.0, abs=0.1)
     assert value[1].item() == pytest.approx(chosen, abs=0.2)
 
@@ -312,7 +312,7 @@ def test_probe_an_irrelevant_teammate_has_no_advantage(others_matter):
     algorithm, collector = train(world, 40, lr=1e-6, critic_lr=1e-2, normalize_advantage=False)
     rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        advantage = algorithm.targets(rollout, 0.0)[0].advantage[rollout.acted[:-1]]
+        advantage = targets_of(algorithm, rollout).batch.advantage[rollout.acted[:-1]]
     own, other = advantage.square().mean(0).sqrt().tolist()
     assert own > 0.8  # the reward of both agents is the first one's choice: half of 2
     assert other > 0.8 if others_matter else other < 0.1 * own

@@ -11,7 +11,7 @@ from coterie.algos.algorithm import group_membership
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from coterie.math.returns import agent_rewards, bootstrap_masks
-from learners import collect_rollout, mean_reward
+from learners import collect_rollout, mean_reward, targets_of
 from learners import ppo_learner as learner
 
 
@@ -30,7 +30,7 @@ def values(algorithm, collector):
     """Returns the values [T, B, N] of a new rollout, and the rollout."""
     rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
+        batch = targets_of(algorithm, rollout).batch
         mean, scale = algorithm.value_scale()
     return batch.value[..., 0] * scale + mean, rollout
 
@@ -108,7 +108,7 @@ def test_agents_without_shared_parameters_have_separate_gradients():
     )
     rollout = collect_rollout(algorithm, collector)
     with torch.no_grad():
-        batch, _ = algorithm.targets(rollout, 0.0, as_sequences=False)
+        batch = targets_of(algorithm, rollout).batch
     log_prob, _ = algorithm.policy.actor.evaluate(
         {"agent": batch.obs["agent"].flatten(0, 1)},
         {},

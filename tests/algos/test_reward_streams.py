@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.algos.reward_streams import RewardStream, RewardStreams, weighted_streams
+from coterie.algos.reward_streams import RewardStream, RewardStreams, combined, weighted_streams
 from coterie.core.types import Rollout
 from coterie.math.policy_gradient import gae
 
@@ -79,7 +79,7 @@ def test_advantages_are_summed_with_scheduled_weights():
     learner, advantage, _ = computed(STREAMS)
     assert learner.weights(0.25).tolist() == [2.0, 2.25, 0.5]
     summed = 2.0 * advantage[:, 0] + 2.25 * advantage[:, 1] + 0.5 * advantage[:, 2]
-    torch.testing.assert_close(learner.combine(advantage, 0.25), summed)
+    torch.testing.assert_close(combined(advantage, learner.weights(0.25)), summed)
 
 
 def test_group_returns_sum_each_signal_over_the_members():

@@ -12,9 +12,13 @@ from graph_training import (
     COMA,
     LEARNERS,
     OFF_POLICY,
+    ON_POLICY,
+    ORIGINAL,
     assert_coma_is_that_without_graphs,
     assert_gradient_steps_are_those_without_graphs,
+    assert_original_is_that_without_graphs,
     assert_same,
+    assert_targets_are_those_without_graphs,
     assert_updates_are_those_without_graphs,
     coma,
     off_policy,
@@ -38,6 +42,16 @@ def graphs():
 @pytest.mark.parametrize(("name", "rnn"), LEARNERS)
 def test_updates_are_those_without_graphs(graphs, name, rnn):
     assert_updates_are_those_without_graphs(name, rnn, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ON_POLICY)
+def test_targets_are_those_without_graphs(graphs, case):
+    assert_targets_are_those_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ORIGINAL)
+def test_steps_of_mappo_original_are_those_without_graphs(graphs, case):
+    assert_original_is_that_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", OFF_POLICY)

@@ -23,6 +23,9 @@ TINY = {
 }
 
 
+REPLAY = {"algo.learning_starts": 0, "algo.buffer_size": 1000, "algo.batch_size": 4}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
@@ -41,13 +44,20 @@ def test_a_run_trains_evaluates_and_resumes(tmp_path, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["ippo", "qmix", "matd3"])
-def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path, algo):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"algo": "ippo", "rewards.icm.weight": 0.1, "rewards.rnd.weight": 0.1},
+        {"algo": "mappo/original", "algo.sequence_length": 4, "algo.batch_size": 4, "algo.critic_time_chunks": 2},
+        {"algo": "qmix"} | REPLAY,
+        {"algo": "matd3"} | REPLAY,
+    ],
+    ids=lambda given: given["algo"],
+)
+def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path, given):
     """The manifest records how it started."""
     out = str(tmp_path / "run")
-    settings = {"algo": algo, "env": "particle/simple_spread", "cuda_graphs": "on"}
-    if algo != "ippo":
-        settings |= {"algo.learning_starts": 0, "algo.buffer_size": 1000, "algo.batch_size": 4}
+    settings = {"env": "particle/simple_spread", "cuda_graphs": "on"} | given
     try:
         with fake_cuda():
             coterie.train(**TINY, **settings, device="cuda", out=out)

@@ -10,18 +10,18 @@ from torch import nn
 
 from algo_worlds import Probe, env_of, observe_age, observe_ones
 from coterie.algos.replay.buffer import ReplaySample
-from learners import coma_learner, ddpg_learner, poca_learner, ppo_learner, q_learner, sac_learner
+from learners import coma_learner, ddpg_learner, poca_learner, ppo_learner, q_learner, sac_learner, targets_of
 
 CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
 """Reward of both agents by the choice of each."""
 
 
 def ppo_targets(algorithm, rollout):
-    return algorithm.targets(rollout, 0.0, as_sequences=False)[0].target[..., 0]
+    return targets_of(algorithm, rollout).batch.target[..., 0]
 
 
 def poca_targets(algorithm, rollout):
-    return algorithm.targets(rollout, 0.0)[0].target[..., 0].expand_as(rollout.reward)
+    return targets_of(algorithm, rollout).batch.target[..., 0].expand_as(rollout.reward)
 
 
 def coma_targets(algorithm, rollout):

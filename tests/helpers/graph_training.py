@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from algo_worlds import Everything, env_of
+from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.core import cuda_graphs
-from coterie.core.tree import tree_leaves
+from coterie.core.tree import tree_leaves, tree_map
+from coterie.envs.make import make
 from coterie.training.collector import Collector
 from learners import collect_rollout
 from preset_learners import preset_learner
@@ -61,16 +64,67 @@ COMA: dict[str, tuple[str, str, dict[str, Any]]] = {
 """COMA: recurrent layer, kind of actions, and settings."""
 
 
-class Training:
-    """A learner of two roles with masks, deaths and group rewards, and its rollouts."""
+STREAMS = (
+    EXTRINSIC,
+    RewardStream(name="curiosity", weight=0.5, gamma=0.9, schedule="linear", end=0.1),
+    RewardStream(name="novelty", weight=0.3, episodic=False),
+)
+"""Reward signals: one whose weight changes during the run, and one whose returns continue over episode ends."""
+NORMALIZED = {"normalize_value": "true", "normalize_advantage": "true"}
+RAW = {"normalize_value": "false", "normalize_advantage": "false"}
+WHOLE = {"sequence_length": "null", "num_minibatches": 1}
+PARTS = {"sequence_length": 4, "num_minibatches": 3}
+ENDLESS = "particle/simple_spread", {"episode_limit": None}
+MORTAL = Everything(dead=0.0)
+ON_POLICY: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
+    "IPPO": ("ippo", "none", MORTAL, SCALED_OBS),
+    "IPPO, several signals": ("ippo", "none", MORTAL, {"streams": STREAMS}),
+    "IPPO, recurrent, raw": ("ippo", "gru", MORTAL, RAW | PARTS),
+    "IPPO, recurrent, several signals": ("ippo", "lstm", MORTAL, PARTS | SCALED_OBS | {"streams": STREAMS}),
+    "MAPPO": ("mappo", "none", MORTAL, {}),
+    "MAPPO, raw": ("mappo", "none", MORTAL, RAW),
+    "MAPPO, recurrent": ("mappo", "gru", MORTAL, PARTS),
+    "MAPPO, recurrent, several signals": ("mappo", "gru", MORTAL, PARTS | RAW | {"streams": STREAMS}),
+    "MAPPO, one episode": ("mappo", "none", ENDLESS, {"num_minibatches": 3}),
+    "MAPPO, recurrent, one episode": ("mappo", "gru", ENDLESS, PARTS),
+    "MA-POCA": ("poca", "none", MORTAL, SCALED_OBS | {"num_minibatches": 3}),
+    "MA-POCA, several signals": ("poca", "none", MORTAL, {"streams": STREAMS}),
+    "MA-POCA, recurrent": ("poca", "gru", MORTAL, PARTS),
+    "MA-POCA, recurrent, several signals": ("poca", "lstm", MORTAL, PARTS | RAW | {"streams": STREAMS}),
+}
+"""Learners with a clipped policy gradient: name, recurrent layer, world, and settings."""
+EQUAL_MINIBATCHES = [case for case, (_, rnn, world, _) in ON_POLICY.items() if rnn != "none" or world is ENDLESS]
+"""Cases in which minibatches need no masked samples to have equal sizes."""
 
-    def __init__(self, name, rnn, device, kind="discrete", **settings):
-        env = env_of(Everything(kind, dead=0.0), 4, device=device)
-        self.learner = preset_learner(name, env, rnn, **settings)
+
+ORIGINAL: dict[str, tuple[str, dict[str, Any], int]] = {
+    "parts": ("discrete", PARTS | SCALED_OBS | NORMALIZED | {"critic_time_chunks": 2}, 1),
+    "parts of two sizes": ("hybrid", {"sequence_length": 4, "num_minibatches": 5, "critic_time_chunks": 4}, 2),
+    "batches of a size, several signals": ("discrete", PARTS | {"batch_size": 5, "streams": STREAMS} | NORMALIZED, 1),
+    "whole rollouts, raw": ("continuous", RAW | WHOLE | {"huber_delta": "null"}, 1),
+    "raw, several signals": ("multi_discrete", RAW | PARTS | {"streams": STREAMS}, 1),
+    "own critics": ("discrete", PARTS | {"critic": "own", "critic_lr": 0.01, "share_params": "none"}, 1),
+}
+"""`mappo/original`: kind of actions, settings, and the number of captures, one for each size of minibatches."""
+
+
+class Training:
+    """A learner of two roles with masks, deaths and group rewards, or of another world, and its rollouts."""
+
+    def __init__(self, name, rnn, device, kind="discrete", *, world=None, streams=(), **settings):
+        if isinstance(world, tuple):
+            env = make(*world, num_envs=4, seed=0, device=torch.device(device))
+        else:
+            env = env_of(world or Everything(kind, dead=0.0), 4, device=device)
+        self.learner = preset_learner(name, env, rnn, streams=streams, **settings)
         self._collector = Collector(env, {env.spec.default_teams()[0].name: self.learner.policy}, seed=0)
+        self._signals = [stream.name for stream in streams[1:]]
+        self._draw = torch.Generator(device).manual_seed(5)
 
     def collect(self):
-        return collect_rollout(self.learner, self._collector)
+        rollout = collect_rollout(self.learner, self._collector)
+        shape, options = rollout.reward.shape, {"generator": self._draw, "device": rollout.reward.device}
+        return replace(rollout, streams={name: torch.rand(shape, **options) for name in self._signals})
 
     @property
     def rollout_captures(self):
@@ -85,8 +139,16 @@ class Training:
         return [x for x in tree_leaves(self.learner.state_dict()) if not isinstance(x, torch.Tensor)]
 
     def tensors(self):
-        leaves = tree_leaves(self.learner.state_dict())
-        return [x.cpu() for x in leaves if isinstance(x, torch.Tensor)]
+        return copied_tensors(self.learner)
+
+
+def copied(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
+def copied_tensors(learner):
+    """Returns the tensors of the learner's state, copied to the CPU."""
+    return [x.cpu().clone() for x in tree_leaves(learner.state_dict()) if isinstance(x, torch.Tensor)]
 
 
 def trained(name, rnn, setting, device):
@@ -105,8 +167,65 @@ def assert_updates_are_those_without_graphs(name, rnn, device, *, rtol, atol):
     """Compares metrics and states of three updates. With graphs, there is one capture."""
     expected, eager = trained(name, rnn, "off", device)
     found, training = trained(name, rnn, "on", device)
-    assert training.learner._graphs.graphed.captures == 1
+    assert training.learner._graphs.graphed.captures == training.learner._compute_samples.captures == 1
     assert_same(expected, eager, found, training, rtol=rtol, atol=atol)
+
+
+def on_policy(case, setting, device):
+    """Returns the training of a case, with schedules."""
+    cuda_graphs.configure(setting)
+    name, rnn, world, settings = ON_POLICY[case]
+    schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_schedule": "linear", "entropy_end": 0.5}
+    if name != "poca":
+        schedules["entropy_decay"] = "null"
+    return Training(name, rnn, device, world=world, **schedules | settings)
+
+
+def assert_targets_are_those_without_graphs(case, device, *, rtol, atol):
+    """Compares samples, metrics and value states of three rollouts, between which all weights and moments change.
+
+    There is one capture. The learner without graphs has all the updates.
+    """
+    eager, training = (on_policy(case, setting, device) for setting in ("off", "on"))
+    for k in range(3):
+        rollout = eager.collect()
+        training.learner.load_state_dict(tree_map(copied, eager.learner.state_dict()))
+        found = []
+        for learner in (eager.learner, training.learner):
+            state = tree_map(copied, learner.state_dict())
+            samples = tree_map(copied, learner._samples(rollout, k / 3))
+            found.append((samples, copied_tensors(learner)))
+            learner.load_state_dict(state)
+        for x, y in zip(*(tree_leaves(one) for one in found), strict=True):
+            torch.testing.assert_close(x, y, rtol=rtol, atol=atol)
+        eager.learner.update(rollout, k / 3)
+    assert training.learner._compute_samples.captures == 1
+
+
+def assert_training_is_that_without_graphs(case, device, *, rtol, atol):
+    """Compares metrics and states of three updates. With graphs, there is one capture of targets and one of steps."""
+    eager, training = (on_policy(case, setting, device) for setting in ("off", "on"))
+    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    assert training.learner._compute_samples.captures == training.learner._graphs.graphed.captures == 1
+    assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+
+
+def original(case, setting, device):
+    """Returns the training of a case of `mappo/original`, with schedules."""
+    cuda_graphs.configure(setting)
+    kind, settings, _ = ORIGINAL[case]
+    schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_decay": 0.5, "entropy_coef": 0.1}
+    given = schedules | {"batch_size": "null"} | settings
+    return Training("mappo/original", "none", device, kind, **given)
+
+
+def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
+    """Compares metrics and states of three updates."""
+    eager, training = (original(case, setting, device) for setting in ("off", "on"))
+    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    assert training.learner._step_function.captures == ORIGINAL[case][2]
+    assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
+    assert training.counts() == eager.counts()
 
 
 def coma(case, setting, device):

@@ -8,6 +8,7 @@ import torch
 
 from algo_worlds import env_of
 from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.clipped_learner import ClippedLearner, Targets, ValueState
 from coterie.algos.coma import COMA
 from coterie.algos.coma_config import COMAConfig
 from coterie.algos.ddpg import DDPG
@@ -20,6 +21,7 @@ from coterie.algos.qlearning import QLearning
 from coterie.algos.qlearning_config import QLearningConfig
 from coterie.algos.sac import SAC
 from coterie.algos.sac_config import SACConfig
+from coterie.core.types import Rollout
 from coterie.training.collector import Collector
 
 CPU = torch.device("cpu")
@@ -150,3 +152,22 @@ def run_policy(learner, world, mode="greedy", steps=8):
         actions.append((taken.continuous if taken.discrete is None else taken.discrete)[timestep.acted])
         timestep = following
     return torch.cat(actions), torch.cat(observations), torch.cat(rewards)
+
+
+def targets_of(
+    algorithm: ClippedLearner, rollout: Rollout, progress: float = 0.0, *, as_sequences: bool | None = None
+) -> Targets:
+    """Returns the targets that an update computes first, and replaces the value state as the update does.
+
+    Args:
+        algorithm: The learner.
+        rollout: Experience of its team.
+        progress: Fraction of the run that is done.
+        as_sequences: True if timesteps in which nobody acts are masked; None: as in the learner's updates.
+    """
+    weights = None if algorithm.reward_streams is None else algorithm.reward_streams.weights(progress)
+    before = ValueState(algorithm.value_moments, algorithm._critic_state)
+    masked = algorithm._recurrent if as_sequences is None else as_sequences
+    found = algorithm.targets(rollout, before, weights, as_sequences=masked)
+    algorithm.value_moments, algorithm._critic_state = found.value_state
+    return found

@@ -47,7 +47,7 @@ class ImageAndVector(World):
         return np.zeros((size, size, 3), np.uint8)
 
 
-def preset_learner(name, env, rnn, team=None, **given):
+def preset_learner(name, env, rnn, team=None, streams=(), **given):
     """Returns a small learner of the named algorithm with its preset; raises UserError for unsupported teams."""
     (team,) = env.spec.default_teams() if team is None else (team,)
     cls = registry.algorithm(name)
@@ -59,7 +59,7 @@ def preset_learner(name, env, rnn, team=None, **given):
         settings.append("algo.obs_last_action=false")
     settings += [f"algo.{key}={value}" for key, value in given.items()]
     config = resolve([f"algo={name}", "env=probe/both", *settings]).config.algo.params
-    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=env.device)
+    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=env.device, reward_streams=streams)
     return cls(config, context)
 
 

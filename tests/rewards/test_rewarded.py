@@ -27,6 +27,7 @@ from coterie.core.types import Rollout
 from coterie.policies.base import RandomPolicy
 from coterie.rewards.rewarded import RewardedAlgorithm, add_weighted_rewards, make_rewarded
 from coterie.training.collector import Collector
+from learners import targets_of
 from preset_learners import LEARNERS, SMALL, supports_actions
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
 
@@ -180,7 +181,8 @@ def test_a_run_with_signals_can_be_evaluated_and_frozen(tmp_path: Path):
 
 def set_values(algorithm: PPO, *values: torch.Tensor) -> None:
     """Makes the critic return these values, [T + 1, B, N] for each signal."""
-    algorithm._values = lambda obs, state, begins: torch.stack(values, -1)  # pyright: ignore[reportAttributeAccessIssue]
+    made: Any = algorithm
+    made.critic = lambda obs, state, first, hidden_state: (torch.stack(values, -1), hidden_state)
 
 
 def ppo(streams: tuple[RewardStream, ...], **settings: Any) -> PPO:
@@ -200,12 +202,12 @@ def test_streams_with_two_discounts_equal_two_algorithms_with_one_each():
         (RewardStream(name="extrinsic", weight=2.0, gamma=0.9), RewardStream(name="bonus", weight=3.0, gamma=0.5))
     )
     set_values(both, one, two)
-    batch, _ = both.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)
+    batch = targets_of(both, replace(rollout, streams={"bonus": bonus})).batch
     alone = []
     for gamma, value, reward in ((0.9, one, rollout.reward), (0.5, two, bonus)):
         single = ppo((), gamma=gamma)
         set_values(single, value)
-        alone.append(single.targets(replace(rollout, reward=reward), 0.0, as_sequences=False)[0])
+        alone.append(targets_of(single, replace(rollout, reward=reward)).batch)
     torch.testing.assert_close(batch.target, torch.cat([part.target for part in alone], -1))
     torch.testing.assert_close(batch.advantage, 2.0 * alone[0].advantage + 3.0 * alone[1].advantage)
     swapped = ppo(
@@ -213,7 +215,7 @@ def test_streams_with_two_discounts_equal_two_algorithms_with_one_each():
     )
     set_values(swapped, one, two)
     assert not torch.allclose(
-        swapped.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)[0].target, batch.target
+        targets_of(swapped, replace(rollout, streams={"bonus": bonus})).batch.target, batch.target
     )
 
 
@@ -225,11 +227,7 @@ def test_returns_of_a_stream_continue_in_the_next_episode_unless_it_is_episodic(
     algorithm = ppo((EXTRINSIC, RewardStream(name="bonus", episodic=episodic)), gamma=0.5, gae_lambda=1.0)
     set_values(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
     bonus = rollout.acted[:-1, :, None].float()
-    target = (
-        algorithm.targets(replace(rollout, streams={"bonus": bonus}), 0.0, as_sequences=False)[0]
-        .target[..., 1]
-        .flatten()
-    )
+    target = targets_of(algorithm, replace(rollout, streams={"bonus": bonus})).batch.target[..., 1].flatten()
     expected = [1.5, 1.0, 0.0, 1.5, 1.0] if episodic else [1.875, 1.75, 1.5, 1.5, 1.0]
     assert target.tolist() == expected
 
@@ -238,7 +236,7 @@ def test_returns_of_the_environments_stream_end_with_the_episode():
     rollout = random_rollout(env_of(count(length=2), 1), 5)
     algorithm = ppo((EXTRINSIC, RewardStream(name="bonus", episodic=False)), gamma=0.5, gae_lambda=1.0)
     set_values(algorithm, torch.zeros(6, 1, 1), torch.zeros(6, 1, 1))
-    batch, _ = algorithm.targets(replace(rollout, streams={"bonus": torch.zeros(5, 1, 1)}), 0.0, as_sequences=False)
+    batch = targets_of(algorithm, replace(rollout, streams={"bonus": torch.zeros(5, 1, 1)})).batch
     assert batch.target[..., 0].flatten().tolist() == [0.5, 1.0, 0.0, 0.5, 1.0]
 
 
@@ -256,7 +254,7 @@ def test_poca_adds_up_the_members_rewards_of_a_signal():
     )
     rollout = random_rollout(env, 8)
     acted = (rollout.alive[:-1] & rollout.acted[:-1, :, None]).float()
-    batch, _, _ = algorithm.targets(replace(rollout, streams={"bonus": acted}), 0.0)
+    batch = targets_of(algorithm, replace(rollout, streams={"bonus": acted})).batch
     torch.testing.assert_close(batch.target[:, :, 0, 1], acted.sum(-1))
 
 

@@ -13,15 +13,18 @@ from torch import Tensor, nn
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, ValueEstimator, require_equal_spaces
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.graphed_minibatches import GraphedMinibatches
-from coterie.algos.minibatches import minibatches
+from coterie.algos.minibatches import acted_candidates, minibatches
 from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
+from coterie.algos.sequences import actor_states, split_into_sequences
 from coterie.core import cuda_graphs
+from coterie.core.graphed import GraphedFunction
+from coterie.core.ranks import current
 from coterie.core.seeds import generator, restore
-from coterie.core.tree import Tree, register_pytree
-from coterie.core.types import Action, HiddenState
-from coterie.math.policy_gradient import initial_ema_moments
+from coterie.core.tree import Tree, register_pytree, tree_map
+from coterie.core.types import Action, HiddenState, Rollout
+from coterie.math.policy_gradient import EMAMoments, ema_mean_and_std, initial_ema_moments
 from coterie.policies.stochastic import StochasticPolicy
 
 
@@ -53,6 +56,34 @@ class ClippedBatch:
 def joint_mask(mask: Tensor | None, other: Tensor) -> Tensor:
     """Returns where both masks are True; a mask that is None is True everywhere."""
     return other if mask is None else mask & other
+
+
+class ValueState(NamedTuple):
+    """Moments and hidden state of value estimation, which an update passes to the next one.
+
+    Attributes:
+        moments: Moving moments of the returns of each reward signal.
+        hidden_state: Hidden state of the critic before the rollout; {} for a feed-forward critic.
+    """
+
+    moments: EMAMoments
+    hidden_state: HiddenState
+
+
+class Targets(NamedTuple):
+    """Training data of a rollout.
+
+    Attributes:
+        batch: Inputs, advantages and targets [T, B, ..]. Observations are normalized if networks read them so.
+        critic_states: Hidden state of the critic before each sequence; {} for a feed-forward critic.
+        metrics: Metrics of the rollout [] by name.
+        value_state: For the next update.
+    """
+
+    batch: Any
+    critic_states: HiddenState
+    metrics: dict[str, Tensor]
+    value_state: ValueState
 
 
 class Samples(NamedTuple):
@@ -103,6 +134,7 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
     ) -> None:
         self.team, self.device = context.team, context.device
         self.rollout_length = context.rollout_length or config.rollout_length
+        self._normalize_value = config.normalize_value
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
         require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.total_envs)
@@ -112,14 +144,72 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         self.policy = build_actor(config, self.team, weights, self.device)
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
 
-    def _create_optimizer(self, config: ClippedConfig) -> None:
-        """Creates the optimizer of policy and critic, and the CUDA graph of its steps if the setting is on."""
+    def _create_optimizer(self, config: ClippedConfig, *networks: nn.Module) -> None:
+        """Creates the optimizer of policy and critic. If the setting `cuda_graphs` is on, an update consists of two
+        CUDA graphs, one of its targets and one of a gradient step.
+
+        Args:
+            config: Settings of the learner.
+            networks: Networks that targets depend on besides those of the policy and the critic.
+        """
         modules = {"policy": self.policy.actor, "value": self.critic}
         self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self._compute_samples = self._targets_as_samples
         self._graphs = None
         if cuda_graphs.enabled:
             modules, what = (self.policy.actor, self.critic), f"the update of team {self.team.name}"
+            read = (*self.policy.networks, self.critic, *networks)
+            self._compute_samples = GraphedFunction(
+                self._targets_as_samples,
+                reads=lambda: [x for network in read for x in (*network.parameters(), *network.buffers())],
+                what=f"the targets of team {self.team.name}",
+            )
             self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, what)
+
+    @abstractmethod
+    def targets(
+        self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
+    ) -> Targets:
+        """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
+
+        It is a function of its arguments and the weights of the networks, so that a CUDA graph can contain it.
+
+        Args:
+            rollout: Experience of the team.
+            before: Value state before the rollout.
+            stream_weights: Weights of the reward signals [K]; None if there is only the environment's reward.
+            as_sequences: True if timesteps in which nobody acts stay in the batch, where they are masked.
+        """
+
+    def _targets_as_samples(
+        self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None
+    ) -> tuple[ClippedBatch, dict[str, HiddenState], dict[str, Tensor], ValueState]:
+        """Returns targets as timesteps or sequences, hidden states before these, metrics, and the next value state."""
+        batch, critic_states, metrics, after = self.targets(
+            rollout, before, stream_weights, as_sequences=self._recurrent
+        )
+        if self._length is None:
+            return tree_map(lambda x: x.flatten(0, 1), batch), {}, metrics, after
+        actor = actor_states(self.policy, batch.obs, rollout, self._length)
+        return split_into_sequences(batch, self._length), {"actor": actor, "critic": critic_states}, metrics, after
+
+    @torch.no_grad()
+    def _samples(self, rollout: Rollout, progress: float) -> tuple[Samples, dict[str, Tensor]]:
+        """Computes the training data of an update, and replaces the value state.
+
+        Returns:
+            The samples, and metrics of the rollout [] by name.
+        """
+        before = ValueState(self.value_moments, self._critic_state)
+        weights = None if self.reward_streams is None else self.reward_streams.weights(progress)
+        batch, hidden_states, metrics, after = self._compute_samples(rollout, before, weights)
+        # Copies, because the next replay of a graph overwrites the results of this one.
+        self.value_moments, self._critic_state = tree_map(torch.clone, after)
+        if self._length is None:
+            candidates = acted_candidates(rollout.acted[:-1])
+        else:
+            candidates = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
+        return Samples(batch, hidden_states, candidates), metrics
 
     @abstractmethod
     def _step(
@@ -148,6 +238,14 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
                 batch, hidden_states, candidates, config.num_minibatches, shuffle=self._shuffle, num_envs=num_envs
             )
             yield [self._step(minibatch, states, coefficients) for minibatch, states in drawn]
+
+    def value_scale(self, moments: EMAMoments | None = None) -> tuple[Tensor, Tensor] | tuple[float, float]:
+        """Returns mean and standard deviation of the returns [K]; (0, 1) without normalization.
+
+        Args:
+            moments: Moments of the returns; None: the present ones.
+        """
+        return ema_mean_and_std(moments or self.value_moments) if self._normalize_value else (0.0, 1.0)
 
     def load_critic(self, state: dict[str, Any]) -> None:
         self.critic.load_state_dict(state["critic"])

@@ -109,7 +109,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""
         self._steps = 0
-        self._step_function: Step | GraphedStep = self._step
+        self._step_function: Step | GraphedStep[StepResult] = self._step
         if cuda_graphs.enabled:
             self._step_function = GraphedStep(
                 self._step,

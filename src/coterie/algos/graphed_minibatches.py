@@ -35,14 +35,20 @@ class GraphedMinibatches:
 
     def __init__(self, step: Step, optimizer: Optimizer, modules: tuple[nn.Module, ...], what: str):
         self._step = step
-        self._batches, self._samples = StaticInputs(), StaticInputs()
+        self._numbers, self._samples = StaticInputs(), StaticInputs()
         self.graphed = Graphed(self._step_on, changes=lambda: changed_by_steps([optimizer], modules), what=what)
 
     def load(self, batch: Any, hidden_states: Tree, coefficients: dict[str, float]) -> Tree:
-        """Copies what the steps of an update read into static tensors, which `epoch` takes."""
+        """Returns what `epoch` takes: static tensors that the steps of an update read.
+
+        Args:
+            batch: Samples, in static tensors.
+            hidden_states: Hidden states before them, in static tensors.
+            coefficients: Numbers by name, which are copied to static tensors.
+        """
         device = tree_leaves(batch)[0].device
         numbers = {name: torch.full((), value, device=device) for name, value in coefficients.items()}
-        return self._batches.load((batch, hidden_states, numbers))
+        return batch, hidden_states, self._numbers.load(numbers)
 
     def epoch(
         self, loaded: Tree, candidates: Tensor, num_minibatches: int, *, shuffle: torch.Generator

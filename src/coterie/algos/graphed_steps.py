@@ -1,4 +1,4 @@
-"""Gradient steps on samples of a replay buffer, or on minibatches of a rollout, captured as CUDA graphs.
+"""Gradient steps on samples of a replay buffer, or on minibatches of sequences, captured as CUDA graphs.
 
 Sampling and priorities are not part of a graph: the sample is copied to static tensors, and the step returns the errors
 that priorities are computed from. Nor are hard updates of the target networks of learners with a replay buffer, which
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from coterie.core.tree import Tree, tree_leaves, tree_map
 
 
 class StepResult(NamedTuple):
-    """Results of a gradient step, without gradients.
+    """Results of most gradient steps, without gradients.
 
     Attributes:
         reports: Metrics of the networks that took a step, [metrics] each.
@@ -37,7 +37,11 @@ rates by module, numbers or tensors [] float32, and flags, by which steps differ
 """
 
 
-class GraphedStep:
+Result = TypeVar("Result")
+"""Tree of tensors without gradients that a step returns."""
+
+
+class GraphedStep(Generic[Result]):
     """A gradient step as a CUDA graph, one for each value of flags and constants. Its results are those of the step.
 
     Args:
@@ -53,7 +57,7 @@ class GraphedStep:
 
     def __init__(
         self,
-        step: Step,
+        step: Callable[..., Result],
         *,
         optimizers: Sequence[Optimizer],
         modules: Sequence[nn.Module],
@@ -72,7 +76,7 @@ class GraphedStep:
         self._loaded_numbers: Tree = {}
         self._graphed: dict[Hashable, Graphed] = {}
 
-    def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> StepResult:
+    def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> Result:
         """Takes a step. Arguments as those of the step.
 
         Raises:
@@ -93,7 +97,7 @@ class GraphedStep:
             self._loaded_numbers, self._numbers = self._coefficients.load(numbers), dict(coefficients)
         return tree_map(torch.clone, self._graphed[key](self._samples.load(sample), self._loaded_numbers))
 
-    def _step_on(self, flags: tuple[bool, ...], sample: Tree, coefficients: dict[str, Tensor]) -> StepResult:
+    def _step_on(self, flags: tuple[bool, ...], sample: Tree, coefficients: dict[str, Tensor]) -> Result:
         return self._step(sample, coefficients, *flags)
 
     def _changes(self) -> list[Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership, learns_common_reward
 from coterie.algos.base_config import LearnerConfig
 from coterie.algos.behavior_cloning import CloningLearner
-from coterie.algos.graphed_steps import GraphedStep, Step
+from coterie.algos.graphed_steps import GraphedStep, Step, StepResult
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
@@ -147,7 +147,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
             targets: Target networks that it reads and updates softly.
             others: The other teams that it reads; None for none.
         """
-        self._step_function: Step | GraphedStep = step
+        self._step_function: Step | GraphedStep[StepResult] = step
         if not cuda_graphs.enabled:
             return
         if others is not None and others.roles:

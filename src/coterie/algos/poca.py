@@ -21,20 +21,17 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Samples
-from coterie.algos.minibatches import acted_candidates
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
 from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.poca_config import POCAConfig
-from coterie.algos.reward_streams import weighted_streams
-from coterie.algos.sequences import actor_states, critic_first, split_into_sequences, timestep_critic_first
-from coterie.core.ranks import current
+from coterie.algos.reward_streams import combined, weighted_streams
+from coterie.algos.sequences import critic_first, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
-    ema_mean_and_std,
     update_value_moments,
 )
 from coterie.math.returns import bootstrap_masks, lambda_return, present_agents, valid_mask
@@ -140,9 +137,7 @@ class POCA(ClippedLearner):
             "clip_eps": clip_eps,
         }
         # Targets
-        with torch.no_grad():
-            batch, critic_states, extra = self.targets(rollout, progress)
-            samples = self._samples(batch, rollout, critic_states)
+        samples, extra = self._samples(rollout, progress)
         # Minibatches, each of which is a step
         reports = [r for epoch in self._epochs(samples, coefficients, config, rollout.num_envs) for r in epoch]
         # Metrics
@@ -166,17 +161,14 @@ class POCA(ClippedLearner):
         grad_norms = self.optimizer.step(loss, coefficients)
         return torch.cat([torch.stack(terms).detach(), grad_norms])
 
-    def targets(self, rollout: Rollout, progress: float) -> tuple[Batch, list[HiddenState], dict[str, Tensor]]:
-        """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
-
-        Returns:
-            The batch [T, B, ..], the critic's hidden state before each sequence, and metrics of the rollout [] by name.
-        """
+    def targets(
+        self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
+    ) -> Targets:
         config, team = self.config, self.team
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         first = critic_first(rollout, centralized=True) if self._recurrent else None
-        old_value, last_value, critic_states = self._values(obs, rollout, first)
-        mean, std = self.value_scale()
+        old_value, last_value, critic_states, hidden_state = self._values(obs, rollout, first, before.hidden_state)
+        mean, std = self.value_scale(before.moments)
         value = old_value * std + mean
         group_value, baseline = value[:, :, :1], value[:, :, 1:]
         values = torch.cat([group_value, last_value * std + mean])  # V [T + 1, B, 1, K]
@@ -189,10 +181,10 @@ class POCA(ClippedLearner):
             target = lambda_return(
                 reward.unsqueeze(-1), values[1:], **returns, gamma=config.gamma, td_lambda=config.td_lambda
             )
-            advantage = (target - baseline).squeeze(-1) * config.extrinsic_weight
+            advantage = combined(target - baseline, None) * config.extrinsic_weight
         else:
             target = self.reward_streams.group_returns(rollout, reward, values, **returns, td_lambda=config.td_lambda)
-            advantage = self.reward_streams.combine(target - baseline, progress)
+            advantage = combined(target - baseline, stream_weights)
         metrics = {
             "value/explained_variance": explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid),
             "policy/advantage": masked_mean(advantage, valid),  # before normalization
@@ -200,10 +192,11 @@ class POCA(ClippedLearner):
             "value/baseline": masked_mean(baseline[..., 0], valid),
             "value/group_return": masked_mean(target[..., 0], any_valid),
         }
+        moments = before.moments
         if config.normalize_value:
-            self.value_moments = update_value_moments(self.value_moments, target, any_valid, config.value_norm_decay)
-            mean, std = self.value_scale()
-        masked = team.agents_can_die or self._recurrent
+            moments = update_value_moments(moments, target, any_valid, config.value_norm_decay)
+            mean, std = self.value_scale(moments)
+        masked = team.agents_can_die or as_sequences
         batch = Batch(
             obs=tree_map(lambda x: x[:-1], obs),
             action_mask={name: x[:-1] for name, x in rollout.action_mask.items()},
@@ -217,16 +210,16 @@ class POCA(ClippedLearner):
             first=rollout.first[:-1] if self._recurrent else None,
             critic_first=None if first is None else first[:-1],
         )
-        return batch, critic_states, metrics
+        return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
 
     def _values(
-        self, obs: dict[str, Tree], rollout: Rollout, first: Tensor | None
-    ) -> tuple[Tensor, Tensor, list[HiddenState]]:
-        """Evaluates the critic and stores its hidden state before the next rollout.
+        self, obs: dict[str, Tree], rollout: Rollout, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, Tensor, HiddenState, HiddenState]:
+        """Evaluates the critic, whose hidden state before the rollout is given.
 
         Returns:
-            Normalized V and baselines [T, B, 1 + N, K], V of the last timestep [1, B, 1, K], and the hidden state
-            before each sequence.
+            Normalized V and baselines [T, B, 1 + N, K], V of the last timestep [1, B, 1, K], and the hidden states
+            before each sequence and after the rollout.
         """
 
         present = present_agents(rollout) if self.team.agents_can_die else None
@@ -240,25 +233,14 @@ class POCA(ClippedLearner):
         last = self.rollout_length
         # Without recurrence, one pass per minibatch needs no more memory than training.
         length = self._length or -(-last // self.config.num_minibatches)
-        values, before, hidden_state = [], [], self._critic_state
+        values, before = [], []
         for start in range(0, last, length):
             before.append(hidden_state)
             value, hidden_state = evaluate(slice(start, min(start + length, last)), hidden_state, True)
             values.append(value)
-        self._critic_state = hidden_state
         group_state = {name: x[:, :1] for name, x in hidden_state.items()}
         last_value, _ = evaluate(slice(last, last + 1), group_state, False)
-        return torch.cat(values), last_value, before
-
-    def _samples(self, batch: Batch, rollout: Rollout, critic_states: list[HiddenState]) -> Samples:
-        """Returns the timesteps or sequences of a batch [T, B, ..]."""
-        if self._length is None:
-            return Samples(tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1]))
-        actor = actor_states(self.policy, batch.obs, rollout, self._length)
-        critic = tree_map(lambda *x: torch.cat(x), *critic_states)
-        batch = split_into_sequences(batch, self._length)
-        every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
-        return Samples(batch, {"actor": actor, "critic": critic}, every)
+        return torch.cat(values), last_value, tree_map(lambda *x: torch.cat(x), *before), hidden_state
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float | Tensor) -> POCALoss:
         config = self.config
@@ -276,10 +258,6 @@ class POCA(ClippedLearner):
             value_clip_eps=config.value_clip_eps,
             huber_delta=config.huber_delta,
         )
-
-    def value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
-        """Returns mean and standard deviation of the returns [K]; (0, 1) without normalization."""
-        return ema_mean_and_std(self.value_moments) if self.config.normalize_value else (0.0, 1.0)
 
     def start_value_estimation(self, num_envs: int) -> HiddenState:
         return {name: x[:, :1] for name, x in self.critic.initial_hidden_state(num_envs, self.device).items()}

@@ -27,26 +27,18 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Samples, joint_mask
-from coterie.algos.minibatches import acted_candidates
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
 from coterie.algos.optimizer import averaged, mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
-from coterie.algos.sequences import (
-    actor_states,
-    critic_first,
-    critic_values,
-    split_into_sequences,
-    timestep_critic_first,
-)
-from coterie.core.ranks import current
+from coterie.algos.reward_streams import combined
+from coterie.algos.sequences import critic_first, critic_values, timestep_critic_first
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.math.policy_gradient import (
     clipped_policy_loss,
     clipped_value_loss,
-    ema_mean_and_std,
     gae,
     update_value_moments,
 )
@@ -136,13 +128,12 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         weights, signals = generator(context.seed, "weights"), context.reward_streams
         super().__init__(config, context, signals, weights)
         self.critic = build_critic(config, team, self._state_name, max(1, len(signals)), weights=weights).to(device)
-        self._create_optimizer(config)
         self._critic_state = self.start_value_estimation(context.num_envs)
-        self._critic_states: HiddenState = {}  # before each sequence of the present rollout
         self._membership = group_membership(team).to(device)
         self._common_reward = learns_common_reward(config, team)
         normalized = {"normalize_obs": config.normalize_obs, "seed": context.seed}
         self.others: OtherTeamsReader = OtherTeamsReader(config.critic, team, device, **normalized)
+        self._create_optimizer(config, *self.others.networks)
         self._updates = 0
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -155,9 +146,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             "entropy": entropy_coef,
         }
         # Targets
-        with torch.no_grad():
-            batch, extra = self.targets(rollout, progress, as_sequences=self._recurrent)
-            samples = self._samples(batch, rollout)
+        samples, extra = self._samples(rollout, progress)
         reports, epochs = [], 0
         # Minibatches, each of which is a step
         for reports_of_epoch in self._epochs(samples, coefficients, config, rollout.num_envs):
@@ -184,37 +173,31 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         grad_norms = self.optimizer.step(loss, coefficients)
         return torch.cat([torch.stack(terms).detach(), grad_norms])
 
-    def targets(self, rollout: Rollout, progress: float, *, as_sequences: bool) -> tuple[Batch, dict[str, Tensor]]:
-        """Computes advantages and lambda-returns from one pass of the critic over T + 1 timesteps.
-
-        Args:
-            rollout: Experience of the team.
-            progress: Fraction of the run that is done.
-            as_sequences: True if timesteps in which nobody acts stay in the batch, where they are masked.
-
-        Returns:
-            The batch [T, B, ..], and metrics of the rollout [] by name. Observations of the batch include those of
-            other teams if the critic reads them.
-        """
+    def targets(
+        self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
+    ) -> Targets:
+        # Observations of the batch include those of other teams if the critic reads them.
         config, team = self.config, self.team
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         obs = obs | self.others.obs(rollout.others)
         state = None if self._state_name is None else rollout.state[self._state_name]
         first = critic_first(rollout, self._centralized) if self._recurrent else None
-        old_value = self._values(obs, state, first)  # [T + 1, B, N, K], normalized
-        mean, std = self.value_scale()
+        old_value, critic_states, hidden_state = self._values(obs, state, first, before.hidden_state)
+        mean, std = self.value_scale(before.moments)
         value = old_value * std + mean
         valid = valid_mask(rollout)
         critic_valid = valid_mask(rollout, of_team=self._centralized)
-        advantage, target, policy_advantage = self._advantages(rollout, value, valid, progress)
+        advantage, target = self._advantages(rollout, value, valid)
+        policy_advantage = combined(advantage, stream_weights)
         metrics = {
             "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid),
             "value/estimate": masked_mean(value[:-1, ..., 0], critic_valid),
             "policy/advantage": masked_mean(policy_advantage, valid),  # before normalization
         }
+        moments = before.moments
         if config.normalize_value:
-            self.value_moments = update_value_moments(self.value_moments, target, critic_valid, config.value_norm_decay)
-            mean, std = self.value_scale()
+            moments = update_value_moments(moments, target, critic_valid, config.value_norm_decay)
+            mean, std = self.value_scale(moments)
         if config.normalize_advantage:
             policy_advantage = standardize(policy_advantage, valid)
         masked = team.agents_can_die or as_sequences
@@ -232,18 +215,15 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             first=rollout.first[:-1] if self._recurrent else None,
             critic_first=None if first is None else first[:-1],
         )
-        return batch, metrics
+        return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
 
-    def _advantages(
-        self, rollout: Rollout, value: Tensor, valid: Tensor, progress: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns advantages and lambda-returns of each reward signal [T, B, N, K], and the policy's advantages.
+    def _advantages(self, rollout: Rollout, value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns advantages and lambda-returns of each reward signal [T, B, N, K].
 
         Args:
             rollout: Experience of the team.
             value: [T + 1, B, N, K].
             valid: [T, B, N] bool, entries that the policy learns from.
-            progress: Fraction of the run that is done.
         """
         config, team = self.config, self.team
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
@@ -258,31 +238,20 @@ class PPO(ClippedLearner, GlobalCriticLearner):
                 gamma=config.gamma,
                 gae_lambda=config.gae_lambda,
             )
-            return advantage, advantage + value[:-1], advantage.squeeze(-1)
+            return advantage, advantage + value[:-1]
         rewards = self.reward_streams.rewards(rollout, reward)
-        advantage, target = self.reward_streams.advantages(
+        return self.reward_streams.advantages(
             rewards, value, terminated, boundary, valid=valid, gae_lambda=config.gae_lambda
         )
-        return advantage, target, self.reward_streams.combine(advantage, progress)
 
-    def _values(self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None) -> Tensor:
-        """Returns normalized values [T + 1, B, N, K]; stores the hidden states of a recurrent critic."""
+    def _values(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, HiddenState, HiddenState]:
+        """Returns normalized values [T + 1, B, N, K], and the critic's hidden states before each sequence and after."""
         if first is None:
-            return self.critic(obs, state, None, {})[0]
+            return self.critic(obs, state, None, {})[0], {}, {}
         assert self._length is not None
-        value, self._critic_states, self._critic_state = critic_values(
-            self.critic, (obs, state), first, self._critic_state, length=self._length
-        )
-        return value
-
-    def _samples(self, batch: Batch, rollout: Rollout) -> Samples:
-        """Returns the timesteps or sequences of a batch [T, B, ..]."""
-        if self._length is None:
-            return Samples(tree_map(lambda x: x.flatten(0, 1), batch), {}, acted_candidates(rollout.acted[:-1]))
-        actor = actor_states(self.policy, batch.obs, rollout, self._length)
-        batch = split_into_sequences(batch, self._length)
-        every = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
-        return Samples(batch, {"actor": actor, "critic": self._critic_states}, every)
+        return critic_values(self.critic, (obs, state), first, hidden_state, length=self._length)
 
     def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> PPOLoss:
         config = self.config
@@ -299,10 +268,6 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             value_clip_eps=config.value_clip_eps,
             huber_delta=config.huber_delta,
         )
-
-    def value_scale(self) -> tuple[Tensor, Tensor] | tuple[float, float]:
-        """Returns mean and standard deviation of the returns [K]; (0, 1) without normalization."""
-        return ema_mean_and_std(self.value_moments) if self.config.normalize_value else (0.0, 1.0)
 
     def start_value_estimation(self, num_envs: int) -> HiddenState:
         hidden_state = self.policy.initial_hidden_state(num_envs)

@@ -70,10 +70,6 @@ class RewardStreams:
         """Returns the weights [K] at `progress` in [0, 1] of the run."""
         return torch.tensor([stream.weight_at(progress) for stream in self.streams], device=self._device)
 
-    def combine(self, advantage: Tensor, progress: float) -> Tensor:
-        """Returns the weighted sum [..] of the signals' advantages [.., K]."""
-        return (advantage * self.weights(progress)).sum(-1)
-
     def rewards(self, rollout: Rollout, extrinsic: Tensor) -> Tensor:
         """Returns the rewards [T, B, N, K]; `extrinsic` is the environment's [T, B, N]."""
         intrinsic = [rollout.streams[stream.name] for stream in self.streams[1:]]
@@ -148,6 +144,11 @@ class RewardStreams:
             return returns
         continuing = non_episodic_return(reward, value, valid.unsqueeze(-1), gamma=self.gamma, td_lambda=td_lambda)
         return torch.where(self._continuing, continuing, returns)
+
+
+def combined(advantage: Tensor, weights: Tensor | None) -> Tensor:
+    """Returns the sum [..] of the signals' advantages [.., K], weighted by [K]; of a single one without weights."""
+    return advantage.squeeze(-1) if weights is None else (advantage * weights).sum(-1)
 
 
 def weighted_streams(streams: tuple[RewardStream, ...], extrinsic_weight: float) -> tuple[RewardStream, ...]:

@@ -56,9 +56,10 @@ def _require_graphs(config: RunConfig, device: torch.device) -> None:
         )
     choices = (config.algo, *(team.algo for team in config.teams.values()))
     if not any(registry.algorithm(choice.name).capabilities.cuda_graphs for choice in choices):
-        able = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.cuda_graphs]
-        names = dict.fromkeys(choice.name for choice in choices)
+        names = (*registry.ALGOS, *registry.VARIANTS)
+        able = [name for name in names if registry.algorithm(name).capabilities.cuda_graphs]
+        chosen = dict.fromkeys(choice.name for choice in choices)
         raise UserError(
-            f"cuda_graphs=on: {', '.join(names)} cannot capture gradient steps, only {', '.join(able)} can. Use "
+            f"cuda_graphs=on: {', '.join(chosen)} cannot capture gradient steps, only {', '.join(able)} can. Use "
             "cuda_graphs=off."
         )

@@ -321,8 +321,8 @@ class RunConfig(Model):
     and parameters included, is float32.
     """
     cuda_graphs: CudaGraphs = "off"
-    """Captures rollouts in built-in environments on a GPU as CUDA graphs, and gradient steps, except those of
-    mappo/original: on or off. It has not run on a GPU yet.
+    """Captures rollouts in built-in environments on a GPU as CUDA graphs, and targets and gradient steps of all
+    algorithms: on or off. It has not run on a GPU yet.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

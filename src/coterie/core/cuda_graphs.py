@@ -1,4 +1,4 @@
-"""The setting `cuda_graphs`: rollouts and gradient steps are captured as CUDA graphs."""
+"""The setting `cuda_graphs`: rollouts, targets and gradient steps are captured as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ enabled = False
 
 
 def configure(setting: Setting) -> None:
-    """Turns the capture of rollouts and gradient steps in this process on or off."""
+    """Turns the capture of rollouts, targets and gradient steps in this process on or off."""
     global enabled
     enabled = setting == "on"

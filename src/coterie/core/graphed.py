@@ -118,6 +118,29 @@ class Graphed:
         return replay, outputs
 
 
+class GraphedFunction:
+    """A function of any tensors on a GPU, captured as a CUDA graph for each set of their shapes and types.
+
+    Tensors are copied to static ones. Arguments are those of `Graphed`.
+    """
+
+    def __init__(self, function: Callable[..., Tree], *, reads: Callable[[], list[Tensor]] = list, what: str):
+        self._graphed, self._inputs = Graphed(function, reads=reads, what=what), StaticInputs()
+
+    def __call__(self, *inputs: Tree) -> Tree:
+        """Returns the function's results, static tensors that the next call overwrites.
+
+        Raises:
+            UserError: If the function cannot be captured.
+        """
+        return self._graphed(*self._inputs.load(inputs))
+
+    @property
+    def captures(self) -> int:
+        """Number of captures so far."""
+        return self._graphed.captures
+
+
 def warm_up(function: Callable[[], Tree], device: torch.device) -> None:
     """Calls a function on a stream of its own, before it is captured."""
     stream = _stream(device)

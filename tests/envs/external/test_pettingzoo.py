@@ -41,6 +41,7 @@ from coterie.envs.external.spaces import Actuator
 from coterie.envs.make import make, spec_of
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
+from learners import targets_of
 from tinyruns import train
 
 SPREAD = "pettingzoo/mpe2.simple_spread_v3"
@@ -411,7 +412,7 @@ def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observatio
     seen = torch.stack([torch.ones(7), clock], -1).view(7, 1, 1, 2).expand(7, 2, 2, 2)
     with torch.no_grad():
         value = learner.critic({"agent": seen}, None, None, {})[0][..., 0]
-        target = learner.targets(rollout, 0.0, as_sequences=True)[0].target[..., 0]
+        target = targets_of(learner, rollout, as_sequences=True).batch.target[..., 0]
     expected = 1 + 0.9 * value[1:]
     torch.testing.assert_close(target[:, :, 1], expected[:, :, 1])
     torch.testing.assert_close(target[:2, :, 0], expected[:2, :, 0])

@@ -1,0 +1,118 @@
+"""Steps of `mappo/original` as CUDA graphs, on a fake device that replays operations without their Python."""
+
+import pytest
+import torch
+
+from algo_worlds import env_of
+from coterie.algos.graphed_steps import GraphedStep
+from coterie.core import cuda_graphs
+from coterie.core.errors import UserError
+from coterie.core.tree import tree_map
+from coterie.policies.base import RandomPolicy
+from coterie.training.collector import Collector
+from fakecuda import CUDA, fake_cuda
+from graph_training import ORIGINAL, assert_original_is_that_without_graphs, assert_same, copied, original
+from preset_learners import preset_learner
+from two_teams import TwoSides
+
+FAST = {"batches of a size, several signals"}
+
+
+@pytest.fixture
+def cuda():
+    with fake_cuda() as found:
+        yield found
+    cuda_graphs.configure("off")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in ORIGINAL])
+def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
+    assert_original_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+def test_a_step_is_a_replay_that_executes_no_python(cuda):
+    training = original("parts", "on", CUDA)
+    rates = [training.update(0.0)["policy/lr"]]
+    for part, name in ((training.learner.ppo, "targets"), (training.learner, "_train_critic")):
+        setattr(part, name, None)
+    rates.append(training.update(0.5)["policy/lr"])
+    assert rates[1] < rates[0]
+    assert training.learner._step_function.captures == 1
+
+
+def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graphs(cuda):
+    """However many epochs and minibatches it has."""
+    transfers = []
+    for setting in ("off", "on"):
+        training = original("raw, several signals", setting, CUDA)
+        training.update(0.0)
+        rollout = training.collect()
+        cuda.reads.clear()
+        cuda.copies.clear()
+        training.learner.update(rollout, 0.5)
+        transfers.append((dict(cuda.reads), dict(cuda.copies)))
+    assert transfers[0] == transfers[1]
+    assert transfers[1] == ({"algos/optimizer:mean_metrics": 1}, {"algos/reward_streams:weights": 1})
+
+
+def test_a_divergence_above_the_target_ends_the_update(cuda):
+    """The host reads it once per epoch."""
+    found = []
+    for setting in ("off", "on"):
+        training = original("parts", setting, CUDA)
+        training.learner.config = training.learner.config.model_copy(update={"epochs": 9, "target_kl": 1e-6, "lr": 0.1})
+        found.append(training.update(0.0))
+    assert found[0] == found[1]
+    assert 1 <= found[1]["policy/epochs"] < 9
+
+
+def test_the_critic_reads_other_teams(cuda):
+    """Their observations, normalized by statistics that each update changes."""
+    results = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
+        team, other = env.spec.default_teams()
+        few = {"num_minibatches": 2, "critic_time_chunks": 2}
+        settings = {"critic": "global", "normalize_obs": "true", "sequence_length": 4, "epochs": 1} | few
+        learner = preset_learner("mappo/original", env, "none", team, **settings)
+        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
+        collector = Collector(env, policies, seed=0, readers=[team.name])
+        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
+        results.append((metrics, [x.detach().cpu() for x in learner.ppo.critic.parameters()]))
+    assert learner._step_function.captures == 1
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+
+
+@pytest.mark.slow
+def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda):
+    """Also one that has captured before its state is loaded, whose graph writes to other moments of its optimizers."""
+    case = "batches of a size, several signals"
+    first, used = original(case, "on", CUDA), original(case, "on", CUDA)
+    rollouts = [first.collect() for _ in range(4)]
+    used.learner.update(rollouts[3], 0.0)
+    for k in range(2):
+        first.learner.update(rollouts[k], k / 4)
+    resumed = [used, original(case, "on", CUDA), original(case, "off", CUDA)]
+    assert [isinstance(x.learner._step_function, GraphedStep) for x in resumed] == [True, True, False]
+    saved = tree_map(copied, first.learner.state_dict())
+    for other in resumed:
+        other.learner.load_state_dict(tree_map(copied, saved))
+    expected = [first.learner.update(rollouts[k], k / 4) for k in (2, 3)]
+    for other in resumed:
+        found = [other.learner.update(rollouts[k], k / 4) for k in (2, 3)]
+        assert_same(expected, first, found, other, rtol=0, atol=0)
+    assert used.learner._step_function.captures == 2
+
+
+def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):
+    training = original("parts", "on", CUDA)
+    advantages = training.learner._advantages
+    training.learner._advantages = lambda batch, value, *rest: advantages(batch, value * value.sum().item(), *rest)
+    with pytest.raises(UserError) as error:
+        training.update(0.0)
+    assert str(error.value).startswith(
+        "cuda_graphs=on: the update of team all cannot be captured as a CUDA graph (read by the host"
+    )
+    assert str(error.value).endswith("). Use cuda_graphs=off.")

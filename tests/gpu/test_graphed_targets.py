@@ -1,0 +1,147 @@
+"""Targets of PPO and MA-POCA as CUDA graphs, on a fake device that replays operations without their Python."""
+
+import pytest
+import torch
+
+from algo_worlds import Everything, env_of
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.minibatches import select_envs
+from coterie.config.resolve import resolve
+from coterie.core import cuda_graphs
+from coterie.core.errors import UserError
+from coterie.policies.base import RandomPolicy
+from coterie.rewards.rewarded import make_rewarded
+from coterie.training.collector import Collector
+from fakecuda import CUDA, fake_cuda
+from graph_training import (
+    EQUAL_MINIBATCHES,
+    ON_POLICY,
+    assert_targets_are_those_without_graphs,
+    assert_training_is_that_without_graphs,
+    on_policy,
+)
+from preset_learners import preset_learner
+from two_teams import TwoSides
+
+FAST = {"IPPO, several signals", "MAPPO, recurrent"}
+
+
+@pytest.fixture
+def cuda():
+    with fake_cuda() as found:
+        yield found
+    cuda_graphs.configure("off")
+
+
+def each(cases):
+    return [pytest.param(case, marks=() if case in FAST else pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize("case", each(ON_POLICY))
+def test_targets_are_those_without_graphs_bit_for_bit(cuda, case):
+    assert_targets_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", each(EQUAL_MINIBATCHES))
+def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
+    """Where minibatches have equal sizes. Others are filled up with masked samples."""
+    assert_training_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_curiosity_and_novelty_are_learned_from_as_without_graphs_bit_for_bit(cuda):
+    """Their rewards and their training are not captured, and targets read the rewards."""
+    overrides = ["algo.rnn=gru", "algo.rnn_size=4", "algo.hidden_sizes=[8]", "algo.rollout_length=12"]
+    overrides += ["rewards.icm.weight=0.1", "rewards.rnd.weight=0.1", "rewards.rnd.weight_schedule=linear"]
+    config = resolve(["algo=ippo", "env=probe/both", *overrides]).config
+    found = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(Everything(dead=0.0), 4, device=CUDA)
+        (team,) = env.spec.default_teams()
+        context = AlgorithmContext(team=team, num_envs=4, seed=0, device=env.device)
+        learner = make_rewarded(config.algo, config.rewards, context)
+        collector = Collector(env, {team.name: learner.policy}, seed=0)
+        found.append([learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)])
+    assert found[0] == found[1]
+    assert learner.algorithm._compute_samples.captures == 1
+
+
+def test_moments_and_hidden_states_of_an_update_are_not_changed_by_the_next(cuda):
+    """They are copies of a graph's results, which the next replay overwrites."""
+    training = on_policy("MAPPO, recurrent", "on", CUDA)
+    training.update(0.0)
+    state = training.learner.state_dict()
+    kept = [*state["value_moments"].values(), *state["hidden_state"].values()]
+    before = [x.clone() for x in kept]
+    training.update(0.5)
+    assert all(torch.equal(x, y) for x, y in zip(kept, before, strict=True))
+    state = training.learner.state_dict()
+    now = [*state["value_moments"].values(), *state["hidden_state"].values()]
+    assert not any(torch.equal(x, y) for x, y in zip(now, before, strict=True))
+
+
+def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graphs(cuda):
+    """Whatever the number of signals. The read besides metrics is the number of timesteps that were acted on."""
+    transfers = []
+    for setting in ("off", "on"):
+        training = on_policy("IPPO, several signals", setting, CUDA)
+        training.update(0.0)
+        rollout = training.collect()
+        cuda.reads.clear()
+        cuda.copies.clear()
+        training.learner.update(rollout, 0.5)
+        transfers.append((dict(cuda.reads), dict(cuda.copies)))
+    assert transfers[0] == transfers[1]
+    assert transfers[1] == (
+        {"algos/minibatches:acted_candidates": 1, "algos/optimizer:mean_metrics": 1},
+        {"algos/reward_streams:weights": 1},
+    )
+
+
+def test_another_number_of_envs_is_captured_again(cuda):
+    training = on_policy("IPPO, several signals", "on", CUDA)
+    rollout = training.collect()
+    for part in (slice(None), slice(2), slice(None)):
+        training.learner._samples(select_envs(rollout, torch.arange(4, device=CUDA)[part]), 0.0)
+    assert training.learner._compute_samples.captures == 2
+
+
+def test_weights_in_another_tensor_are_captured_again(cuda):
+    training = on_policy("IPPO, several signals", "on", CUDA)
+    rollout = training.collect()
+    before = training.learner._samples(rollout, 0.0)[0].batch.value.clone()
+    layer = next(m for m in training.learner.critic.modules() if "weight" in dict(m.named_parameters(recurse=False)))
+    layer.weight = torch.nn.Parameter(torch.zeros_like(layer.weight))
+    after = training.learner._samples(rollout, 0.0)[0].batch.value
+    assert not torch.equal(before, after)
+    assert training.learner._compute_samples.captures == 2
+
+
+def test_targets_of_a_global_critic_read_other_teams(cuda):
+    """Their observations, normalized by statistics that each update changes."""
+    results = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
+        team, other = env.spec.default_teams()
+        learner = preset_learner("mappo", env, "gru", team, critic="global", normalize_obs="true")
+        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
+        collector = Collector(env, policies, seed=0, readers=[team.name])
+        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
+        results.append((metrics, [x.detach().cpu() for x in learner.critic.parameters()]))
+    assert learner._compute_samples.captures == 1
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+
+
+def test_targets_that_read_on_the_host_are_refused_in_one_line(cuda):
+    training = on_policy("IPPO, several signals", "on", CUDA)
+    values = training.learner._values
+    training.learner._values = lambda *inputs: (values(*inputs)[0] * inputs[0]["guard"].sum().item(), {}, {})
+    with pytest.raises(UserError) as error:
+        training.update(0.0)
+    assert str(error.value).startswith(
+        "cuda_graphs=on: the targets of team all cannot be captured as a CUDA graph (read by the host"
+    )
+    assert str(error.value).endswith("). Use cuda_graphs=off.")
