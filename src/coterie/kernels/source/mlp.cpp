@@ -30,9 +30,8 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
   const int64_t piece = piece_rows(net.sets, net.rows, packed_size, threads), pieces = ceil_div(net.rows, piece);
   const auto make_memory = [&] { return Buffer<T>(3 * kTile * widest); };
   parallel_for({net.sets * pieces, threads}, make_memory, [&](int64_t task, T* buffers) {
-    const int64_t set = task / pieces, first = task % pieces * piece, tile = first / kTile, within = first % kTile;
+    const int64_t set = task / pieces, first = task % pieces * piece;
     const int64_t rows = first + piece <= net.rows ? piece : net.rows - first;
-    const int64_t rest = first + rows == net.rows ? kTile - within - rows : 0;  // rows of the tile without input
     const T* const* p = packed + set * 2 * last;
     const T* n = norms + set * norm_size;
     const T* in = x + set * x_set + first * x_row;
@@ -45,11 +44,10 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     for (int64_t l = 0; l < last; l++) {
       const int64_t columns = net.pad(l + 1), stride = net.stride(l + 1);
       T* to = buffers + (l % 2) * kTile * widest;
-      if (saved != nullptr && l < net.activated) to = net.saved(saved, set, tile, l) + within * stride;
+      if (saved != nullptr && l < net.activated) to = net.of_layer(saved, l, set, first);
       product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, stride, Start::kBias, p[2 * l + 1]);
       in = to, ld = stride;
       if (l >= net.activated) continue;
-      if (saved != nullptr) std::memset(to + rows * stride, 0, size_t(rest * stride) * sizeof(T));
       activate(to, rows, columns, stride, net.activation);
       if (net.normed) {
         T* normed = buffers + 2 * kTile * widest;
@@ -127,7 +125,7 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
     std::memset(mine, 0, size_t(sums_size) * sizeof(T));
     for (int64_t first = start; first < start + length && first < net.rows; first += kTile) {
       const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first, at = set * net.rows + first;
-      for (int64_t l = 0; l < net.activated; l++) work.activations[l] = net.saved(saved, set, first / kTile, l);
+      for (int64_t l = 0; l < net.activated; l++) work.activations[l] = net.of_layer(saved, l, set, first);
       mlp_backward_tile(net, x + set * x_set + first * x_row, x_row, rows, transposed + set * transposed_size,
                         norms + set * norm_size, grad_out + at * net.width(last), work.activations.get(),
                         grads.x == nullptr ? nullptr : grads.x + at * net.width(0), mine, work.buffers.get());
@@ -157,7 +155,7 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
                                                 T* saved, int threads) {                                               \
     coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
     const T *const *biases = parameters + s[2], *const *scales = biases + s[2], *const *shifts = scales + net.num_norms(); \
-    if (net.wide())                                                                                                    \
+    if (net.large())                                                                                                   \
       coterie::wide_mlp_forward<T>(net, x, s[6], s[7], parameters, biases, out, saved, threads);                       \
     else                                                                                                               \
       coterie::mlp_forward<T>(net, x, s[6], s[7], parameters, biases, scales, shifts, out, saved, threads);            \

@@ -25,20 +25,24 @@ struct Mlp {
     for (int64_t l = 0; l <= layers; l++) found = stride(l) > found ? stride(l) : found;
     return found;
   }
-  int64_t tiles() const { return ceil_div(rows, kTile); }
   bool wide() const {  // whether the gradients of the weights are too large to be summed tile by tile
     for (int64_t l = 1; l <= layers; l++)
       if (width(l) > kWide) return true;
     return false;
   }
-  // Saved activations: for every tile, kTile rows of each activated layer.
+  bool large() const {  // whether weights of a layer are too large to be read from the cache for every tile
+    for (int64_t l = 0; l < layers; l++)
+      if (!normed && width(l) * pad(l + 1) * int64_t(sizeof(T)) > kLarge) return true;
+    return false;
+  }
   int64_t saved_columns(int64_t before) const {
     int64_t total = 0;
     for (int64_t l = 0; l < before; l++) total += stride(l + 1);
     return total;
   }
-  T* saved(T* all, int64_t set, int64_t tile, int64_t layer) const {
-    return all + ((set * tiles() + tile) * saved_columns(activated) + saved_columns(layer)) * kTile;
+  // Outputs of layer `layer`, [sets, rows, stride], among those of all layers, one after another; or gradients by them.
+  T* of_layer(T* all, int64_t layer, int64_t set, int64_t row) const {
+    return all + sets * rows * saved_columns(layer) + (set * rows + row) * stride(layer + 1);
   }
   // Packed weights [in, padded out] and bias of every layer.
   int64_t packed(int64_t before) const {

@@ -23,8 +23,8 @@ struct Batch {
 };
 
 template <class T>
-Batch<T> layer_of(const Mlp<T>& net, T* all, int64_t layer) {  // outputs of a layer, or the gradients by them
-  return {all + net.sets * net.rows * net.saved_columns(layer), net.rows * net.stride(layer + 1), net.stride(layer + 1)};
+Batch<T> layer_of(const Mlp<T>& net, T* all, int64_t layer) {
+  return {net.of_layer(all, layer, 0, 0), net.rows * net.stride(layer + 1), net.stride(layer + 1)};
 }
 
 // Calls work(set, row, rows, column, columns) for blocks of [rows, columns] of every set. `depth`: multiplications of one
