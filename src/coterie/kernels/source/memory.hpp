@@ -44,11 +44,13 @@ constexpr int64_t chunk_rows(int64_t rows) {
 
 constexpr int64_t num_chunks(int64_t rows) { return rows == 0 ? 0 : ceil_div(rows, chunk_rows(rows)); }
 
-// Rows of each of `sets` batches that one thread processes at a time: a tile, or a part of it if that ends earlier.
+constexpr int64_t kPieces[] = {kTile, 42, 36, 30, 24, 18, 16, 12, 8};
+
+// Rows of each of `sets` batches that one thread processes at a time: a tile, or fewer if that ends earlier.
 constexpr int64_t piece_rows(int64_t sets, int64_t rows, int64_t multiplications, int threads) {
   if (sets * rows * multiplications < kMinSplit) return kTile;
   int64_t best = kTile, least = INT64_MAX;
-  for (const int64_t piece : {kTile, kTile / 2, kTile / 3, kTile / 4, kTile / 6}) {
+  for (const int64_t piece : kPieces) {
     const int64_t pieces_per_thread = ceil_div(sets * ceil_div(rows, piece), threads);
     const int64_t time = pieces_per_thread * ((rows < piece ? rows : piece) + kFetch);
     if (time < least) best = piece, least = time;
