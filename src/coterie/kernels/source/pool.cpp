@@ -17,7 +17,6 @@
 namespace coterie {
 namespace {
 
-constexpr int64_t kMaxWorkers = 127;
 constexpr int64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSpin = 1 * kMillisecond;         // time for which a worker looks for the next job before it sleeps
 constexpr int64_t kKeepCore = 20 * kMicrosecond;    // part of this time, and of a caller's, without offering the core
@@ -38,10 +37,10 @@ constexpr int kHelpers = 17, kNumber = 32;
 
 class Pool {
  public:
-  void run(int64_t helpers, void (*work)(void*), void* argument) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return work(argument);  // another thread's job
+  void run(int64_t helpers, void (*work)(void*, int64_t), void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return work(argument, 0);  // another thread's job
     const Release release{busy_};
-    grow(helpers < kMaxWorkers ? helpers : kMaxWorkers);
+    grow(helpers);
     if (helpers > count_) helpers = count_;
     work_ = work, argument_ = argument;
     failed_.store(false, std::memory_order_relaxed);
@@ -50,7 +49,7 @@ class Pool {
     for (int64_t i = 0; i < helpers; i++) wake(workers_[i]);
     {
       const Close close{*this};  // also if `work` throws, because workers use the caller's variables
-      work(argument);
+      work(argument, 0);
     }
     if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
   }
@@ -120,7 +119,7 @@ class Pool {
     for (;;) {
       while (!spin(index, last, core)) sleep(index, last, core);
       try {
-        work_(argument_);
+        work_(argument_, index + 1);
       } catch (...) {
         failed_.store(true, std::memory_order_relaxed);
       }
@@ -167,11 +166,11 @@ class Pool {
   alignas(128) std::atomic<uint64_t> word_{0};
   alignas(128) std::atomic<bool> busy_{false};
   std::atomic<bool> failed_{false};
-  void (*work_)(void*) = nullptr;
+  void (*work_)(void*, int64_t) = nullptr;
   void* argument_ = nullptr;
   uint32_t number_ = 0;
   int64_t count_ = 0;
-  Worker workers_[kMaxWorkers];
+  Worker workers_[kMaxThreads - 1];
 };
 
 // Never destroyed, because workers use it until the process ends.
@@ -183,6 +182,8 @@ void Pool::forget() { new (memory) Pool; }
 
 }  // namespace
 
-void run_together(int64_t helpers, void (*work)(void*), void* argument) { pool->run(helpers, work, argument); }
+void run_together(int64_t helpers, void (*work)(void*, int64_t), void* argument) {
+  pool->run(helpers, work, argument);
+}
 
 }  // namespace coterie
