@@ -1,4 +1,4 @@
-// Calls every kernel on odd shapes with buffers of exactly the right size, for the address and undefined-behavior
+// Calls every kernel on odd shapes with buffers of exactly the right size, for the address, undefined-behavior and thread
 // sanitizers: `.ci/sanitize-kernels`. Results are checked in Python; here only that no access is out of bounds.
 #include <cmath>
 #include <cstdlib>
