@@ -41,7 +41,7 @@ def test_jobs_are_not_forked_after_threads_have_run(kind: str):
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs are forked on Linux only")
 def test_a_forked_job_has_two_threads_and_the_bits_of_a_command(tmp_path: Path):
-    """A forked process whose parent had used OpenMP's thread pool would wait forever in its first large product."""
+    """A forked process whose parent had used PyTorch's threads would wait forever in its first large product."""
     settings = ("threads=2", "num_envs=64", "algo.hidden_sizes=[256]", "steps=1280")
     code, outcomes, messages = sweep(tmp_path, *settings, "seed=0,1", "out=forked")
     assert code == 0, messages

@@ -1,4 +1,4 @@
-// Calls every kernel on odd shapes with buffers of exactly the right size, for the address and undefined-behavior
+// Calls every kernel on odd shapes with buffers of exactly the right size, for the address, undefined-behavior and thread
 // sanitizers: `.ci/sanitize-kernels`. Results are checked in Python; here only that no access is out of bounds.
 #include <cmath>
 #include <cstdlib>
@@ -90,7 +90,7 @@ struct Blocks {
     for (int64_t l = 0; normed && l <= activated; l++)                                                                 \
       for (Blocks<T>* x : {&s, &h, &ds, &dh}) x->add(sets * widths[size_t(l)]);                                        \
     Block<T> x(sets * rows * widths[0]), dx(sets * rows * widths[0]), out(sets * rows * widths.back());                \
-    Block<T> saved(sets * ((rows + 47) / 48) * 48 * columns);                                                          \
+    Block<T> saved(sets * rows * columns);                                                                             \
     const auto in_order = [](std::vector<Blocks<T>*> parts) {                                                          \
       std::vector<T*> pointers;                                                                                        \
       for (const Blocks<T>* part : parts) pointers.insert(pointers.end(), part->pointers.begin(), part->pointers.end());\

@@ -1,7 +1,7 @@
 """Processes of a sweep's jobs, forked from a process that has imported PyTorch or started as a command.
 
 A forked job starts without importing anything. Forking is safe while the sweep's process has run nothing in threads:
-OpenMP's thread pool does not survive a fork, and a forked process that uses one waits forever. The sweep's process only
+PyTorch's threads do not survive a fork, and a forked process that uses one waits forever. The sweep's process only
 imports modules, reads files and waits, without threads of its own. `ForkGate` checks that.
 """
 

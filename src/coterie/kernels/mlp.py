@@ -16,7 +16,6 @@ from coterie.kernels.operators import Operator
 ACTIVATIONS = {"tanh": 0, "relu": 1}
 """Codes of the activation functions that have a kernel, by name."""
 
-_TILE = 48  # rows of a tile, kTile in memory.hpp
 _LINE = 64  # bytes of a cache line, to which rows are padded
 
 _WIDE = 256  # columns of a layer with rows that are padded further, kWide in mlp.cpp
@@ -117,11 +116,11 @@ def _with_contiguous_rows(x: Tensor) -> Tensor:
 
 
 def _saved_size(x: Tensor, weights: Sequence[Tensor], activated: int) -> int:
-    """Returns an upper bound of the numbers that the forward pass saves."""
-    tiles = (x.shape[-2] + _TILE - 1) // _TILE * (x.shape[0] if x.ndim == 3 else 1)
+    """Returns the number of numbers that the forward pass saves: rows of padded outputs of the activated layers."""
+    rows = x.shape[-2] * (x.shape[0] if x.ndim == 3 else 1)
     lanes = _LINE // x.element_size()
     columns = [(weight.shape[-1] + lanes - 1) // lanes * lanes for weight in weights[:activated]]
-    return tiles * _TILE * sum(count + lanes if count > _WIDE else count for count in columns)
+    return rows * sum(count + lanes if count > _WIDE else count for count in columns)
 
 
 def _forward(x, weights, biases, scales, shifts, activation, activated, save):

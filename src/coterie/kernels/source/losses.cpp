@@ -127,6 +127,23 @@ double sum_of_squares(int64_t count, const T* x, int threads) {
   return total;
 }
 
+template <class T>
+struct AdamFactors {
+  T scale, step_size, correction2, b2, rest1, rest2, weight_decay, eps;
+};
+
+// A function of its own, so that the compiler knows that the factors do not change.
+template <class T>
+void adam_part(const AdamFactors<T> f, int64_t count, T* parameter, T* grad, T* average, T* square) {
+  for (int64_t i = 0; i < count; i++) {
+    grad[i] *= f.scale;
+    const T g = grad[i] + f.weight_decay * parameter[i];
+    average[i] += f.rest1 * (g - average[i]);
+    square[i] = f.b2 * square[i] + f.rest2 * g * g;
+    parameter[i] -= f.step_size * average[i] / (std::sqrt(square[i]) / f.correction2 + f.eps);
+  }
+}
+
 // One step of Adam with the gradient clipped to a norm, in place; norm: the norm before clipping.
 template <class T>
 void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* square, T* norm, int threads) {
@@ -138,16 +155,12 @@ void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* 
     if (scale > 1) scale = 1;
   }
   const T step_size = T(lr / (1 - std::pow(beta1, step))), correction2 = T(std::sqrt(1 - std::pow(beta2, step)));
-  const T b2 = T(beta2), rest1 = T(1 - beta1), rest2 = T(1 - beta2);  // 1 - 0.999 would lose half of its digits in float
+  const T rest1 = T(1 - beta1), rest2 = T(1 - beta2);  // 1 - 0.999 would lose half of its digits in float
+  const AdamFactors<T> factors{scale, step_size, correction2, T(beta2), rest1, rest2, T(weight_decay), T(eps)};
   const int64_t length = kChains * kPart;
   parallel_for({ceil_div(count, length), count > 2 * length ? threads : 1}, [&](int64_t task) {
-    for (int64_t i = task * length; i < count && i < (task + 1) * length; i++) {
-      grad[i] *= scale;
-      const T g = grad[i] + T(weight_decay) * parameter[i];
-      average[i] += rest1 * (g - average[i]);
-      square[i] = b2 * square[i] + rest2 * g * g;
-      parameter[i] -= step_size * average[i] / (std::sqrt(square[i]) / correction2 + T(eps));
-    }
+    const int64_t i = task * length, left = count - i;
+    adam_part(factors, left < length ? left : length, parameter + i, grad + i, average + i, square + i);
   });
 }
 

@@ -1,6 +1,9 @@
-// The pool of threads, of which a process has one. A caller publishes a job in a word that all workers watch. A worker
-// enters the job by adding itself to that word while it is open, so a worker that sleeps, or whose core another process
+// The pool of threads. There is one per process. A caller publishes a job in a word that all workers read. A worker
+// enters a job by adding itself to that word while the job is open, so a worker that sleeps, or whose core another process
 // uses, delays nobody. When no task is left, the caller closes the job and waits for the workers that are inside.
+//
+// After a job, a worker spins for a while, because waking it takes about 50 microseconds in a virtual machine. If another
+// process uses its core, spinning would cost the worker the time that it needs for work, so it sleeps at once.
 #include "pool.hpp"
 
 #include <pthread.h>
@@ -17,13 +20,12 @@
 namespace coterie {
 namespace {
 
-constexpr int64_t kMaxWorkers = 127;
 constexpr int64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
-constexpr int64_t kSpin = 1 * kMillisecond;         // time for which a worker looks for the next job before it sleeps
-constexpr int64_t kKeepCore = 20 * kMicrosecond;    // part of this time, and of a caller's, without offering the core
-constexpr int64_t kCheck = 500 * kMicrosecond;      // time after which a worker checks whether it has its core alone
-constexpr int64_t kInterrupted = 100 * kMicrosecond;  // time off the core from which it has not
-constexpr int64_t kShared = 100 * kMillisecond;     // time for which it then sleeps at once when there is no job
+constexpr int64_t kSpin = 250 * kMicrosecond;          // a worker spins for this time before it sleeps
+constexpr int64_t kKeepCore = 20 * kMicrosecond;      // after this time, a spinning thread yields its core now and then
+constexpr int64_t kCheck = 500 * kMicrosecond;        // a worker checks this often whether its core is shared:
+constexpr int64_t kInterrupted = 100 * kMicrosecond;  // it is if the worker did not run for this time since the last check
+constexpr int64_t kShared = 100 * kMillisecond;       // for this time, the worker does not spin
 
 int64_t nanoseconds(clockid_t clock) {
   timespec now;
@@ -38,10 +40,10 @@ constexpr int kHelpers = 17, kNumber = 32;
 
 class Pool {
  public:
-  void run(int64_t helpers, void (*work)(void*), void* argument) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return work(argument);  // another thread's job
+  void run(int64_t helpers, void (*work)(void*, int64_t), void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return work(argument, 0);  // another thread's job
     const Release release{busy_};
-    grow(helpers < kMaxWorkers ? helpers : kMaxWorkers);
+    grow(helpers);
     if (helpers > count_) helpers = count_;
     work_ = work, argument_ = argument;
     failed_.store(false, std::memory_order_relaxed);
@@ -50,7 +52,7 @@ class Pool {
     for (int64_t i = 0; i < helpers; i++) wake(workers_[i]);
     {
       const Close close{*this};  // also if `work` throws, because workers use the caller's variables
-      work(argument);
+      work(argument, 0);
     }
     if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
   }
@@ -79,11 +81,12 @@ class Pool {
 
   void wake(Worker& worker) {
     if (!worker.sleeps.load()) return;
-    { const std::lock_guard<std::mutex> lock(worker.mutex); }  // it waits, or will look at the word again
+    { const std::lock_guard<std::mutex> lock(worker.mutex); }  // the worker waits, or has not yet read the word
     worker.wakes.notify_one();
   }
 
-  // Starts workers until there are `count`, or as many as the system allows. Signals are left to the other threads.
+  // Starts workers until there are `count`, or as many as the system allows. They block signals, so that Ctrl-C reaches
+  // Python's main thread.
   void grow(int64_t count) {
     if (count <= count_) return;
     static const int registered = pthread_atfork(nullptr, nullptr, forget);
@@ -114,13 +117,13 @@ class Pool {
     return (word & kOpen) != 0 && uint32_t(word >> kNumber) != last && index < int64_t(word >> kHelpers & 0x7fff);
   }
 
-  // The life of a worker.
+  // The function of a worker's thread, which does not return.
   void serve(int64_t index, uint32_t last) {
     Core core;
     for (;;) {
       while (!spin(index, last, core)) sleep(index, last, core);
       try {
-        work_(argument_);
+        work_(argument_, index + 1);
       } catch (...) {
         failed_.store(true, std::memory_order_relaxed);
       }
@@ -128,7 +131,7 @@ class Pool {
     }
   }
 
-  // What a worker knows about its core: whether others use it, by the time that passed without the worker's running.
+  // Measures whether other processes use a worker's core: then more time passes than the worker's thread runs.
   struct Core {
     int64_t checked = nanoseconds(CLOCK_MONOTONIC), used = nanoseconds(CLOCK_THREAD_CPUTIME_ID), shared_until = 0;
 
@@ -143,7 +146,7 @@ class Pool {
     }
   };
 
-  // Looks for a job for a while. Returns whether one has been entered.
+  // Spins until a job can be entered, and returns true; false if there was none in time or the core is shared.
   bool spin(int64_t index, uint32_t& last, Core& core) {
     const int64_t start = nanoseconds(CLOCK_MONOTONIC);
     for (int64_t now = start; now - start < kSpin; now = nanoseconds(CLOCK_MONOTONIC)) {
@@ -167,11 +170,11 @@ class Pool {
   alignas(128) std::atomic<uint64_t> word_{0};
   alignas(128) std::atomic<bool> busy_{false};
   std::atomic<bool> failed_{false};
-  void (*work_)(void*) = nullptr;
+  void (*work_)(void*, int64_t) = nullptr;
   void* argument_ = nullptr;
   uint32_t number_ = 0;
   int64_t count_ = 0;
-  Worker workers_[kMaxWorkers];
+  Worker workers_[kMaxThreads - 1];
 };
 
 // Never destroyed, because workers use it until the process ends.
@@ -183,6 +186,8 @@ void Pool::forget() { new (memory) Pool; }
 
 }  // namespace
 
-void run_together(int64_t helpers, void (*work)(void*), void* argument) { pool->run(helpers, work, argument); }
+void run_together(int64_t helpers, void (*work)(void*, int64_t), void* argument) {
+  pool->run(helpers, work, argument);
+}
 
 }  // namespace coterie

@@ -122,14 +122,19 @@ void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int
   int64_t n = columns / W;
   while (n > 0) {
     const int64_t take = n < most ? n : most;
-    with_constant(take, [&](auto vectors) {
-      constexpr int N = decltype(vectors)::value;
-      const auto copy = [&](int64_t k, int64_t terms, T* to) { copy_rows(b + k * ldb, ldb, terms, N * W, to, N * W); };
-      if (N == kMaxVectors && copied)
-        product_copied<T, N>(a, lda, copy, rows, depth, c, ldc, start, bias);
-      else
-        product_columns<T, N>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
-    });
+    const auto copy = [=](int64_t k, int64_t terms, T* to) {
+      copy_rows(b + k * ldb, ldb, terms, kMaxVectors * W, to, kMaxVectors * W);
+    };
+    if (copied && take == kMaxVectors)
+      product_copied<T, kMaxVectors>(a, lda, copy, rows, depth, c, ldc, start, bias);
+    else if (take == 4)
+      product_columns<T, 4>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else if (take == 3)
+      product_columns<T, 3>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else if (take == 2)
+      product_columns<T, 2>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
+    else
+      product_columns<T, 1>(a, lda, b, ldb, rows, depth, c, ldc, start, bias);
     b += take * W, c += take * W, n -= take;
     if (bias != nullptr) bias += take * W;
   }

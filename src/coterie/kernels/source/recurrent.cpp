@@ -142,42 +142,57 @@ void masked_state(const Sequences<T>& s, int64_t t, int64_t g, int64_t m, int64_
     if (s.first[s.row(t, g, m + r)]) std::memset(state + r * units, 0, size_t(units) * sizeof(T));
 }
 
+// Working memory of `recurrent_forward_block`.
+template <class T, class Cell>
+struct ForwardWork {
+  Buffer<T> gates, products, state, cell;
+  ForwardWork(const Sequences<T>& s, const Packed<T, Cell>& p)
+      : gates(s.block() * p.width),
+        products(s.block() * p.width),
+        state(s.block() * p.units),
+        cell(s.block() * p.units) {}
+};
+
+// One block of rows through all timesteps, with the packed weights `w`.
+template <class T, class Cell>
+void recurrent_forward_block(const Sequences<T>& s, const Packed<T, Cell>& p, int64_t g, int64_t m, int64_t count,
+                             const T* w, const T* h, const T* c, T* out, T* last_c, T* saved,
+                             const ForwardWork<T, Cell>& work) {
+  const int64_t units = p.units, start = (g * s.rows + m) * s.units;
+  const T* bias = w + p.x_size + p.h_size;
+  T *gates = work.gates, *products = work.products, *state = work.state, *cell = work.cell;
+  pad_rows(h + start, s.units, count, s.units, state, units);
+  if (Cell::kHasCell) pad_rows(c + start, s.units, count, s.units, cell, units);
+  for (int64_t t = 0; t < s.steps; t++) {
+    const int64_t at = s.row(t, g, m);
+    masked_state(s, t, g, m, count, units, state);
+    if (Cell::kHasCell) masked_state(s, t, g, m, count, units, cell);
+    product(s.x + at * s.inputs, s.inputs, w, p.width, count, s.inputs, p.width, gates, p.width, Start::kBias, bias);
+    if (Cell::kSeparate)
+      product<T>(state, units, w + p.x_size, p.width, count, s.units, p.width, products, p.width, Start::kBias,
+                 bias + p.width);
+    else
+      product<T>(state, units, w + p.x_size, p.width, count, s.units, p.width, gates, p.width, Start::kAdd);
+    for (int64_t r = 0; r < count; r++)
+      Cell::forward(units, gates + r * p.width, products + r * p.width, state + r * units, cell + r * units,
+                    state + r * units, cell + r * units,
+                    saved == nullptr ? nullptr : saved + (at + r) * Cell::kSaved * units);
+    copy_rows(state, units, count, s.units, out + at * s.units, s.units);
+  }
+  if (Cell::kHasCell) copy_rows(cell, units, count, s.units, last_c + start, s.units);
+}
+
 // out [T, G, M, H]; last_c [G, M, H] for cells that have one; saved [T, G, M, kSaved units], null if not needed.
 template <class T, class Cell>
 void recurrent_forward(const Sequences<T>& s, const T* h, const T* c, T* out, T* last_c, T* saved, int threads) {
   const Packed<T, Cell> p(s);
-  const int64_t units = p.units, block = s.block(), blocks = s.blocks();
+  const int64_t block = s.block(), blocks = s.blocks();
   Buffer<T> weights(s.sets * p.size);
   for (int64_t g = 0; g < s.sets; g++) p.pack(s, g, weights + g * p.size);
-  struct Work {
-    Buffer<T> gates, products, state, cell;
-    Work(int64_t wide, int64_t narrow) : gates(wide), products(wide), state(narrow), cell(narrow) {}
-  };
-  const auto make_memory = [&] { return Work(block * p.width, block * units); };
-  parallel_for({s.sets * blocks, threads}, make_memory, [&](int64_t task, const Work& work) {
+  using Work = ForwardWork<T, Cell>;
+  parallel_for({s.sets * blocks, threads}, [&] { return Work(s, p); }, [&](int64_t task, const Work& work) {
     const int64_t g = task / blocks, m = task % blocks * block, count = s.rows - m < block ? s.rows - m : block;
-    const T *w = weights + g * p.size, *bias = w + p.x_size + p.h_size;
-    pad_rows(h + (g * s.rows + m) * s.units, s.units, count, s.units, work.state.get(), units);
-    if (Cell::kHasCell) pad_rows(c + (g * s.rows + m) * s.units, s.units, count, s.units, work.cell.get(), units);
-    for (int64_t t = 0; t < s.steps; t++) {
-      const int64_t at = s.row(t, g, m);
-      masked_state(s, t, g, m, count, units, work.state.get());
-      if (Cell::kHasCell) masked_state(s, t, g, m, count, units, work.cell.get());
-      product(s.x + at * s.inputs, s.inputs, w, p.width, count, s.inputs, p.width, work.gates.get(), p.width,
-              Start::kBias, bias);
-      if (Cell::kSeparate)
-        product(work.state.get(), units, w + p.x_size, p.width, count, s.units, p.width, work.products.get(), p.width,
-                Start::kBias, bias + p.width);
-      else
-        product(work.state.get(), units, w + p.x_size, p.width, count, s.units, p.width, work.gates.get(), p.width,
-                Start::kAdd);
-      for (int64_t r = 0; r < count; r++)
-        Cell::forward(units, work.gates + r * p.width, work.products + r * p.width, work.state + r * units,
-                      work.cell + r * units, work.state + r * units, work.cell + r * units,
-                      saved == nullptr ? nullptr : saved + (at + r) * Cell::kSaved * units);
-      copy_rows(work.state.get(), units, count, s.units, out + at * s.units, s.units);
-    }
-    if (Cell::kHasCell) copy_rows(work.cell.get(), units, count, s.units, last_c + (g * s.rows + m) * s.units, s.units);
+    recurrent_forward_block<T, Cell>(s, p, g, m, count, weights + g * p.size, h, c, out, last_c, saved, work);
   });
 }
 
