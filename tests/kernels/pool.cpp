@@ -126,9 +126,7 @@ void check_exceptions() {
   }
 }
 
-void check_signals() {
-  sigset_t before, after;
-  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+void check_signals(const sigset_t& before) {
   const auto caller = std::this_thread::get_id();
   std::atomic<int> blocked{0};
   Meeting meeting(10);
@@ -138,6 +136,7 @@ void check_signals() {
     pthread_sigmask(SIG_SETMASK, nullptr, &mine);
     if (std::this_thread::get_id() != caller) blocked += sigismember(&mine, SIGINT);
   });
+  sigset_t after;
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   require(blocked == 9, "workers block signals");
   require(sigismember(&before, SIGINT) == sigismember(&after, SIGINT), "the caller does not");
@@ -163,13 +162,15 @@ void check_fork() {
 }  // namespace
 
 int main(int count, char** arguments) {
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
   check_tasks();
   check_memory();
   check_waking();
   check_callers();
   check_nesting();
   check_exceptions();
-  check_signals();
+  check_signals(before);
   if (count < 2 || std::strcmp(arguments[1], "without-fork") != 0) check_fork();
   std::puts("the pool executes every task once");
 }

@@ -27,9 +27,9 @@ class AdaptiveThreads:
     """Chooses the number of threads of kernels by the time that iterations of a run take.
 
     A thread that shares its core with another process can make the others wait for the task that it has begun, so that
-    two threads can be slower than one. In a trial, iterations with another number of threads alternate with as many of the present number, and the
-    shorter median wins. Results do not depend on it, because kernels have the same results with every number of
-    threads; PyTorch's own number stays.
+    two threads can be slower than one. In a trial, iterations with another number of threads alternate with as many of
+    the present number, and the shorter median wins. Results do not depend on it, because kernels have the same results
+    with every number of threads; PyTorch's own number stays.
 
     Args:
         most: Largest number of threads.
