@@ -1,6 +1,6 @@
 // Multilayer perceptrons with layers of more than kWide columns, without normalization, layer by layer. A thread
-// computes some columns of a layer for many rows, so that few threads read the same weights, and the work is divided evenly
-// whatever the number of rows is.
+// computes some columns of a layer for many rows, so that few threads read the same weights, and the work is divided
+// evenly whatever the number of rows is.
 #pragma once
 #include "mlp.hpp"
 #include "pool.hpp"
@@ -143,8 +143,8 @@ void wide_mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_r
     while (panel >= panels(l)) panel -= panels(l--);
     const Batch<T> before = l > 0 ? layer_of(net, saved, l - 1) : Batch<T>{nullptr, 0, 0};
     const Batch<const T> inputs{x, x_set, x_row}, outputs{before.data, before.set, before.row};
-    wide_weight_gradients(net, l > 0 ? outputs : inputs, layer_of(net, found.get(), l), task / per_set, l, panel * kPanel, grads.weights[l],
-                          grads.biases[l], sums);
+    wide_weight_gradients(net, l > 0 ? outputs : inputs, layer_of(net, found.get(), l), task / per_set, l,
+                          panel * kPanel, grads.weights[l], grads.biases[l], sums);
   });
 }
 
