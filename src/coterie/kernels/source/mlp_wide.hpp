@@ -1,6 +1,6 @@
-// Multilayer perceptrons with layers of more than kWide columns, without normalization. They are processed layer by layer.
-// A thread computes some columns of a layer for many rows, so that few threads read the same weights, and the rows need
-// not be a multiple of anything for an even division of the work.
+// Multilayer perceptrons with layers of more than kWide columns, without normalization, layer by layer. A thread
+// computes some columns of a layer for many rows, so that few threads read the same weights, and the work is divided
+// evenly whatever the number of rows is.
 #pragma once
 #include "mlp.hpp"
 #include "pool.hpp"
@@ -8,8 +8,8 @@
 namespace coterie {
 
 constexpr int64_t kPanel = 48;       // rows of a gradient of weights that are computed at a time
-constexpr int64_t kMostRows = 192;   // rows of a block of outputs; a part of their inputs stays in the second-level cache
-constexpr int64_t kRowsAtOnce = 96;  // rows whose products are summed at a time; some of their columns stay in the first
+constexpr int64_t kMostRows = 192;   // rows of a block; a part of their inputs stays in the second-level cache
+constexpr int64_t kRowsAtOnce = 96;  // rows that are summed at a time; some of their columns stay in the first
 constexpr int64_t kRowUnit = 12;     // such blocks have a multiple of it, as far as there are rows
 constexpr int64_t kBlocksPerThread = 8;
 constexpr int64_t kMinShared = 1 << 18;  // multiplications of a layer that are worth several threads
@@ -27,8 +27,8 @@ Batch<T> layer_of(const Mlp<T>& net, T* all, int64_t layer) {
   return {net.of_layer(all, layer, 0, 0), net.rows * net.stride(layer + 1), net.stride(layer + 1)};
 }
 
-// Calls work(set, row, rows, column, columns) for blocks of [rows, columns] of every set. `depth`: multiplications of one
-// number.
+// Calls work(set, row, rows, column, columns) for blocks of [rows, columns] of every set. `depth`: multiplications of
+// one number.
 template <class T, class F>
 void for_each_block(const Mlp<T>& net, int64_t depth, int64_t columns, int threads, F&& work) {
   if (net.rows == 0) return;
@@ -66,9 +66,10 @@ void wide_mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_ro
       product(in.at(set, row), in.row, p[0] + column, columns, rows, net.width(l), count, c, stride, Start::kBias,
               p[1] + column);
       if (l < net.activated) activate(c, rows, count, stride, net.activation);
-      const int64_t cols = net.width(last), left = cols - column;
-      if (l == last - 1)
-        copy_rows(c, stride, rows, count < left ? count : left, out + (set * net.rows + row) * cols + column, cols);
+      const int64_t cols = net.width(last);
+      if (l == last - 1 && column < cols)
+        copy_rows(c, stride, rows, column + count < cols ? count : cols - column,
+                  out + (set * net.rows + row) * cols + column, cols);
     });
     in = {to.data, to.set, to.row};
   }
@@ -94,13 +95,14 @@ void wide_output_gradients(const Mlp<T>& net, const T* const* weights, const T* 
     const Batch<T> to = l == 0 ? Batch<T>{inputs, net.rows * net.pad(0), net.pad(0)} : layer_of(net, found, l - 1);
     for_each_block(net, net.width(l + 1), net.pad(l), threads,
                    [&](int64_t set, int64_t row, int64_t rows, int64_t column, int64_t count) {
-      const int64_t depth = net.width(l + 1), in = net.width(l), used = column + count < in ? count : in - column;
+      const int64_t depth = net.width(l + 1), in = net.width(l), left = in > column ? in - column : 0;
+      const int64_t used = count < left ? count : left;
       T* c = to.at(set, row) + column;
-      product_transposed(g.at(set, row), g.row, weights[l] + (set * in + column) * depth, depth, rows, depth, used, c,
-                         to.row);
+      product_transposed(g.at(set, row), g.row, weights[l] + (set * in + column) * depth, depth, rows, depth, used,
+                         count, c, to.row);
       if (l > 0)
         activate_backward(l - 1, set, row, rows, column, count);
-      else
+      else if (used > 0)
         copy_rows(c, to.row, rows, used, x_grad + (set * net.rows + row) * in + column, in);
     });
   }
@@ -137,12 +139,12 @@ void wide_mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_r
   for (int64_t l = 0; l < net.layers; l++) per_set += panels(l);
   const auto make_memory = [&] { return Buffer<T>(kPanel * net.widest()); };
   parallel_for({net.sets * per_set, threads}, make_memory, [&](int64_t task, T* sums) {
-    int64_t l = net.layers - 1, panel = task % per_set;  // the first layer, often the smallest of the large ones, is the last
+    int64_t l = net.layers - 1, panel = task % per_set;  // the first layer is the last one, and often has small panels
     while (panel >= panels(l)) panel -= panels(l--);
     const Batch<T> before = l > 0 ? layer_of(net, saved, l - 1) : Batch<T>{nullptr, 0, 0};
-    const Batch<const T> a = l > 0 ? Batch<const T>{before.data, before.set, before.row} : Batch<const T>{x, x_set, x_row};
-    wide_weight_gradients(net, a, layer_of(net, found.get(), l), task / per_set, l, panel * kPanel, grads.weights[l],
-                          grads.biases[l], sums);
+    const Batch<const T> inputs{x, x_set, x_row}, outputs{before.data, before.set, before.row};
+    wide_weight_gradients(net, l > 0 ? outputs : inputs, layer_of(net, found.get(), l), task / per_set, l,
+                          panel * kPanel, grads.weights[l], grads.biases[l], sums);
   });
 }
 

@@ -1,9 +1,9 @@
 // The pool of threads. There is one per process. A caller publishes a job in a word that all workers read. A worker
-// enters a job by adding itself to that word while the job is open, so a worker that sleeps, or whose core another process
-// uses, delays nobody. When no task is left, the caller closes the job and waits for the workers that are inside.
+// enters a job by adding itself to that word while the job is open, so a worker that sleeps, or whose core another
+// process uses, delays nobody. When no task is left, the caller closes the job and waits for the workers inside.
 //
-// After a job, a worker spins for a while, because waking it takes about 50 microseconds in a virtual machine. If another
-// process uses its core, spinning would cost the worker the time that it needs for work, so it sleeps at once.
+// After a job, a worker spins for a while, because waking it takes about 50 microseconds in a virtual machine. If
+// another process uses its core, spinning would cost the worker the time that it needs for work, so it sleeps at once.
 #include "pool.hpp"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@ constexpr int64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSpin = 250 * kMicrosecond;          // a worker spins for this time before it sleeps
 constexpr int64_t kKeepCore = 20 * kMicrosecond;      // after this time, a spinning thread yields its core now and then
 constexpr int64_t kCheck = 500 * kMicrosecond;        // a worker checks this often whether its core is shared:
-constexpr int64_t kInterrupted = 100 * kMicrosecond;  // it is if the worker did not run for this time since the last check
+constexpr int64_t kInterrupted = 100 * kMicrosecond;  // it is if the worker did not run for this time since then
 constexpr int64_t kShared = 100 * kMillisecond;       // for this time, the worker does not spin
 
 int64_t nanoseconds(clockid_t clock) {

@@ -16,9 +16,9 @@ inline void pause_core() {
 
 constexpr int64_t kMaxThreads = 128;
 
-// Calls work(argument, 0) in this thread and work(argument, i) in thread i of the pool for i = 1 .. helpers, and returns
-// when none of them is in it any longer. A thread that has not started by the time this one has finished is not waited
-// for, and never starts.
+// Calls work(argument, 0) in this thread and work(argument, i) in thread i of the pool for i = 1 .. helpers, and
+// returns when none of them is in it any longer. A thread that has not started by the time this one has finished is not
+// waited for, and never starts.
 void run_together(int64_t helpers, void (*work)(void*, int64_t), void* argument);
 
 // Tasks 0 .. count - 1 for up to `threads` threads. A thread takes `together` adjacent ones at a time.
@@ -28,8 +28,8 @@ struct Tasks {
   int64_t together = 1;
 };
 
-// Portions of the tasks: every thread has a share, and takes from the others' when it has finished its own. The share of
-// a thread is the same for the same number of tasks, so that its data are often in the cache of its core.
+// Portions of the tasks: every thread has a share, and takes from the others' when it has finished its own. The share
+// of a thread is the same for the same number of tasks, so that its data are often in the cache of its core.
 class Shares {
  public:
   Shares(int64_t portions, int64_t threads) : threads_(threads) {
@@ -57,8 +57,8 @@ class Shares {
   Share shares_[kMaxThreads];
 };
 
-// Calls body(task, memory) once for every task. Which thread gets which tasks is not determined. A thread that gets some
-// calls make_memory() once before.
+// Calls body(task, memory) once for every task. Which thread gets which tasks is not determined. A thread that gets
+// some calls make_memory() once before.
 template <class Make, class Body>
 void parallel_for(Tasks tasks, Make&& make_memory, Body&& body) {
   const int64_t count = tasks.count, together = tasks.together, portions = (count + together - 1) / together;

@@ -140,15 +140,15 @@ void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int
   }
 }
 
-// C = A B^T with A [rows, depth], B [columns, depth] and C [rows, columns], the rows of which are zero from there to the
-// next multiple of the vector width.
+// C = A B^T with A [rows, depth], B [columns, depth] and C [rows, padded], the surplus columns of which are zero; `padded`
+// is a multiple of the vector width. B may have no columns.
 template <class T>
 void product_transposed(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t rows, int64_t depth, int64_t columns,
-                        T* c, int64_t ldc) {
+                        int64_t padded, T* c, int64_t ldc) {
   constexpr int64_t W = kWidth<T>, most = kMaxVectors * W;
-  for (int64_t j = 0; j < columns; j += most) {
-    const int64_t count = j + most < columns ? most : columns - j;
-    with_constant((count + W - 1) / W, [&](auto vectors) {
+  for (int64_t j = 0; j < padded; j += most) {
+    const int64_t left = columns > j ? columns - j : 0, count = left < most ? left : most;
+    with_constant((j + most < padded ? most : padded - j) / W, [&](auto vectors) {
       constexpr int N = decltype(vectors)::value;
       const auto copy = [&](int64_t k, int64_t terms, T* to) {
         pad_transposed(b + j * ldb + k, ldb, count, terms, to, N * W);
