@@ -153,3 +153,17 @@ def test_policies_that_do_not_promise_it_are_not_recorded():
     policy.cuda_graphs = False
     collected(collector, "off", rollouts=1)
     assert not actors_of(collector)
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_a_collector_tells_what_acts_at_every_timestep(setting):
+    switch.configure(setting)
+    collector = collector_of("tag, two teams", "cpu")
+    assert collector.actors == [*collector.policies.values()]
+    collector.advance(3)
+    calls = []
+    for actor in collector.actors:
+        assert isinstance(actor, RecordedActor) == (setting == "on")
+        actor.act = lambda *args, act=actor.act: (calls.append(args), act(*args))[1]
+    collector.advance(4)
+    assert len(calls) == 2 * 4

@@ -162,8 +162,9 @@ def _measure_phases(loop: TrainingLoop, seconds: float) -> dict[str, float]:
             watches["environment"].attach(part, "receive")
     else:
         watches["environment"].attach(loop.env, "step")
+    for actor in loop.collector.actors:
+        watches["acting"].attach(actor, "act")
     for policy in loop.collector.policies.values():
-        watches["acting"].attach(policy, "act")
         watches["acting"].attach(policy, "draw_noise")
     for algorithm in loop.algorithms.values():
         watches["whole_update"].attach(algorithm, "update")

@@ -71,6 +71,14 @@ class CollectFunction:
                 actors[name] = self._actors[name]
         return actors
 
+    def actors(self, policies: dict[str, Policy]) -> list[Actor]:
+        """Returns what acts for the policies, after a rollout: they or their recordings."""
+        recorded = [self._actors.get(name) for name in policies]
+        return [
+            actor if actor is not None and actor.policy is policy else policy
+            for actor, policy in zip(recorded, policies.values(), strict=True)
+        ]
+
     @property
     def captures(self) -> int:
         """Number of captures of the present environment and policies."""

@@ -34,6 +34,7 @@ from coterie.training.rollout_builder import (
     unset_lost,
     zero_invisible_obs,
 )
+from coterie.training.trajectory import Actor
 
 declare(
     Metric(
@@ -171,6 +172,11 @@ class Collector:
         )
         num_acted, dropped = table[:, :2].sum(0).long().tolist()
         return num_acted, dropped, table[:, 3:].amax(0).tolist()
+
+    @property
+    def actors(self) -> list[Actor]:
+        """What acts, after a rollout: the policies or recordings of them."""
+        return self._collect.actors(self.policies)
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
