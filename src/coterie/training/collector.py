@@ -175,7 +175,7 @@ class Collector:
 
     @property
     def actors(self) -> list[Actor]:
-        """What acts, after a rollout: the policies or recordings of them."""
+        """Policies, or recordings of them, that act from the second rollout on."""
         return self._collect.actors(self.policies)
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
