@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.kernels.recording import CannotRecordError, Recording, equal, record
+from coterie.kernels.recording import Recording, equal, record
 from coterie.policies.base import Mode, Policy
 
 _MOST_SIZES = 4
@@ -100,6 +100,6 @@ class RecordedActor:
 
         try:
             recording, results = record(act, timestep, hidden_state, noise)
-        except CannotRecordError:
+        except Exception:  # noqa: BLE001 - also of user code that wraps it; a real error is raised again by the policy
             return _Recorded(None), self.policy.act(timestep, hidden_state, noise, mode)
         return _Recorded(recording), results
