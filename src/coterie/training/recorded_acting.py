@@ -100,6 +100,6 @@ class RecordedActor:
 
         try:
             recording, results = record(act, timestep, hidden_state, noise)
-        except Exception:  # noqa: BLE001 - also of user code that wraps it; a real error is raised again by the policy
+        except Exception:
             return _Recorded(None), self.policy.act(timestep, hidden_state, noise, mode)
         return _Recorded(recording), results
