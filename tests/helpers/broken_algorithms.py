@@ -35,7 +35,7 @@ class TerminationBootstrapped(PPO):
 class AdvantageLeaks(PPO):
     """Resets the recursion of advantages at termination only."""
 
-    def _advantages(self, rollout, value, valid, progress):
+    def _advantages(self, rollout, value, valid):
         reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, common_reward=False)
         ends = rollout.terminated.unsqueeze(-1)
         advantage = gae(
@@ -47,7 +47,7 @@ class AdvantageLeaks(PPO):
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
         )
-        return advantage, advantage + value[:-1], advantage.squeeze(-1)
+        return advantage, advantage + value[:-1]
 
 
 class FinalTimestepsLearned(PPO):
