@@ -162,7 +162,7 @@ def _measure_phases(loop: TrainingLoop, seconds: float) -> dict[str, float]:
             watches["environment"].attach(part, "receive")
     else:
         watches["environment"].attach(loop.env, "step")
-    for actor in loop.collector.actors:
+    for actor in loop.collector.actors.values():
         watches["acting"].attach(actor, "act")
     for policy in loop.collector.policies.values():
         watches["acting"].attach(policy, "draw_noise")

@@ -1,5 +1,5 @@
-"""Numbers that change between the calls of a captured or recorded function, see `coterie.core.graphed` and
-`coterie.kernels.recording`."""
+"""Numbers that change between the calls of a captured or traced function, see `coterie.core.graphed` and
+`coterie.kernels.tracing`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _always_tensors = False
 
 @contextmanager
 def as_tensors() -> Iterator[None]:
-    """Context manager: operations take numbers as tensors on every device, since they are recorded."""
+    """Context manager: operations take numbers as tensors on every device, since they are traced."""
     global _always_tensors
     before, _always_tensors = _always_tensors, True
     try:
@@ -26,7 +26,7 @@ def as_tensors() -> Iterator[None]:
 
 @final
 class DeviceNumber:
-    """A number that a CUDA graph reads again in each replay.
+    """A number that CUDA graphs and traces read again in each call.
 
     Operations on a GPU take it as a tensor [] that is changed in place. The tensor is float64: operations with float32
     tensors round it to float32, and so they do with a Python number. Results with either are equal.
@@ -38,7 +38,8 @@ class DeviceNumber:
 
     def __init__(self, value: float, device: torch.device):
         self._value = value
-        self._tensor = torch.full((), value, dtype=torch.float64, device=device)
+        with torch.inference_mode(False):  # so that it can be changed anywhere
+            self._tensor = torch.full((), value, dtype=torch.float64, device=device)
 
     @property
     def value(self) -> float:

@@ -24,7 +24,7 @@ class Policy(ABC):
     Attributes:
         team: The team.
         networks: Modules whose parameters and buffers are all that learning changes about `act`; () for fixed policies.
-        cuda_graphs: True if `act` can be captured as part of a CUDA graph and, on a CPU, recorded: it depends on its
+        cuda_graphs: True if `act` can be captured as part of a CUDA graph and, on a CPU, traced: it depends on its
             arguments, on `constants`, and on tensors that are changed in place only, such as those of `networks`,
             neither reads tensors on the host nor copies any to the device, and takes the same branches in all calls.
     """

@@ -1,4 +1,4 @@
-"""Collection with recorded operations: on a CPU those of policies, on a GPU all of a rollout as a CUDA graph.
+"""Collection without Python between operations: policies by traces on a CPU, all of a rollout as a CUDA graph on a GPU.
 
 A CUDA graph contains acting, steps of the environment, their noise and resets, which are started at once. A replay
 writes to the memory of the one before. Rollouts are stacked from it, which copies them, before the next one.
@@ -6,7 +6,6 @@ writes to the memory of the one before. Rollouts are stacked from it, which copi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,20 +20,21 @@ from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.vector import VectorEnv
 from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy
-from coterie.training.recorded_acting import RecordedActor
+from coterie.training.traced_acting import TracedActor, can_be_traced
 from coterie.training.trajectory import Actor, Trajectory, collect
 
 
 class CollectFunction:
     """`collect`, as a CUDA graph if the setting `cuda_graphs` is on and environment and policies can be captured.
 
-    On a CPU with kernels, policies that could be captured act by recordings. Results are those of `collect`. The next
+    On a CPU with kernels, policies act by traces where they can be traced. Results are those of `collect`. The next
     call overwrites tensors in lists of a captured trajectory, but neither its last timestep nor its hidden states.
     """
 
     def __init__(self) -> None:
         self._graphed: GraphedCollection | None = None
-        self._actors: dict[str, RecordedActor] = {}
+        self.actors: dict[str, Actor] = {}
+        """Policies, or traces of them, that acted in the last rollout without CUDA graphs, by team."""
 
     def __call__(
         self,
@@ -53,31 +53,24 @@ class CollectFunction:
         """
         if not cuda_graphs.enabled or not isinstance(env, CapturableEnv) or obstacle(env, policies) is not None:
             self._graphed = None
-            actors = self._recorded(policies) if switch.on and env.device.type == "cpu" else policies
-            return collect(env, actors, timestep, hidden_state, noise=noise, modes=modes)
+            with_traces = switch.on and env.device.type == "cpu"
+            self.actors = self._traced(policies) if with_traces else {**policies}
+            return collect(env, self.actors, timestep, hidden_state, noise=noise, modes=modes)
         if self._graphed is None or not self._graphed.is_of(env, policies, modes):
-            self._graphed = GraphedCollection(env, policies, modes)
+            self._graphed, self.actors = GraphedCollection(env, policies, modes), {}
         return self._graphed(timestep, hidden_state, noise)
 
-    def _recorded(self, policies: dict[str, Policy]) -> Mapping[str, Actor]:
-        """Returns the policies, by recordings where they can be recorded."""
+    def _traced(self, policies: dict[str, Policy]) -> dict[str, Actor]:
+        """Returns the policies, by traces where they can be traced."""
         actors: dict[str, Actor] = {}
         for name, policy in policies.items():
             actors[name] = policy
-            if policy.cuda_graphs:
-                known = self._actors.get(name)
-                self._actors[name] = known if known and known.policy is policy else RecordedActor(policy)
-                self._actors[name].start_rollout()
-                actors[name] = self._actors[name]
+            if can_be_traced(policy):
+                known = self.actors.get(name)
+                actor = known if isinstance(known, TracedActor) and known.policy is policy else TracedActor(policy)
+                actor.start_rollout()
+                actors[name] = actor
         return actors
-
-    def actors(self, policies: dict[str, Policy]) -> list[Actor]:
-        """Returns what acts for the policies, after a rollout: they or their recordings."""
-        recorded = [self._actors.get(name) for name in policies]
-        return [
-            actor if actor is not None and actor.policy is policy else policy
-            for actor, policy in zip(recorded, policies.values(), strict=True)
-        ]
 
     @property
     def captures(self) -> int:

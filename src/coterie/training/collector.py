@@ -174,9 +174,9 @@ class Collector:
         return num_acted, dropped, table[:, 3:].amax(0).tolist()
 
     @property
-    def actors(self) -> list[Actor]:
-        """Policies, or recordings of them, that act from the second rollout on."""
-        return self._collect.actors(self.policies)
+    def actors(self) -> dict[str, Actor]:
+        """Policies, or traces of them, that acted in the last rollout, by team; {} with CUDA graphs."""
+        return self._collect.actors
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""

@@ -1,8 +1,8 @@
-"""Functions of tensors that are recorded once and then repeated without the Python code around their operations.
+"""Functions of tensors that are traced once and then repeated without the Python code around their operations.
 
 A small operation takes about a microsecond, and the modules, dictionaries and branches that lead to it take several. A
-recording is straight-line Python code that calls a function's operations one after another. It is for the CPU what a
-CUDA graph is for a GPU, with the same conditions: what differs between calls is in tensors.
+trace is straight-line Python code that calls a function's operations one after another. It is for the CPU what a CUDA
+graph is for a GPU, with the same conditions: what differs between calls is in tensors.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _OF_UNKNOWN_SHAPE = frozenset({"nonzero", "nonzero_numpy", "masked_select", "ind
 """Operations with results whose shapes may depend on numbers. So does `index` by a mask."""
 
 
-Recording = Callable[[], Callable[..., Tree]]
+Trace = Callable[[], Callable[..., Tree]]
 """Executes the operations that do not depend on inputs, and returns a function of the inputs that executes the others.
-The inputs must have the structure, shapes and types of those that were recorded.
+The inputs must have the structure, shapes and types of those of the call that was traced.
 """
 
 
-class CannotRecordError(Exception):
+class CannotTraceError(Exception):
     """The function cannot be repeated without its Python code. The message is the reason."""
 
 
-def record(function: Callable[..., Tree], *inputs: Tree) -> tuple[Recording, Tree]:
-    """Calls a function and records its operations.
+def trace(function: Callable[..., Tree], *inputs: Tree) -> tuple[Trace, Tree]:
+    """Calls a function and traces its operations.
 
     Args:
         function: Depends on its inputs, and on tensors that are changed in place only; takes the same branches in all
@@ -43,18 +43,18 @@ def record(function: Callable[..., Tree], *inputs: Tree) -> tuple[Recording, Tre
         *inputs: Dictionaries, tuples, lists and dataclasses of tensors.
 
     Returns:
-        The recording, and the results of this call.
+        The trace, and the results of this call.
 
     Raises:
-        CannotRecordError: If the function reads tensors on the host, changes its inputs or constants, or returns
-            something else than tensors.
+        CannotTraceError: If the function reads tensors on the host, draws random numbers, or changes its inputs or
+            constants.
     """
     # An object that the caller passes twice may be two in other calls, so that every input gets an object of its own.
     own = tree_map(torch.Tensor.detach, inputs)
-    recorder = _Recorder(own)
-    with device_number.as_tensors(), recorder:
+    tracer = _Tracer(own)
+    with device_number.as_tensors(), tracer:
         results = function(*own)
-    return recorder.compiled(results), results
+    return tracer.compiled(results), results
 
 
 def equal(one: Tree, other: Tree) -> bool:
@@ -68,7 +68,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
     return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
-class _Recorder(TorchDispatchMode):
+class _Tracer(TorchDispatchMode):
     """While it is active, operations are executed and written down as lines of a Python function.
 
     Args:
@@ -109,16 +109,18 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.overloadpacket.__name__ in _OF_UNKNOWN_SHAPE:
-            raise CannotRecordError(f"the shape of the result of {func} is known on the host only")
+            raise CannotTraceError(f"the shape of the result of {func} is known on the host only")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise CannotTraceError(f"{func} draws random numbers, which are to be inputs")
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         is_fixed = all(id(x) in self._fixed or id(x) not in self._names for x in tensors)
         is_mutable = func._schema.is_mutable
         if is_mutable and _address(args[0]) not in self._own:
-            raise CannotRecordError(f"{func} changes an input or a constant")
+            raise CannotTraceError(f"{func} changes an input or a constant")
         changed = [args[0].clone()] if is_mutable else []
         out = func(*args, **kwargs)
         if not all(isinstance(x, Tensor) for x in tree_leaves(out)):
-            raise CannotRecordError(f"it reads the result of {func} on the host")
+            raise CannotTraceError(f"it reads the result of {func} on the host")
         if not is_fixed:
             self._own |= {_address(x) for x in tree_leaves(out)} - {_address(x) for x in tensors}
         call = _quick_call(func, args, kwargs)
@@ -164,8 +166,8 @@ class _Recorder(TorchDispatchMode):
         self._globals[name] = value
         return name
 
-    def compiled(self, results: Tree) -> Recording:
-        """Returns the recording, with results in a tree such as `results`."""
+    def compiled(self, results: Tree) -> Trace:
+        """Returns the trace, with results in a tree such as `results`."""
         lines = [
             "def start():",
             *(f"    {line}" for line in self._fixed_lines),
@@ -174,7 +176,7 @@ class _Recorder(TorchDispatchMode):
             f"        return {self._source(results)}",
             "    return repeat",
         ]
-        exec(compile("\n".join(lines), "<recording>", "exec"), self._globals)
+        exec(compile("\n".join(lines), "<trace>", "exec"), self._globals)
         return self._globals["start"]
 
 

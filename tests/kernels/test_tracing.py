@@ -1,4 +1,4 @@
-"""Recordings repeat the operations of a function with other inputs."""
+"""Traces repeat the operations of a function with other inputs."""
 
 import pytest
 import torch
@@ -7,23 +7,23 @@ from torch import nn
 from coterie.core.device_number import DeviceNumber
 from coterie.core.types import Action
 from coterie.kernels.mlp import mlp
-from coterie.kernels.recording import CannotRecordError, equal, record
+from coterie.kernels.tracing import CannotTraceError, equal, trace
 
 
 def repeated(function, first, then):
-    """Returns the results of a recording for other inputs than those that were recorded."""
+    """Returns the results of a trace for other inputs than those of the call that was traced."""
     with torch.inference_mode():
-        recording, _ = record(function, *first)
-        return recording()(*then)
+        traced, _ = trace(function, *first)
+        return traced()(*then)
 
 
 def assert_repeats(function, *inputs):
-    """Checks the results of recording and repeating against those of the function."""
+    """Checks the results of tracing and repeating against those of the function."""
     others = tuple(torch.rand_like(x) if x.is_floating_point() else ~x for x in inputs)
     with torch.inference_mode():
-        recording, results = record(function, *inputs)
+        traced, results = trace(function, *inputs)
         assert equal(results, function(*inputs))
-        assert equal(recording()(*others), function(*others))
+        assert equal(traced()(*others), function(*others))
 
 
 X, MASK = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[True], [False], [True]])
@@ -79,11 +79,11 @@ def test_an_input_that_is_returned_is_that_of_the_call():
 def test_parameters_that_are_changed_in_place_are_read_again():
     layer = nn.Linear(4, 2)
     with torch.inference_mode():
-        recording, _ = record(layer, X)
+        traced, _ = trace(layer, X)
     with torch.no_grad():
         layer.weight.add_(1)
     with torch.inference_mode():
-        assert equal(recording()(X), layer(X))
+        assert equal(traced()(X), layer(X))
 
 
 def test_operations_without_inputs_are_executed_once_per_start():
@@ -94,11 +94,11 @@ def test_operations_without_inputs_are_executed_once_per_start():
         return x * (weight * 2)
 
     with torch.inference_mode():
-        recording, _ = record(twice, X)
-        repeat = recording()
+        traced, _ = trace(twice, X)
+        repeat = traced()
         weight.fill_(3)
         assert torch.equal(repeat(X), X * 2)  # as of the start
-        assert torch.equal(recording()(X), X * 6)
+        assert torch.equal(traced()(X), X * 6)
     assert len(calls) == 1
 
 
@@ -111,10 +111,10 @@ def test_numbers_that_change_are_read_again_and_act_like_python_numbers(value):
         return x * (1 - epsilon) + epsilon / 3, x < epsilon
 
     with torch.inference_mode():
-        recording, _ = record(function, X)
+        traced, _ = trace(function, X)
         number.value = value
         assert isinstance(number.operand, float)
-        assert equal(recording()(X), function(X))
+        assert equal(traced()(X), function(X))
 
 
 def test_kernels_are_called_with_new_inputs():
@@ -132,6 +132,8 @@ def test_kernels_are_called_with_new_inputs():
         (lambda x: (x * 2).masked_select(x > 0.5), "host"),
         (lambda x: x.view(-1).unsqueeze(0).mul_(2), "an input"),
         (lambda x: (CONSTANT + 1).add_(x.sum()), "constant"),
+        (lambda x: torch.dropout(x, 0.5, True), "random"),
+        (lambda x: x + torch.rand(3, 4), "random"),
         (lambda x: x.add_(1), "an input"),
         (lambda x: x[0].zero_(), "an input"),
         (lambda x: CONSTANT.add_(x.sum()), "constant"),
@@ -139,8 +141,8 @@ def test_kernels_are_called_with_new_inputs():
 )
 def test_what_cannot_be_repeated_is_refused(function, reason):
     x = X.clone()
-    with torch.inference_mode(), pytest.raises(CannotRecordError, match=reason):
-        record(function, x)
+    with torch.inference_mode(), pytest.raises(CannotTraceError, match=reason):
+        trace(function, x)
 
 
 CONSTANT = torch.zeros(1)
