@@ -1,19 +1,21 @@
 """Steps of `mappo/original` as CUDA graphs, on a fake device that replays operations without their Python."""
 
 import pytest
-import torch
 
-from algo_worlds import env_of
 from coterie.algos.graphed_steps import GraphedStep
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
-from coterie.policies.base import RandomPolicy
-from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
-from graph_training import ORIGINAL, assert_original_is_that_without_graphs, assert_same, copied, original
-from preset_learners import preset_learner
-from two_teams import TwoSides
+from graph_training import (
+    ORIGINAL,
+    assert_a_global_critic_reads_as_without_graphs,
+    assert_original_is_that_without_graphs,
+    assert_same,
+    copied,
+    original,
+    transfers_of_an_update,
+)
 
 FAST = {"batches of a size, several signals"}
 
@@ -42,17 +44,9 @@ def test_a_step_is_a_replay_that_executes_no_python(cuda):
 
 def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graphs(cuda):
     """However many epochs and minibatches it has."""
-    transfers = []
-    for setting in ("off", "on"):
-        training = original("raw, several signals", setting, CUDA)
-        training.update(0.0)
-        rollout = training.collect()
-        cuda.reads.clear()
-        cuda.copies.clear()
-        training.learner.update(rollout, 0.5)
-        transfers.append((dict(cuda.reads), dict(cuda.copies)))
-    assert transfers[0] == transfers[1]
-    assert transfers[1] == ({"algos/optimizer:mean_metrics": 1}, {"algos/reward_streams:weights": 1})
+    case = "raw, several signals"
+    off, on = (transfers_of_an_update(cuda, original(case, setting, CUDA)) for setting in ("off", "on"))
+    assert on == off == ({"algos/optimizer:mean_metrics": 1}, {"algos/reward_streams:weights": 1})
 
 
 def test_a_divergence_above_the_target_ends_the_update(cuda):
@@ -67,22 +61,15 @@ def test_a_divergence_above_the_target_ends_the_update(cuda):
 
 
 def test_the_critic_reads_other_teams(cuda):
-    """Their observations, normalized by statistics that each update changes."""
-    results = []
-    for setting in ("off", "on"):
-        cuda_graphs.configure(setting)
-        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
-        team, other = env.spec.default_teams()
-        few = {"num_minibatches": 2, "critic_time_chunks": 2}
-        settings = {"critic": "global", "normalize_obs": "true", "sequence_length": 4, "epochs": 1} | few
-        learner = preset_learner("mappo/original", env, "none", team, **settings)
-        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
-        collector = Collector(env, policies, seed=0, readers=[team.name])
-        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
-        results.append((metrics, [x.detach().cpu() for x in learner.ppo.critic.parameters()]))
-    assert learner._step_function.captures == 1
-    assert results[0][0] == results[1][0]
-    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+    assert_a_global_critic_reads_as_without_graphs(
+        *("mappo/original", "none", CUDA),
+        critic_of=lambda x: x.ppo.critic,
+        captures_of=lambda x: x._step_function.captures,
+        num_minibatches=2,
+        critic_time_chunks=2,
+        sequence_length=4,
+        epochs=1,
+    )
 
 
 @pytest.mark.slow

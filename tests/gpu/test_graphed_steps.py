@@ -8,17 +8,17 @@ from coterie.algos.graphed_steps import GraphedStep
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
-from coterie.policies.base import RandomPolicy
-from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
     COMA,
     OFF_POLICY,
+    assert_a_global_critic_reads_as_without_graphs,
     assert_coma_is_that_without_graphs,
     assert_gradient_steps_are_those_without_graphs,
     assert_same,
     coma,
     off_policy,
+    transfers_of_an_update,
 )
 from preset_learners import preset_learner
 from two_teams import TwoSides
@@ -60,30 +60,15 @@ def test_the_end_of_exploration_is_captured_again(cuda):
 
 
 def test_steps_of_coma_read_other_teams(cuda):
-    """Their observations, normalized by statistics that each update changes, and their actions."""
-    results = []
-    for setting in ("off", "on"):
-        cuda_graphs.configure(setting)
-        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
-        team, other = env.spec.default_teams()
-        learner = preset_learner("coma", env, "none", team, critic="global", normalize_obs="true")
-        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
-        collector = Collector(env, policies, seed=0, readers=[team.name])
-        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
-        results.append((metrics, [x.detach().cpu() for x in learner.critic.parameters()]))
-    assert learner._step_function.captures == 1
-    assert results[0][0] == results[1][0]
-    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+    """Observations and actions of theirs."""
+    assert_a_global_critic_reads_as_without_graphs(
+        *("coma", "none", CUDA), critic_of=lambda x: x.critic, captures_of=lambda x: x._step_function.captures
+    )
 
 
 def test_an_update_of_coma_copies_nothing_and_reads_as_without_graphs(cuda):
-    training = coma("hard updates", "on", CUDA)
-    training.update(0.0)
-    rollout = training.collect()
-    cuda.reads.clear()
-    cuda.copies.clear()
-    training.learner.update(rollout, 0.5)
-    assert (cuda.reads, cuda.copies) == ({"algos/optimizer:mean_metrics": 1, "algos/coma:update": 1}, {})
+    found = transfers_of_an_update(cuda, coma("hard updates", "on", CUDA))
+    assert found == ({"algos/optimizer:mean_metrics": 1, "algos/coma:update": 1}, {})
 
 
 @pytest.mark.parametrize("case", ["QMIX", "MADDPG", "SAC"])

@@ -9,19 +9,18 @@ from coterie.algos.minibatches import select_envs
 from coterie.config.resolve import resolve
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
-from coterie.policies.base import RandomPolicy
 from coterie.rewards.rewarded import make_rewarded
 from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
     EQUAL_MINIBATCHES,
     ON_POLICY,
+    assert_a_global_critic_reads_as_without_graphs,
     assert_targets_are_those_without_graphs,
     assert_training_is_that_without_graphs,
     on_policy,
+    transfers_of_an_update,
 )
-from preset_learners import preset_learner
-from two_teams import TwoSides
 
 FAST = {"IPPO, several signals", "MAPPO, recurrent"}
 
@@ -83,20 +82,10 @@ def test_moments_and_hidden_states_of_an_update_are_not_changed_by_the_next(cuda
 
 def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graphs(cuda):
     """Whatever the number of signals. The read besides metrics is the number of timesteps that were acted on."""
-    transfers = []
-    for setting in ("off", "on"):
-        training = on_policy("IPPO, several signals", setting, CUDA)
-        training.update(0.0)
-        rollout = training.collect()
-        cuda.reads.clear()
-        cuda.copies.clear()
-        training.learner.update(rollout, 0.5)
-        transfers.append((dict(cuda.reads), dict(cuda.copies)))
-    assert transfers[0] == transfers[1]
-    assert transfers[1] == (
-        {"algos/minibatches:acted_candidates": 1, "algos/optimizer:mean_metrics": 1},
-        {"algos/reward_streams:weights": 1},
-    )
+    case = "IPPO, several signals"
+    off, on = (transfers_of_an_update(cuda, on_policy(case, setting, CUDA)) for setting in ("off", "on"))
+    reads = {"algos/minibatches:acted_candidates": 1, "algos/optimizer:mean_metrics": 1}
+    assert on == off == (reads, {"algos/reward_streams:weights": 1})
 
 
 def test_another_number_of_envs_is_captured_again(cuda):
@@ -119,20 +108,9 @@ def test_weights_in_another_tensor_are_captured_again(cuda):
 
 
 def test_targets_of_a_global_critic_read_other_teams(cuda):
-    """Their observations, normalized by statistics that each update changes."""
-    results = []
-    for setting in ("off", "on"):
-        cuda_graphs.configure(setting)
-        env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
-        team, other = env.spec.default_teams()
-        learner = preset_learner("mappo", env, "gru", team, critic="global", normalize_obs="true")
-        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
-        collector = Collector(env, policies, seed=0, readers=[team.name])
-        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
-        results.append((metrics, [x.detach().cpu() for x in learner.critic.parameters()]))
-    assert learner._compute_samples.captures == 1
-    assert results[0][0] == results[1][0]
-    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
+    assert_a_global_critic_reads_as_without_graphs(
+        *("mappo", "gru", CUDA), critic_of=lambda x: x.critic, captures_of=lambda x: x._compute_samples.captures
+    )
 
 
 def test_targets_that_read_on_the_host_are_refused_in_one_line(cuda):

@@ -13,9 +13,11 @@ from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.core import cuda_graphs
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
+from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from learners import collect_rollout
 from preset_learners import preset_learner
+from two_teams import TwoSides
 
 LEARNERS = [
     ("ippo", "none"),
@@ -270,3 +272,39 @@ def assert_same(expected, eager, found, training, *, rtol, atol):
         assert one == pytest.approx(other, rel=rtol, abs=atol)
     for x, y in zip(eager.tensors(), training.tensors(), strict=True):
         torch.testing.assert_close(x, y, rtol=rtol, atol=atol)
+
+
+def transfers_of_an_update(cuda, training):
+    """Returns the reads by the host and the copies of the second update, on the stand-in."""
+    training.update(0.0)
+    rollout = training.collect()
+    cuda.reads.clear()
+    cuda.copies.clear()
+    training.learner.update(rollout, 0.5)
+    return dict(cuda.reads), dict(cuda.copies)
+
+
+def assert_a_global_critic_reads_as_without_graphs(algo, rnn, device, *, critic_of, captures_of, **settings):
+    """Trains with another team, whose observations are normalized by statistics that each update changes.
+
+    Args:
+        algo: Name of the algorithm.
+        rnn: Its recurrent layer.
+        device: Device.
+        critic_of: Returns the critic of a learner.
+        captures_of: Returns how often a learner has captured, which has to be once.
+        settings: Further settings.
+    """
+    results = []
+    for setting in ("off", "on"):
+        cuda_graphs.configure(setting)
+        env = env_of(TwoSides(dead=0.0), 4, device=device)
+        team, other = env.spec.default_teams()
+        learner = preset_learner(algo, env, rnn, team, critic="global", normalize_obs="true", **settings)
+        policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
+        collector = Collector(env, policies, seed=0, readers=[team.name])
+        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
+        results.append((metrics, [x.detach().cpu() for x in critic_of(learner).parameters()]))
+    assert captures_of(learner) == 1
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(x, y) for x, y in zip(results[0][1], results[1][1], strict=True))
