@@ -11,10 +11,11 @@ The functions are the commands of `coterie` with the same settings. PyTorch is i
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -85,6 +86,12 @@ _LAZY = {
     "VectorEnv": "coterie.envs.contract.vector",
     "runs": "coterie.runs",
 }
+
+
+if "torch" not in sys.modules:
+    # PyTorch's waiting threads spin briefly and then sleep. Longer spinning takes time from the kernels' threads, and
+    # makes two threads many times slower than one if other processes use the cores. PyTorch reads it when it is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def __getattr__(name: str) -> Any:

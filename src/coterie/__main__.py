@@ -23,9 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from coterie.core.errors import ReportedError, UserError
 
-    # Set before PyTorch is loaded: its waiting threads spin briefly and then sleep. If other processes use the cores,
-    # longer spinning makes two threads many times slower than one. The kernels' threads do not depend on it.
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
     try:

@@ -122,6 +122,29 @@ def test_kernels_are_called_with_new_inputs():
     assert_repeats(lambda x: mlp(x, weights, biases, activated=1), X)
 
 
+def test_parameters_of_kernels_are_prepared_at_every_start():
+    weight, bias = nn.Parameter(torch.rand(4, 2)), nn.Parameter(torch.rand(2))
+    with torch.inference_mode():
+        traced, _ = trace(lambda x: mlp(x, [weight], [bias], activated=0), X)
+        repeat = traced()
+        torch.testing.assert_close(repeat(X + 1), (X + 1) @ weight + bias)
+        torch.testing.assert_close(repeat(X.t().contiguous().t() + 1), (X + 1) @ weight + bias)
+        weight.zero_()
+        torch.testing.assert_close(repeat(X), bias.expand(3, 2))
+        bias.data = torch.ones(2)
+        torch.testing.assert_close(traced()(X), torch.ones(3, 2))
+
+
+def test_parameters_of_kernels_that_depend_on_inputs_are_read_again():
+    bias = torch.zeros(2)
+
+    def layer(x, weight):
+        return mlp(x, [weight * 2], [bias], activated=0)
+
+    first, then = torch.rand(4, 2), torch.rand(4, 2)
+    torch.testing.assert_close(repeated(layer, (X, first), (X, then)), X @ (then * 2))
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

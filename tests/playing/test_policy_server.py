@@ -95,15 +95,19 @@ def test_mistakes_are_answered(export: Path, message: str, error: str):
     assert error in policy_server.answer(Player(export), message)["error"]
 
 
+def exchange(connection: Any, message: Any) -> Any:
+    connection.send(message)
+    return connection.recv(timeout=10)
+
+
 @pytest.mark.parametrize("large", [" " * (MAX_MESSAGE + 1), [" " * (MAX_MESSAGE // 2 + 1)] * 2], ids=["one", "two"])
 def test_mistakes_and_large_messages_end_no_other_connection(export: Path, large: Any):
     with running(export) as server, connect(server.url) as one:
         with connect(server.url) as other:
             assert "error" in ask(other, "[")
             assert "actions" in ask(other, {"obs": observations(0)})
-            with pytest.raises(ConnectionClosed):  # possibly before the second part is sent
-                other.send(large)
-                other.recv(timeout=10)
+            with pytest.raises(ConnectionClosed):
+                exchange(other, large)  # possibly closed before the second part is sent
         assert "actions" in ask(one, {"obs": observations(0)})
 
 

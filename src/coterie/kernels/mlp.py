@@ -123,15 +123,29 @@ def _saved_size(x: Tensor, weights: Sequence[Tensor], activated: int) -> int:
     return rows * sum(count + lanes if count > _WIDE else count for count in columns)
 
 
-def _forward(x, weights, biases, scales, shifts, activation, activated, save):
-    x = _with_contiguous_rows(x)
+def _prepare(weights, biases, scales, shifts, activation, activated, save):
+    """Returns the operator as a function of x, for constant parameters."""
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
-    out = x.new_empty(*x.shape[:-1], weights[-1].shape[-1])
-    saved = x.new_empty(_saved_size(x, weights, activated) if save else 0)
-    sizes = _sizes(x, weights, activation, activated, bool(scales))
-    parameters = native.pointers([*weights, *biases, *scales, *shifts])
-    native.call("mlp_forward", x.dtype, sizes, x, parameters, out, saved if save else None)
-    return out, saved
+    tensors = [*weights, *biases, *scales, *shifts]
+    parameters, columns, nothing = native.pointers(tensors), weights[-1].shape[-1], weights[0].new_empty(0)
+    known: dict[Any, Any] = {}
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = _with_contiguous_rows(x)
+        layout = x.shape, x.stride()
+        sizes = known.get(layout)
+        if sizes is None:
+            sizes = known[layout] = _sizes(x, tensors[: len(weights)], activation, activated, bool(scales))
+        out = x.new_empty((*x.shape[:-1], columns))
+        saved = x.new_empty(_saved_size(x, weights, activated)) if save else nothing
+        native.call("mlp_forward", x.dtype, sizes, x, parameters, out, saved if save else None)
+        return out, saved
+
+    return forward
+
+
+def _forward(x, *constants):
+    return _prepare(*constants)(x)
 
 
 def _fake_forward(x, weights, biases, scales, shifts, activation, activated, save):
@@ -222,5 +236,6 @@ _OPERATOR = Operator(
     "bool save) -> (Tensor, Tensor)",
     _forward,
     _fake_forward,
+    prepare=(1, _prepare),
 )
 _OPERATOR.set_gradient(_with_gradient)

@@ -11,13 +11,23 @@ from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
 
+Preparation = tuple[int, Callable[..., Callable[..., Any]]]
+"""Number k of arguments that vary between calls, the first ones, and a function of the others. It returns a function of
+the first k that computes the operator until one of the others changes."""
+
 _forward_functions: dict[Any, Callable[..., Any]] = {}
 """Functions without a gradient of all operators, by their entries in PyTorch's dispatcher."""
+_preparations: dict[Any, Preparation] = {}
 
 
 def direct_call(operator: Any) -> Callable[..., Any]:
     """Returns the function that computes an operator of `torch.ops.coterie` without PyTorch's dispatcher."""
     return _forward_functions[operator]
+
+
+def preparation(operator: Any) -> Preparation | None:
+    """Returns the preparation of an operator of `torch.ops.coterie` that is called often with the same parameters."""
+    return _preparations.get(operator)
 
 
 class Operator:
@@ -27,13 +37,21 @@ class Operator:
     function written in Python, often longer than the function itself. Everything else calls the function directly.
     """
 
-    def __init__(self, name: str, signature: str, forward: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        signature: str,
+        forward: Callable[..., Any],
+        fake: Callable[..., Any],
+        prepare: Preparation | None = None,
+    ) -> None:
         """
         Args:
             name: Name in `torch.ops.coterie`.
             signature: Arguments, a tensor first, and results, in the language of `torch.library.define`.
             forward: Computes the results, without a gradient.
             fake: Returns empty tensors of the results' shapes.
+            prepare: Used by traces; None for none.
         """
         qualified = f"coterie::{name}"
         torch.library.define(qualified, signature)
@@ -42,6 +60,8 @@ class Operator:
         self._name, self._forward = qualified, forward
         self._registered = getattr(torch.ops.coterie, name).default
         _forward_functions[self._registered] = forward
+        if prepare is not None:
+            _preparations[self._registered] = prepare
         self._differentiable: Callable[..., Any] | None = None
 
     def set_gradient(self, differentiable: Callable[..., Any]) -> None:

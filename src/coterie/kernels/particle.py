@@ -246,21 +246,17 @@ def _strides(x: Tensor) -> tuple[int, ...]:
     return (1, envs) if x.ndim == 2 else (1, x.shape[2] * envs, envs)
 
 
-def _empty_like(x: Tensor) -> Tensor:
-    return torch.empty_strided(x.shape, _strides(x), dtype=x.dtype)
-
-
 def _pointers(*tensors: Tensor | None) -> list[int | None]:
     return [None if x is None else x.data_ptr() for x in tensors]
 
 
 def _empty(constants: ParticleConstants, inputs: StepInputs, envs: int) -> StepOutputs:
-    """Returns memory for the results."""
+    """Returns memory for the results. `empty_like` keeps the layout of `envs_last`."""
     flat, reward, observations = inputs.flat, constants.reward, constants.observations
     return StepOutputs(
-        flat=_empty_like(flat),
-        coasting=_empty_like(inputs.coasting),
-        returns=None if reward is None else _empty_like(inputs.returns),
+        flat=torch.empty_like(flat),
+        coasting=torch.empty_like(inputs.coasting),
+        returns=None if reward is None else torch.empty_like(inputs.returns),
         distance=flat.new_empty(len(constants.pairs), envs) if reward is None else None,
         penetration=flat.new_empty(len(constants.contact_distance), envs) if reward is None else None,
         obs=None if observations is None else flat.new_empty(envs, len(observations.terms) - 1),

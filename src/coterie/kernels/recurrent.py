@@ -84,14 +84,23 @@ def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [x.contiguous() for x in tensors]
 
 
-def _gru(x, first, h, weight, recurrent, bias, extra, save):
-    x, first, h, weight, recurrent, bias, extra = _contiguous(x, first, h, weight, recurrent, bias, extra)
-    out, saved = x.new_empty(*x.shape[:-1], h.shape[-1]), _saved("gru", x, h, save)
-    parameters = (weight, recurrent, bias, extra)
-    native.call(
-        "gru_forward", x.dtype, _sizes(x, h), x, first, h, None, *parameters, out, None, saved if save else None
-    )
-    return out, saved
+def _prepare_gru(weight, recurrent, bias, extra, save):
+    """Returns the operator as a function of x, first and h, for constant parameters."""
+    parameters = _contiguous(weight, recurrent, bias, extra)
+
+    def gru(x: Tensor, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        x, first, h = x.contiguous(), first.contiguous(), h.contiguous()
+        out, saved = x.new_empty((*x.shape[:-1], h.shape[-1])), _saved("gru", x, h, save)
+        native.call(
+            "gru_forward", x.dtype, _sizes(x, h), x, first, h, None, *parameters, out, None, saved if save else None
+        )
+        return out, saved
+
+    return gru
+
+
+def _gru(x, first, h, *constants):
+    return _prepare_gru(*constants)(x, first, h)
 
 
 def _lstm(x, first, h, c, weight, recurrent, bias, save):
@@ -188,7 +197,13 @@ _GRU_BACKWARD = Operator(
     "gru_backward", f"{_SEQUENCE}{_PARAMETERS}Tensor extra, {_GRADIENT}", _gru_backward, _fake_gru_backward
 )
 _LSTM_BACKWARD = Operator("lstm_backward", f"{_SEQUENCE}{_PARAMETERS}{_GRADIENT}", _lstm_backward, _fake_lstm_backward)
-_GRU = Operator("gru", f"{_SEQUENCE}{_PARAMETERS}Tensor extra, bool save) -> (Tensor, Tensor)", _gru, _fake_gru)
+_GRU = Operator(
+    "gru",
+    f"{_SEQUENCE}{_PARAMETERS}Tensor extra, bool save) -> (Tensor, Tensor)",
+    _gru,
+    _fake_gru,
+    prepare=(3, _prepare_gru),
+)
 _LSTM = Operator("lstm", f"{_SEQUENCE}Tensor c, {_PARAMETERS}bool save) -> (Tensor, Tensor, Tensor)", _lstm, _fake_lstm)
 _GRU.set_gradient(_Gru.apply)
 _LSTM.set_gradient(_Lstm.apply)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core import device_number
 from coterie.core.tree import Tree, tree_leaves, tree_map
-from coterie.kernels.operators import direct_call
+from coterie.kernels.operators import direct_call, preparation
 
 _OF_UNKNOWN_SHAPE = frozenset({"nonzero", "nonzero_numpy", "masked_select", "index"})
 """Operations with results whose shapes may depend on numbers. So does `index` by a mask."""
@@ -78,7 +78,7 @@ class _Tracer(TorchDispatchMode):
     def __init__(self, inputs: tuple[Tree, ...]):
         super().__init__()
         self._parameters = [f"i{k}" for k in range(len(inputs))]
-        self._names: dict[int, str] = {}  # of the tensors so far, by identity
+        self._names: dict[int, str] = {}  # of the tensors and prepared functions so far, by identity
         self._fixed: set[int] = set()  # identities of results that do not depend on inputs
         self._fixed_lines: list[str] = []
         self._lines: list[str] = []
@@ -123,16 +123,33 @@ class _Tracer(TorchDispatchMode):
             raise CannotTraceError(f"it reads the result of {func} on the host")
         if not is_fixed:
             self._own |= {_address(x) for x in tree_leaves(out)} - {_address(x) for x in tensors}
-        call = _quick_call(func, args, kwargs)
+        call = self._prepared_call(func, args) or _quick_call(func, args, kwargs)
         if not _has_result((call[0], [*changed, *call[1][len(changed) :]], call[2]), out):
             call = func, args, kwargs
         words = [self._source(x) for x in call[1]] + [f"{name}={self._source(x)}" for name, x in call[2].items()]
-        line = f"{self._global(call[0])}({', '.join(words)})"
+        line = f"{self._source(call[0])}({', '.join(words)})"
         self._kept += [args, kwargs, out, call]
         if not is_mutable:
             line = f"{self._target(out, is_fixed)} = {line}"
         (self._fixed_lines if is_fixed else self._lines).append(line)
         return out
+
+    def _prepared_call(self, func: OpOverload, args: Any) -> _Call | None:
+        """Returns a call of an operator whose parameters are prepared at the start; None if it has none, or if they
+        depend on inputs."""
+        found = preparation(func)
+        if found is None:
+            return None
+        count, prepare = found
+        parameters = args[count:]
+        tensors = [x for x in tree_leaves(list(parameters)) if isinstance(x, Tensor)]
+        if any(id(x) in self._names and id(x) not in self._fixed for x in tensors):
+            return None
+        prepared = prepare(*parameters)
+        self._kept.append(prepared)
+        words = [self._source(x) for x in parameters]
+        self._fixed_lines.append(f"{self._target(prepared, True)} = {self._global(prepare)}({', '.join(words)})")
+        return prepared, args[:count], {}
 
     def _target(self, out: Any, is_fixed: bool) -> str:
         """Names the results of an operation."""
@@ -147,8 +164,8 @@ class _Tracer(TorchDispatchMode):
         """Returns the Python expression of an argument or a result."""
         if value is None or isinstance(value, bool | int | str):
             return repr(value)
-        if isinstance(value, Tensor):
-            return self._names.get(id(value)) or self._global(value)
+        if id(value) in self._names:
+            return self._names[id(value)]
         if isinstance(value, list):
             return f"[{', '.join(self._source(x) for x in value)}]"
         if isinstance(value, tuple):

@@ -24,8 +24,9 @@ constexpr int64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSpin = 250 * kMicrosecond;          // a worker spins for this time before it sleeps
 constexpr int64_t kKeepCore = 20 * kMicrosecond;      // after this time, a spinning thread yields its core now and then
 constexpr int64_t kCheck = 500 * kMicrosecond;        // a worker checks this often whether its core is shared:
-constexpr int64_t kInterrupted = 100 * kMicrosecond;  // it is if the worker did not run for this time since then
-constexpr int64_t kShared = 100 * kMillisecond;       // for this time, the worker does not spin
+constexpr int64_t kInterrupted = 5;                   // it is if the worker did not run for a fifth of the time since then
+constexpr int64_t kShortest = 4 * kMillisecond;       // the worker does not spin for this time then, and for twice the
+constexpr int64_t kLongest = 128 * kMillisecond;      // time, up to this, if the core is still shared at the next check
 
 int64_t nanoseconds(clockid_t clock) {
   timespec now;
@@ -134,13 +135,19 @@ class Pool {
   // Measures whether other processes use a worker's core: then more time passes than the worker's thread runs.
   struct Core {
     int64_t checked = nanoseconds(CLOCK_MONOTONIC), used = nanoseconds(CLOCK_THREAD_CPUTIME_ID), shared_until = 0;
+    int64_t pause = kShortest;
 
     void start(int64_t now) { checked = now, used = nanoseconds(CLOCK_THREAD_CPUTIME_ID); }
     bool is_shared(int64_t now) {
       if (now - checked > kCheck) {
         const int64_t before = used, passed = now - checked;
         start(now);
-        if (passed - (used - before) > kInterrupted) shared_until = now + kShared;
+        if ((passed - (used - before)) * kInterrupted > passed) {
+          shared_until = now + pause;
+          pause = pause < kLongest ? 2 * pause : kLongest;
+        } else if (now >= shared_until) {
+          pause = kShortest;
+        }
       }
       return now < shared_until;
     }
