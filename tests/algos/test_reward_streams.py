@@ -1,5 +1,7 @@
 """Advantages and returns of several reward signals against plain loops over literal numbers."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 
@@ -162,3 +164,8 @@ def test_advantages_of_a_single_signal_are_not_rounded_to_the_scale_of_its_value
 def test_reward_signals_are_described_by_name():
     with pytest.raises(TypeError):
         RewardStream("extrinsic")  # pyright: ignore[reportCallIssue]
+
+
+def test_a_stream_cannot_be_changed_since_learners_share_it():
+    with pytest.raises(FrozenInstanceError):
+        STREAMS[0].weight = 1.0  # type: ignore[misc]
