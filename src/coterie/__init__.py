@@ -11,11 +11,14 @@ The functions are the commands of `coterie` with the same settings. PyTorch is i
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
+from coterie.core.spinning import limit_spinning
+
+limit_spinning()
+
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -88,12 +91,6 @@ _LAZY = {
 }
 
 
-if "torch" not in sys.modules:
-    # PyTorch's waiting threads spin briefly and then sleep. Longer spinning takes time from the kernels' threads, and
-    # makes two threads many times slower than one if other processes use the cores. PyTorch reads it when it is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-
-
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
@@ -109,10 +106,7 @@ def __dir__() -> list[str]:
 
 
 def train(
-    *,
-    config_file: str | os.PathLike[str] | None = None,
-    callbacks: Sequence[Callback] = (),
-    **settings: Any,
+    *, config_file: str | os.PathLike[str] | None = None, callbacks: Sequence[Callback] = (), **settings: Any
 ) -> TrainingResult:
     """Trains like `coterie train` and returns the run's folder and summary.
 
@@ -309,8 +303,7 @@ def league(
 
     named = [f"{name}={member if isinstance(member, str) else run_folder(member)}" for name, member in members.items()]
     options = LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
-    settings = keep_code(runs_of(members), settings)
-    return command(named, to_overrides(settings), options)
+    return command(named, to_overrides(keep_code(runs_of(members), settings)), options)
 
 
 def exploit(

@@ -37,8 +37,9 @@ from coterie.config.resolve import Resolved, change, load_resolved, saved_settin
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
-from coterie.core.process import configure_process, interruptible, rare_garbage_collection, spinning_note
+from coterie.core.process import configure_process, interruptible, rare_garbage_collection
 from coterie.core.ranks import Ranks
+from coterie.core.spinning import spinning_note
 from coterie.core.team_report import describe_teams
 from coterie.core.terminal import print_line, print_message
 from coterie.core.threads import measured_threads, most_threads
@@ -253,7 +254,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
         display.print_line(f"kernels: {session.kernels.describe()}")
     note = display.print_line if session.config.progress != "off" else print_message
     warm_start = session.warm_start.lines if session.warm_start is not None else ()
-    spinning = spinning_note() if session.kernels.on else None
+    spinning = spinning_note(torch.get_num_threads()) if session.kernels.on else None
     notes = [*warm_start, *best_notes(session.config), *graph_notes(session.config, components)]
     for line in notes if spinning is None else [*notes, spinning]:
         note(line)

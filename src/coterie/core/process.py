@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import signal
 import sys
 import threading
@@ -19,9 +18,6 @@ from coterie.core.threads import Threads, number_of_threads
 
 _REPEAT_SECONDS = 0.2
 """Seconds within which repeated signals count as one: `timeout` signals a process, then its group."""
-
-_SPIN_SETTINGS = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
-"""Environment variables that set for how long PyTorch's waiting threads spin. `coterie/__init__.py` sets the first."""
 
 _COLLECTION_THRESHOLD = 20_000
 """New objects that start a garbage collection."""
@@ -42,16 +38,6 @@ def configure_process(threads: Threads) -> None:
             libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
             libc.mallopt(_M_TOP_PAD, 1 << 28)
-
-
-def spinning_note() -> str | None:
-    """Returns what to do if PyTorch was loaded such that its waiting threads spin for long; None if it was not."""
-    if torch.get_num_threads() == 1 or sys.platform != "linux" or _SPIN_SETTINGS & os.environ.keys():
-        return None
-    return (
-        "PyTorch was imported before Coterie, so its waiting threads take time from the kernels'. "
-        "Import coterie first, or set GOMP_SPINCOUNT=3000 in the environment"
-    )
 
 
 @contextlib.contextmanager
