@@ -19,9 +19,9 @@
                                 const T*, const T*, T*, T*, T*, int);                                                  \
   void coterie_lstm_backward_##S(const int64_t*, const T*, const bool*, const T*, const T*, const T*, const T*,        \
                                  const T*, const T*, const T*, const T*, const T*, T* const*, int);                    \
-  void coterie_categorical_##S(const int64_t*, const T*, const bool*, const int64_t*, T*, T*, int);                    \
+  void coterie_categorical_##S(const int64_t*, const T*, const bool*, const int64_t*, T*, T*, int64_t*, int);          \
   void coterie_categorical_backward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T*, const T*, T*, \
-                                        int);                                                                          \
+                                        int64_t*, int);                                                                \
   void coterie_categorical_sample_##S(const int64_t*, const T*, const bool*, const T*, int64_t*, T*, int);             \
   void coterie_clipped_policy_loss_##S(const int64_t*, const double*, const T*, const T*, const T*, const bool*, T*,   \
                                        T*, int);                                                                       \
@@ -144,8 +144,13 @@ struct Blocks {
     std::unique_ptr<int64_t[]> action(new int64_t[size_t(rows * 3)]());                                                \
     const auto mask = flags(rows * 6);                                                                                 \
     for (const bool* given : {static_cast<const bool*>(nullptr), static_cast<const bool*>(mask.get())}) {              \
-      coterie_categorical_##S(n.data(), logits, given, action.get(), a, b, threads);                                   \
-      coterie_categorical_backward_##S(n.data(), logits, given, action.get(), a, b, d, threads);                       \
+      for (int64_t wrong : {int64_t(0), int64_t(-1), int64_t(2), int64_t(1) << 62}) {                                  \
+        int64_t forward = -1, backward = -1;                                                                           \
+        if (rows > 0) action[size_t(rows * 3 - 1)] = wrong;                                                            \
+        coterie_categorical_##S(n.data(), logits, given, action.get(), a, b, &forward, threads);                       \
+        coterie_categorical_backward_##S(n.data(), logits, given, action.get(), a, b, d, &backward, threads);          \
+        if (forward != (rows > 0 && wrong != 0) || backward != forward) std::exit(1);                                  \
+      }                                                                                                                \
       coterie_categorical_sample_##S(n.data(), logits, given, d, action.get(), a, threads);                            \
       const double options[] = {0.2, 1.0};                                                                             \
       const int64_t one[] = {rows, 1};                                                                                 \

@@ -44,6 +44,14 @@ def adam_step(
 
 
 def _step(parameter, grad, average, square, norm, options):
+    count, floats = (parameter.numel(),), native.float_type("adam_", parameter)
+    flat = {"parameter": parameter, "grad": grad, "average": average, "square": square}
+    native.check("adam_", *((name, x, floats, count) for name, x in flat.items()), ("norm", norm, floats, ()))
+    if len(options) != 7:
+        raise ValueError(f"adam_: {len(options)} options, expected 7: lr, betas, eps, weight decay, norm, step.")
+    for name, x in flat.items():
+        if not x.is_contiguous():
+            raise ValueError(f"adam_: {name} is changed in place and has to be contiguous, but has a stride.")
     sizes = native.integers(parameter.numel())
     native.call("adam", parameter.dtype, sizes, native.reals(*options), parameter, grad, average, square, norm)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -48,7 +51,29 @@ def sample_categorical(
     return _SAMPLE(logits, mask, noise, choices)
 
 
-def _sizes(logits: Tensor, choices: list[int]):
+def _check(
+    operator: str, logits: Tensor, mask: Tensor | None, choices: Sequence[int], *others: native.Expected
+) -> None:
+    """Raises an error for arguments that a C function would read as something else."""
+    if not choices or min(choices) < 1 or logits.shape[-1:] != (sum(choices),):
+        raise ValueError(
+            f"{operator}: choices={list(choices)} do not fit logits {list(logits.shape)}. "
+            "Their sum is the size of the last axis, and each is at least 1."
+        )
+    floats = native.float_type(operator, logits)
+    native.check(operator, ("logits", logits, floats, logits.shape), ("mask", mask, torch.bool, logits.shape), *others)
+
+
+def _raise_if_set(operator: str, invalid: array[int], action: Tensor, choices: Sequence[int]) -> None:
+    if invalid[0]:
+        wrong = ((action < 0) | (action >= torch.tensor(choices))).nonzero()[0].tolist()
+        raise IndexError(
+            f"{operator}: action{wrong} is {action[tuple(wrong)].item()}, which is not one of the "
+            f"{choices[wrong[-1]]} choices 0 to {choices[wrong[-1]] - 1}."
+        )
+
+
+def _sizes(logits: Tensor, choices: Sequence[int]):
     columns = logits.shape[-1]
     return native.integers(logits.numel() // columns if columns else 0, columns, len(choices), columns, *choices)
 
@@ -58,27 +83,35 @@ def _mask(mask: Tensor | None) -> Tensor | None:
 
 
 def _forward(logits, mask, action, choices):
-    logits = logits.contiguous()
-    log_prob, entropy = logits.new_empty(logits.shape[:-1]), logits.new_empty(logits.shape[:-1])
-    native.call(
-        "categorical",
-        logits.dtype,
-        *(_sizes(logits, choices), logits, _mask(mask), action.contiguous(), log_prob, entropy),
-    )
+    batch = logits.shape[:-1]
+    _check("categorical", logits, mask, choices, ("action", action, torch.int64, (*batch, len(choices))))
+    logits, invalid = logits.contiguous(), native.integers(0)
+    log_prob, entropy = logits.new_empty(batch), logits.new_empty(batch)
+    inputs = (_sizes(logits, choices), logits, _mask(mask), action.contiguous())
+    native.call("categorical", logits.dtype, *inputs, log_prob, entropy, invalid)
+    _raise_if_set("categorical", invalid, action, choices)
     return log_prob, entropy
 
 
 def _backward(log_prob_grad, entropy_grad, logits, mask, action, choices):
-    logits = logits.contiguous()
+    batch, floats = logits.shape[:-1], logits.dtype
+    _check(
+        *("categorical_backward", logits, mask, choices),
+        ("action", action, torch.int64, (*batch, len(choices))),
+        ("log_prob_grad", log_prob_grad, floats, batch),
+        ("entropy_grad", entropy_grad, floats, batch),
+    )
+    logits, invalid = logits.contiguous(), native.integers(0)
     grad = torch.empty_like(logits)
     inputs = (_sizes(logits, choices), logits, _mask(mask), action.contiguous())
-    native.call(
-        "categorical_backward", logits.dtype, *inputs, log_prob_grad.contiguous(), entropy_grad.contiguous(), grad
-    )
+    gradients = (log_prob_grad.contiguous(), entropy_grad.contiguous(), grad)
+    native.call("categorical_backward", floats, *inputs, *gradients, invalid)
+    _raise_if_set("categorical_backward", invalid, action, choices)
     return grad
 
 
 def _sample(logits, mask, noise, choices):
+    _check("categorical_sample", logits, mask, choices, ("noise", noise, logits.dtype, logits.shape))
     logits = logits.contiguous()
     noise = None if noise is None else noise.contiguous()
     action = logits.new_empty((*logits.shape[:-1], len(choices)), dtype=torch.int64)

@@ -49,11 +49,42 @@ def _saved(chosen: Tensor, state: Tensor, parameters: Sequence[Tensor], save: bo
     return chosen.new_empty((rows, 2 * hidden + (agents + 3) * units) if save else 0)
 
 
+_LAYERS = ("hidden", "first", "second", "direct", "value")
+
+
+def _check(
+    operator: str, chosen: Tensor, state: Tensor, parameters: Sequence[Tensor], *others: native.Expected
+) -> None:
+    """Raises an error for arguments that a C function would read as something else."""
+    floats = native.float_type(operator, chosen)
+    if len(parameters) != 2 * len(_LAYERS) or parameters[4].ndim != 2 or not chosen.ndim or not state.ndim:
+        raise ValueError(
+            f"{operator}: expected agents' values [.., N], states [.., S], and weight and bias of five layers."
+        )
+    _, agents, inputs, hidden, units = _shapes(chosen, state, parameters)
+    sizes = ((inputs, 2 * hidden), (hidden, agents * units), (hidden, units), (inputs, 2 * units), (units, 1))
+    layers = zip(_LAYERS, parameters[::2], parameters[1::2], sizes, strict=True)
+    native.check(
+        operator,
+        ("chosen", chosen, floats, chosen.shape),
+        ("state", state, floats, (*chosen.shape[:-1], inputs)),
+        *(
+            expected
+            for name, weight, bias, size in layers
+            for expected in ((f"{name}.weight", weight, floats, size), (f"{name}.bias", bias, floats, size[1:]))
+        ),
+        *others,
+    )
+    if not hidden or not units:
+        raise ValueError(f"{operator}: {hidden} hidden units and {units} mixing units. Both have to be at least 1.")
+
+
 def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [x.contiguous() for x in tensors]
 
 
 def _forward(chosen, state, parameters, save):
+    _check("qmix", chosen, state, parameters)
     chosen, state, *parameters = _contiguous(chosen, state, *parameters)
     out, saved = chosen.new_empty(chosen.shape[:-1]), _saved(chosen, state, parameters, save)
     sizes, pointers = native.integers(*_shapes(chosen, state, parameters)), native.pointers(parameters)
@@ -62,6 +93,10 @@ def _forward(chosen, state, parameters, save):
 
 
 def _backward(grad, chosen, state, saved, parameters, needs_state):
+    batch, floats = chosen.shape[:-1], chosen.dtype
+    _check("qmix_backward", chosen, state, parameters, ("grad", grad, floats, batch))
+    expected_saved = _saved(chosen, state, parameters, True).shape
+    native.check("qmix_backward", ("saved", saved, floats, expected_saved))
     grad, chosen, state, *parameters = _contiguous(grad, chosen, state, *parameters)
     found = _empty_gradients(chosen, state, parameters, needs_state)
     chosen_grad, state_grad, *others = [x.data_ptr() for x in found]

@@ -123,18 +123,65 @@ def _saved_size(x: Tensor, weights: Sequence[Tensor], activated: int) -> int:
     return rows * sum(count + lanes if count > _WIDE else count for count in columns)
 
 
+def _check_layers(
+    operator: str,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor] | None,
+    norms: tuple[Sequence[Tensor], Sequence[Tensor]],
+    *,
+    activation: int,
+    activated: int,
+) -> None:
+    """Raises an error for parameters that a C function would read as something else; `biases` is None in gradients."""
+    layers, scales = len(weights), norms[0]
+    if not layers or activation not in ACTIVATIONS.values() or not 0 <= layers - activated <= 1:
+        raise ValueError(f"{operator}: {layers} layers, activation={activation} after the first {activated}.")
+    if weights[0].ndim not in (2, 3):
+        raise ValueError(f"{operator}: weights[0] is {list(weights[0].shape)}, expected [in, out] or [G, in, out].")
+    sets, floats = weights[0].shape[:-2], native.float_type(operator, weights[0])
+    widths = [weights[0].shape[-2], *(weight.shape[-1] for weight in weights)]
+    if max(widths[1:]) > _WIDEST[bool(scales)] or min(widths[1:]) < 1 or (scales and widths[0] > _WIDEST[True]):
+        raise ValueError(
+            f"{operator}: layers of {widths} columns. There is no kernel for more than {_WIDEST}, nor for 0."
+        )
+
+    def named(name: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[native.Expected]:
+        if len(tensors) != len(shapes):
+            raise ValueError(f"{operator}: {len(tensors)} {name}, expected {len(shapes)}.")
+        return [(f"{name}[{k}]", x, floats, shape) for k, (x, shape) in enumerate(zip(tensors, shapes, strict=True))]
+
+    rows = [((*sets, 1, width) if sets else (width,)) for width in widths]
+    matrices = [(*sets, *pair) for pair in pairwise(widths)]
+    normed = rows[: activated + 1] if scales or norms[1] else []
+    native.check(
+        operator,
+        *named("weights", weights, matrices),
+        *(() if biases is None else named("biases", biases, rows[1:])),
+        *named("scales", scales, normed),
+        *named("shifts", norms[1], normed),
+    )
+
+
+def _check_input(operator: str, x: Tensor, weight: Tensor) -> None:
+    """Raises an error for an input that a C function would read as something else."""
+    shape = (*weight.shape[:-2], x.shape[-2] if x.ndim > 1 else -1, weight.shape[-2])
+    native.check(operator, ("x", x, weight.dtype, shape))
+
+
 def _prepare(weights, biases, scales, shifts, activation, activated, save):
     """Returns the operator as a function of x, for constant parameters."""
+    _check_layers("mlp", weights, biases, (scales, shifts), activation=activation, activated=activated)
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
-    tensors = [*weights, *biases, *scales, *shifts]
+    tensors = [*weights, *biases, *(norm.contiguous() for norm in (*scales, *shifts))]
     parameters, columns, nothing = native.pointers(tensors), weights[-1].shape[-1], weights[0].new_empty(0)
     known: dict[Any, Any] = {}
 
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
         x = _with_contiguous_rows(x)
-        layout = x.shape, x.stride()
+        layout = x.shape, x.stride(), x.dtype, x.device
         sizes = known.get(layout)
         if sizes is None:
+            _check_input("mlp", x, weights[0])
             sizes = known[layout] = _sizes(x, tensors[: len(weights)], activation, activated, bool(scales))
         out = x.new_empty((*x.shape[:-1], columns))
         saved = x.new_empty(_saved_size(x, weights, activated)) if save else nothing
@@ -155,7 +202,15 @@ def _fake_forward(x, weights, biases, scales, shifts, activation, activated, sav
 
 
 def _backward(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
+    _check_layers("mlp_backward", weights, None, (scales, shifts), activation=activation, activated=activated)
+    _check_input("mlp_backward", x, weights[0])
+    native.check(
+        "mlp_backward",
+        ("grad", grad, x.dtype, (*x.shape[:-1], weights[-1].shape[-1])),
+        ("saved", saved, x.dtype, (_saved_size(x, weights, activated),)),
+    )
     x, grad, weights = _with_contiguous_rows(x), grad.contiguous(), [w.contiguous() for w in weights]
+    scales, shifts = [s.contiguous() for s in scales], [s.contiguous() for s in shifts]
     found = _empty_gradients(x, weights, scales, needs_x)
     sizes = _sizes(x, weights, activation, activated, bool(scales))
     parameters, gradients = native.pointers([*weights, *scales, *shifts]), native.pointers(found[1:])
@@ -220,6 +275,8 @@ def _split(parameters: Sequence[Tensor], counts: tuple[int, int]) -> tuple[Seque
 
 def _with_gradient(x, weights, biases, scales, shifts, activation, activated, save):
     counts = (len(weights), len(scales))
+    if (len(biases), len(shifts)) != counts:
+        raise ValueError(f"mlp: {len(biases)} biases and {len(shifts)} shifts, expected {counts[0]} and {counts[1]}.")
     return _Mlp.apply(counts, activation, activated, save, x, *weights, *biases, *scales, *shifts)
 
 

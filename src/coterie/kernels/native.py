@@ -65,6 +65,36 @@ def is_supported(*tensors: Tensor) -> bool:
     return True
 
 
+def float_type(operator: str, x: Tensor) -> torch.dtype:
+    """Returns the type of a tensor, float32 or float64.
+
+    Raises:
+        TypeError: For another type, for which there is no C function.
+    """
+    if x.dtype not in _SUFFIXES:
+        raise TypeError(f"{operator}: there is no kernel for {x.dtype}. Use float32 or float64.")
+    return x.dtype
+
+
+Expected = tuple[str, Tensor | None, torch.dtype, Sequence[int]]
+"""Name of an argument, the tensor or None, and the type and shape that a C function reads."""
+
+
+def check(operator: str, *arguments: Expected) -> None:
+    """Raises an error for the first tensor that a C function would read as something else. None fits.
+
+    Raises:
+        TypeError: For another type or device.
+        ValueError: For another shape.
+    """
+    for name, x, dtype, shape in arguments:
+        if x is None or (x.dtype is dtype and x.is_cpu and x.shape == shape):
+            continue
+        expected = f"expected {dtype} {list(shape)} on cpu"
+        kind = ValueError if x.dtype is dtype and x.is_cpu else TypeError
+        raise kind(f"{operator}: {name} is {x.dtype} {list(x.shape)} on {x.device}, {expected}.")
+
+
 def call(name: str, dtype: torch.dtype, *arguments: Tensor | array[Any] | None) -> None:
     """Calls the C function `coterie_<name>_<dtype>` with pointers and the number of threads.
 

@@ -153,7 +153,7 @@ class StepInputs(NamedTuple):
         flat: The state [B, F], from `envs_last`.
         coasting: Velocity after damping and contact [B, 2, M], from `envs_last`.
         returns: Sum of each agent's rewards [B, N], from `envs_last`.
-        choices: Of each role [B, n] int64.
+        choices: Of each role [B, n, 1] int64.
         thrust: Change of velocity by the agents' actions [2, M, B], without `choices`.
         messages: New messages [C S, B], without `choices`.
         scale: Factor on thrust and speed limits [M, B].
@@ -207,14 +207,21 @@ class StepOutputs(NamedTuple):
 def particle_step(constants: ParticleConstants, inputs: StepInputs) -> StepOutputs:
     """Advances all environments by one step, see `coterie.envs.worlds.particle.physics`.
 
-    Nothing is differentiated. The caller checks types and devices with `native.is_supported`.
+    Nothing is differentiated. The caller checks types and devices of all but the choices with `native.is_supported`.
 
     Raises:
         IndexError: If a choice is out of range.
+        TypeError: If choices are no int64 on the CPU.
+        ValueError: If their shape is not [B, n, 1].
     """
     flat, envs = inputs.flat, len(inputs.flat)
     out = _empty(constants, inputs, envs)
     tables, observations = constants.actions, constants.observations
+    agents = () if tables is None else tables.agents
+    if len(inputs.choices) != len(agents):
+        raise ValueError(f"particle_step: choices of {len(inputs.choices)} roles, expected {len(agents)}.")
+    for number, choices in zip(agents, inputs.choices, strict=True):
+        native.check("particle_step", ("choices", choices, torch.int64, (envs, number, 1)))
     invalid = native.integers(0)
     addresses = native.addresses(
         *_pointers(

@@ -49,6 +49,14 @@ def clipped_value_loss(
 
 
 def _policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps):
+    shape, floats = log_prob.shape, native.float_type("clipped_policy_loss", log_prob)
+    native.check(
+        "clipped_policy_loss",
+        ("log_prob", log_prob, floats, shape),
+        ("old_log_prob", old_log_prob, floats, shape),
+        ("advantage", advantage, floats, shape),
+        ("valid", valid, torch.bool, shape),
+    )
     inputs = [x.contiguous() for x in (log_prob, old_log_prob, advantage)]
     valid = None if valid is None else valid.contiguous()
     out, grad = log_prob.new_empty(3), log_prob.new_empty(log_prob.shape)
@@ -58,6 +66,16 @@ def _policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps):
 
 
 def _value_loss(value, old_value, target, valid, clip_eps, huber_delta):
+    shape, floats = value.shape, native.float_type("clipped_value_loss", value)
+    if not shape or not shape[-1]:
+        raise ValueError(f"clipped_value_loss: value is {list(shape)}. Its last axis has at least one reward signal.")
+    native.check(
+        "clipped_value_loss",
+        ("value", value, floats, shape),
+        ("old_value", old_value, floats, shape),
+        ("target", target, floats, shape),
+        ("valid", valid, torch.bool, shape[:-1]),
+    )
     inputs = [x.contiguous() for x in (value, old_value, target)]
     valid = None if valid is None else valid.contiguous()
     out, grad = value.new_empty(()), value.new_empty(value.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -84,13 +86,52 @@ def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [x.contiguous() for x in tensors]
 
 
+def _check_parameters(
+    operator: str, weight: Tensor, recurrent: Tensor, bias: Tensor, extra: Tensor | None, gates: int
+) -> None:
+    """Raises an error for parameters that a C function would read as something else."""
+    if recurrent.ndim not in (2, 3) or weight.ndim != recurrent.ndim or not recurrent.shape[-2]:
+        raise ValueError(
+            f"{operator}: weight is {list(weight.shape)} and recurrent {list(recurrent.shape)}, expected "
+            f"[D, {gates}H] and [H, {gates}H], or the same with an axis of sets before."
+        )
+    floats, sets, units = native.float_type(operator, weight), recurrent.shape[:-2], recurrent.shape[-2]
+    between = (1,) if sets else ()
+    native.check(
+        operator,
+        ("weight", weight, floats, (*sets, weight.shape[-2], gates * units)),
+        ("recurrent", recurrent, floats, (*sets, units, gates * units)),
+        ("bias", bias, floats, (*sets, *between, gates * units)),
+        ("extra", extra, floats, (*sets, *between, units)),
+    )
+
+
+def _check_sequence(
+    operator: str, x: Tensor, first: Tensor, states: Sequence[Tensor], weight: Tensor, units: int
+) -> None:
+    """Raises an error for a sequence, or states before it, that a C function would read as something else."""
+    floats, sets = weight.dtype, weight.shape[:-2]
+    if x.ndim != 3 + len(sets):
+        raise ValueError(f"{operator}: x is {list(x.shape)}, expected [T, {'G, ' if sets else ''}M, D].")
+    rows = (*sets, x.shape[-2])
+    native.check(
+        operator,
+        ("x", x, floats, (len(x), *rows, weight.shape[-2])),
+        ("first", first, torch.bool, (len(x), *rows)),
+        *((name, state, floats, (*rows, units)) for name, state in zip("hc", states, strict=False)),
+    )
+
+
 def _prepare_gru(weight, recurrent, bias, extra, save):
     """Returns the operator as a function of x, first and h, for constant parameters."""
+    _check_parameters("gru", weight, recurrent, bias, extra, gates=3)
     parameters = _contiguous(weight, recurrent, bias, extra)
+    units = recurrent.shape[-2]
 
     def gru(x: Tensor, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        _check_sequence("gru", x, first, (h,), weight, units)
         x, first, h = x.contiguous(), first.contiguous(), h.contiguous()
-        out, saved = x.new_empty((*x.shape[:-1], h.shape[-1])), _saved("gru", x, h, save)
+        out, saved = x.new_empty((*x.shape[:-1], units)), _saved("gru", x, h, save)
         native.call(
             "gru_forward", x.dtype, _sizes(x, h), x, first, h, None, *parameters, out, None, saved if save else None
         )
@@ -104,6 +145,8 @@ def _gru(x, first, h, *constants):
 
 
 def _lstm(x, first, h, c, weight, recurrent, bias, save):
+    _check_parameters("lstm", weight, recurrent, bias, None, gates=4)
+    _check_sequence("lstm", x, first, (h, c), weight, recurrent.shape[-2])
     x, first, h, c, weight, recurrent, bias = _contiguous(x, first, h, c, weight, recurrent, bias)
     out, last_c, saved = x.new_empty(*x.shape[:-1], h.shape[-1]), torch.empty_like(c), _saved("lstm", x, h, save)
     parameters = (weight, recurrent, bias, None)
@@ -113,8 +156,33 @@ def _lstm(x, first, h, c, weight, recurrent, bias, save):
     return out, last_c, saved
 
 
+def _check_backward(kind: str, x: Tensor, first: Tensor, h: Tensor, parameters: Sequence[Tensor], *of_out) -> None:
+    """Raises an error for arguments that a C function of a gradient would read as something else.
+
+    Args:
+        kind: `gru` or `lstm`.
+        x: As in the forward pass; so are `first`, `h` and `parameters`.
+        *of_out: The results `out` and `saved` of the forward pass, and the gradients of `out` and of the last c.
+    """
+    (weight, recurrent, bias, *extra), (out, saved, grad, c_grad) = parameters, of_out
+    operator, units = f"{kind}_backward", recurrent.shape[-2] if recurrent.ndim > 1 else 0
+    gates = 3 if kind == "gru" else 4
+    _check_parameters(operator, weight, recurrent, bias, extra[0] if extra else None, gates)
+    _check_sequence(operator, x, first, (h,), weight, units)
+    shape = (*x.shape[:-1], units)
+    native.check(
+        operator,
+        ("out", out, x.dtype, shape),
+        ("saved", saved, x.dtype, _saved(kind, x, h, True).shape),
+        ("grad", grad, x.dtype, shape),
+        ("c_grad", c_grad, x.dtype, h.shape),
+    )
+
+
 def _gru_backward(x, first, h, weight, recurrent, bias, extra, out, saved, grad, c_grad, needs_x):
+    _check_backward("gru", x, first, h, (weight, recurrent, bias, extra), out, saved, grad, c_grad)
     x, first, h, weight, recurrent, bias, extra, grad = _contiguous(x, first, h, weight, recurrent, bias, extra, grad)
+    out, saved = _contiguous(out, saved)
     found = [x.new_empty(p.shape) for p in (x, h, weight, recurrent, bias, extra)]
     x_grad, h_grad, *others = [g.data_ptr() for g in found]
     pointers = native.addresses(x_grad if needs_x else None, h_grad, None, *others)
@@ -124,7 +192,10 @@ def _gru_backward(x, first, h, weight, recurrent, bias, extra, out, saved, grad,
 
 
 def _lstm_backward(x, first, h, weight, recurrent, bias, out, saved, grad, c_grad, needs_x):
+    c_grad = torch.zeros_like(h) if c_grad is None else c_grad
+    _check_backward("lstm", x, first, h, (weight, recurrent, bias), out, saved, grad, c_grad)
     x, first, h, weight, recurrent, bias, grad, c_grad = _contiguous(x, first, h, weight, recurrent, bias, grad, c_grad)
+    out, saved = _contiguous(out, saved)
     found = [x.new_empty(p.shape) for p in (x, h, h, weight, recurrent, bias)]
     x_grad, *others = [g.data_ptr() for g in found]
     pointers = native.addresses(x_grad if needs_x else None, *others, None)
@@ -166,9 +237,8 @@ class _Lstm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad, c_grad, _):  # type: ignore[override]
-        _, _, h, *_, out, _ = ctx.saved_tensors
+        *_, out, _ = ctx.saved_tensors
         grad = torch.zeros_like(out) if grad is None else grad
-        c_grad = torch.zeros_like(h) if c_grad is None else c_grad
         needs_x = ctx.needs_input_grad[0]
         x, h, c, *parameters = _LSTM_BACKWARD(*ctx.saved_tensors, grad, c_grad, needs_x)
         return x if needs_x else None, None, h, c, *parameters, None

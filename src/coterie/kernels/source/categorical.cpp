@@ -1,4 +1,6 @@
 // Independent categorical choices with masks: log-probabilities, entropies, samples and gradients.
+#include <atomic>
+
 #include "memory.hpp"
 #include "pool.hpp"
 
@@ -63,25 +65,31 @@ void for_batches(const Choices<T>& c, int threads, F&& work_on) {
   });
 }
 
+// Sets `invalid` to 1 if an action is not one of the choices, to 0 otherwise. The results of such rows have no meaning.
 template <class T>
-void evaluate(const Choices<T>& c, const int64_t* action, T* log_prob, T* entropy, int threads) {
+void evaluate(const Choices<T>& c, const int64_t* action, T* log_prob, T* entropy, int64_t* invalid, int threads) {
+  std::atomic<bool> found{false};
   for_batches(c, threads, [&](int64_t first, int64_t count, T* log_p, T* p) {
     log_softmax(c, first, count, log_p, p);
     for (int64_t r = 0; r < count; r++) {
       T chosen = 0, spread = 0;
       const T *row = log_p + r * c.columns, *q = p + r * c.columns;
       for (int64_t k = 0; k < c.components; row += c.sizes[k], q += c.sizes[k++]) {
-        chosen += row[action[(first + r) * c.components + k]];
+        const int64_t choice = action[(first + r) * c.components + k];
+        if (uint64_t(choice) < uint64_t(c.sizes[k])) chosen += row[choice];
+        else found = true;
         for (int64_t j = 0; j < c.sizes[k]; j++) spread -= q[j] * row[j];
       }
       log_prob[first + r] = chosen, entropy[first + r] = spread;
     }
   });
+  *invalid = found;
 }
 
 template <class T>
 void evaluate_backward(const Choices<T>& c, const int64_t* action, const T* log_prob_grad, const T* entropy_grad,
-                       T* logits_grad, int threads) {
+                       T* logits_grad, int64_t* invalid, int threads) {
+  std::atomic<bool> found{false};
   for_batches(c, threads, [&](int64_t first, int64_t count, T* log_p, T* p) {
     log_softmax(c, first, count, log_p, p);
     for (int64_t r = 0; r < count; r++) {
@@ -91,6 +99,7 @@ void evaluate_backward(const Choices<T>& c, const int64_t* action, const T* log_
         T spread = 0;
         for (int64_t j = 0; j < c.sizes[k]; j++) spread -= p[at + j] * log_p[at + j];
         const int64_t chosen = action[(first + r) * c.components + k];
+        if (uint64_t(chosen) >= uint64_t(c.sizes[k])) found = true;
         for (int64_t j = 0; j < c.sizes[k]; j++) {
           const T q = p[at + j], d = d_log_prob * (T(j == chosen) - q) - d_entropy * q * (log_p[at + j] + spread);
           const int64_t to = first * c.columns + at + j;
@@ -99,6 +108,7 @@ void evaluate_backward(const Choices<T>& c, const int64_t* action, const T* log_
       }
     }
   });
+  *invalid = found;
 }
 
 template <class T>
@@ -131,14 +141,16 @@ void sample(const Choices<T>& c, const T* noise, int64_t noise_row, int64_t* act
 // sizes: rows, columns, components, stride of the noise by row; then the size of each component.
 #define COTERIE_CATEGORICAL(T, SUFFIX)                                                                                 \
   COTERIE_API void coterie_categorical_##SUFFIX(const int64_t* s, const T* logits, const bool* mask,                   \
-                                                const int64_t* action, T* log_prob, T* entropy, int threads) {         \
-    coterie::evaluate<T>({s[0], s[1], s[2], s + 4, logits, mask}, action, log_prob, entropy, threads);                 \
+                                                const int64_t* action, T* log_prob, T* entropy, int64_t* invalid,      \
+                                                int threads) {                                                         \
+    coterie::evaluate<T>({s[0], s[1], s[2], s + 4, logits, mask}, action, log_prob, entropy, invalid, threads);        \
   }                                                                                                                    \
   COTERIE_API void coterie_categorical_backward_##SUFFIX(const int64_t* s, const T* logits, const bool* mask,          \
                                                          const int64_t* action, const T* log_prob_grad,                \
-                                                         const T* entropy_grad, T* logits_grad, int threads) {         \
+                                                         const T* entropy_grad, T* logits_grad, int64_t* invalid,      \
+                                                         int threads) {                                                \
     coterie::evaluate_backward<T>({s[0], s[1], s[2], s + 4, logits, mask}, action, log_prob_grad, entropy_grad,        \
-                                  logits_grad, threads);                                                               \
+                                  logits_grad, invalid, threads);                                                      \
   }                                                                                                                    \
   COTERIE_API void coterie_categorical_sample_##SUFFIX(const int64_t* s, const T* logits, const bool* mask,            \
                                                        const T* noise, int64_t* action, T* log_prob, int threads) {    \
