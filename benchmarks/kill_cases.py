@@ -68,6 +68,21 @@ def configurations(folder: Path) -> dict[str, list[str]]:
     return {name: merged((*SMALL, *settings)) for name, settings in found.items()}
 
 
+def experiments() -> dict[str, list[str]]:
+    """Returns the commands that start several runs, by name. `{out}` stands for their folder.
+
+    They are not resumed by `coterie resume`, but by the same command.
+    """
+    settings = merged((*SMALL, *SPREAD, *IPPO, "steps=120"))
+    return {
+        "sweep, two jobs": ["train", "-m", *settings, "seed=0,1", "algo.lr=0.001,0.01", "out={out}", "--jobs", "2"],
+        "search for settings": [
+            *("tune", *settings, "algo.lr=log(1e-4,1e-2)", "algo.gamma=uniform(0.9,1)", "--trials", "3"),
+            *("--seeds", "2", "--no-pruning", "--out", "{out}"),
+        ],
+    }
+
+
 def merged(settings: tuple[str, ...]) -> list[str]:
     """Returns the settings without those that a later one replaces."""
     return list({setting.partition("=")[0]: setting for setting in settings}.values())
@@ -127,6 +142,9 @@ def _modes() -> dict[str, tuple[str, ...]]:
         "worker processes, double-buffered": (
             *(*CARTPOLE, "algo=ddqn", *NET, *REPLAY, "workers.count=1", "workers.overlap=true"),
         ),
+        "Ray workers": (*CARTPOLE, "algo=ppo", *NET, *EPOCHS, "workers.count=2", "workers.kind=ray"),
+        "two ranks": (*SPREAD, *MAPPO, "ranks=2"),
+        "two ranks, GRU, replay buffer on disk": (*SPREAD, *QMIX, *GRU, "ranks=2", "algo.buffer_storage=disk"),
     }
 
 

@@ -45,6 +45,7 @@ TIMEOUT = 180.0
 PHASES = (
     *("before the manifest", "before the first checkpoint", "while writing a checkpoint"),
     *("between checkpoints", "after the last checkpoint"),
+    "in an experiment of several runs",
 )
 
 _MAX_DELAY = 0.005  # seconds between a file operation and the kill after it
@@ -156,13 +157,13 @@ def _child(words: list[str], folder: Path, moment: Moment, writer: int, operatio
 
 def _count_operations(moment: Moment, writer: int, operations: Any) -> None:
     """Counts file operations; at that of `moment`, kills this process group, or notifies the parent to do so."""
-    sync = os.fsync
+    sync, group = os.fsync, os.getpgrp()  # jobs of a sweep have groups of their own
 
     def count() -> None:
         operations.value += 1
         if operations.value == moment.operation:
             if moment.kind == BEFORE:
-                os.killpg(0, signal.SIGKILL)
+                os.killpg(group, signal.SIGKILL)
             os.write(writer, b".")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -224,7 +225,10 @@ def differences(one: Path, other: Path) -> list[str]:
     """Returns the places at which two finished runs differ, apart from wall-clock times. Empty if they are equal.
 
     Compares every bit of the last and the best checkpoint, all entries of the log, and the returns of random policies.
+    Of sweeps and searches all runs are compared, and the best settings.
     """
+    if not (one / "manifest.json").exists():
+        return _different_runs(one, other)
     found = []
     for pointer in ("last", "best"):
         names = [_pointer(run, pointer) for run in (one, other)]
@@ -236,6 +240,25 @@ def differences(one: Path, other: Path) -> list[str]:
     found += [f"metrics.jsonl: {place}" for place in _unequal(_log(one), _log(other))]
     levels = [_flat(json.loads((run / "manifest.json").read_text()).get("levels")) for run in (one, other)]
     return found + [f"manifest.json: levels{place}" for place in _unequal(levels[0], levels[1])]
+
+
+def _different_runs(one: Path, other: Path) -> list[str]:
+    """Returns the places at which the runs of two sweeps or searches differ, and their best settings."""
+    names = [
+        {str(path.parent.relative_to(folder)) for path in folder.rglob("manifest.json")} for folder in (one, other)
+    ]
+    found = [f"{name}: only in one of both" for name in sorted(names[0] ^ names[1])]
+    found += [
+        f"{name}/{place}" for name in sorted(names[0] & names[1]) for place in differences(one / name, other / name)
+    ]
+    best = [folder / "best.yaml" for folder in (one, other)]
+    if best[0].exists() != best[1].exists() or (best[0].exists() and _settings(best[0]) != _settings(best[1])):
+        found.append("best.yaml: other settings")
+    return found if any(names) else ["no runs"]
+
+
+def _settings(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if not line.startswith("#")]
 
 
 def _unequal(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -4,8 +4,9 @@
 
 Every configuration of `kill_cases` is trained once without interruption. The same run is then started again, killed,
 resumed by `coterie resume`, killed again, and so on until it ends, and every bit of both is compared. A run that is
-killed before its manifest is written is started again, as the command line recommends. `kill_runs` describes processes
-and moments: most processes are forks of this one, and about one kill in twenty hits a genuinely new process.
+killed before its manifest is written is started again, as the command line recommends. Sweeps and searches are resumed
+by the same command. `kill_runs` describes processes and moments: most processes are forks of this one, and about one
+kill in twenty hits a genuinely new process.
 
 Moments are drawn from a seeded generator, but the exact instant depends on the speed of the machine. The kills are
 distributed equally over the configurations. Writes FILE and a page next to it after each configuration. Kills that FILE
@@ -38,7 +39,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch starts its threads, also i
 
 import reporting
 import torch
-from kill_cases import configurations, preparations
+from kill_cases import configurations, experiments, preparations
 from kill_runs import KINDS, NEVER, NEW, PHASES, Moment, differences, draw, forked, new_process, phase_of, unfinished
 
 from coterie.config import registry
@@ -57,7 +58,7 @@ class Campaign:
     """The kills of one configuration.
 
     Attributes:
-        words: Settings of the run, without its folder.
+        words: Settings of the run, without its folder; or the command of an experiment of several runs.
         folder: Folder of the runs.
         seed: Seed of the moments.
         startup: Seconds that a new process needs to import everything.
@@ -116,10 +117,17 @@ class Campaign:
                 return ended.code == 0
             self.kills += 1
             self.kinds[moment.kind] += 1
-            self.phases[phase_of(folder / "run", before, steps)] += 1
+            self.phases[PHASES[-1] if self._repeats else phase_of(folder / "run", before, steps)] += 1
+
+    @property
+    def _repeats(self) -> bool:
+        """True if the command is repeated instead of resuming its run."""
+        return "{out}" in " ".join(self.words)
 
     def _words(self, folder: Path) -> list[str]:
         run = folder / "run"
+        if self._repeats:
+            return [word.replace("{out}", str(run)) for word in self.words]
         resumes = (run / "manifest.json").exists()
         return ["resume", str(run)] if resumes else ["train", *self.words, f"out={run}"]
 
@@ -222,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if content["seed"] != given.seed:
         parser.error(f"--seed: {given.out} contains kills with seed {content['seed']}. Choose another --out.")
     with work_folder(given.runs) as folder:
-        cases = configurations(folder)
+        cases = configurations(folder) | experiments()
         unknown = set(given.only or ()) - cases.keys()
         if unknown:
             parser.error(f"--only: unknown {', '.join(sorted(unknown))}. Known: {', '.join(cases)}")
@@ -247,7 +255,12 @@ def _run_all(
     kills = {name: count + (i < extra) - known[name] for i, name in enumerate(cases)}
     missing = {name: kills[name] for name in cases if kills[name] > 0}
     campaigns = [
-        Campaign([*cases[name], f"seed={given.seed}"], folder / str(i), f"{given.seed}/{name}/{known[name]}", startup)
+        Campaign(
+            [*cases[name], *([] if "{out}" in " ".join(cases[name]) else [f"seed={given.seed}"])],
+            folder / str(i),
+            f"{given.seed}/{name}/{known[name]}",
+            startup,
+        )
         for i, name in enumerate(missing)
     ]
     facts = reporting.machine()

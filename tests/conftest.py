@@ -89,10 +89,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # after a random order
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     place = {ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
     if missing := [path.name for path in place if not path.exists()]:
         raise pytest.UsageError(f"{__file__}: LONGEST names files that do not exist: {', '.join(missing)}")
+    if config.getoption("random_order_enabled"):  # the longest ones are in random order, too
+        place = dict.fromkeys(place, 0)
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,6 +125,25 @@ def test_one_changed_bit_of_a_tensor_is_a_difference(kill_runs: ModuleType, pair
     assert len(found) >= 1
     assert all("state.safetensors/" in place for place in found)
     assert any(place.startswith("last checkpoint: ") for place in found)
+
+
+@pytest.mark.slow
+def test_all_runs_of_a_sweep_and_the_best_settings_are_compared(
+    kill_runs: ModuleType, pair: tuple[Path, Path], tmp_path: Path
+):
+    sweeps = tmp_path / "first", tmp_path / "second"
+    for sweep, run in zip(sweeps, pair, strict=True):
+        shutil.copytree(run, sweep / "trial000" / "seed0")
+        (sweep / "best.yaml").write_text("# now\nalgo:\n  lr: 0.1\n")
+    assert kill_runs.differences(*sweeps) == []
+    edit_log(sweeps[1] / "trial000" / "seed0")
+    shutil.copytree(pair[0], sweeps[0] / "trial001" / "seed0")
+    (sweeps[1] / "best.yaml").write_text("# later\nalgo:\n  lr: 0.2\n")
+    found = kill_runs.differences(*sweeps)
+    assert found[0] == "trial001/seed0: only in one of both"
+    assert found[1].startswith("trial000/seed0/metrics.jsonl: ")
+    assert found[-1] == "best.yaml: other settings"
+    assert kill_runs.differences(tmp_path / "none", tmp_path / "none") == ["no runs"]
 
 
 def edit_log(run: Path) -> None:
