@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from coterie.commands.arithmetic import configure_arithmetic
+from coterie.config import registry
 from coterie.config.resolve import resolve
 from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
@@ -11,6 +12,15 @@ from fakecuda import fake_cuda
 
 ABLE = "ppo, ippo, mappo, ia2c, maa2c, poca, coma, ddqn, iql, vdn, qmix, qplex, wqmix, ddpg, maddpg, td3, matd3, sac"
 ABLE += ", masac, mappo/original"
+
+
+@pytest.fixture(autouse=True)
+def built_in(monkeypatch):
+    """Only Coterie's own algorithms, whatever other tests have registered."""
+    names = set(ABLE.split(", ")) | {"random", "scripted", "frozen"}
+    for table in ("ALGOS", "VARIANTS"):
+        known = getattr(registry, table)
+        monkeypatch.setattr(registry, table, {name: known[name] for name in known if name in names})
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,11 @@
 """A number that captured functions read: a tensor on a GPU, with the results of a Python number."""
 
+import threading
+
 import pytest
 import torch
 
-from coterie.core.device_number import DeviceNumber
+from coterie.core.device_number import DeviceNumber, as_tensors
 from fakecuda import CUDA, fake_cuda
 
 VALUES = (0.3, 1 / 3, 0.05, 1.0)
@@ -13,6 +15,27 @@ def test_it_is_a_python_number_on_the_cpu():
     number = DeviceNumber(0.3, torch.device("cpu"))
     number.value = 0.1
     assert (number.value, number.operand) == (0.1, 0.1)
+
+
+def test_a_trace_in_another_thread_changes_nothing():
+    """Threads that enter and leave in turns once left the setting on."""
+    number, entered, left = DeviceNumber(0.3, torch.device("cpu")), threading.Event(), threading.Event()
+
+    def trace():
+        with as_tensors():
+            entered.set()
+            left.wait()
+
+    other = threading.Thread(target=trace)
+    with as_tensors():
+        other.start()
+        entered.wait()
+        assert isinstance(number.operand, torch.Tensor)
+    assert number.operand == 0.3
+    assert isinstance(number.operand, float)
+    left.set()
+    other.join()
+    assert isinstance(number.operand, float)
 
 
 def test_it_is_changed_in_place_on_a_gpu_without_transfers():

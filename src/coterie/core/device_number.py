@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
@@ -10,18 +11,24 @@ from typing import final
 import torch
 from torch import Tensor
 
-_always_tensors = False
+
+class _Tracing(threading.local):
+    """True in a thread that traces a function."""
+
+    on: bool = False
+
+
+_tracing = _Tracing()
 
 
 @contextmanager
 def as_tensors() -> Iterator[None]:
-    """Context manager: operations take numbers as tensors on every device, since they are traced."""
-    global _always_tensors
-    before, _always_tensors = _always_tensors, True
+    """Context manager: operations take numbers as tensors on every device, since this thread traces them."""
+    before, _tracing.on = _tracing.on, True
     try:
         yield
     finally:
-        _always_tensors = before
+        _tracing.on = before
 
 
 @final
@@ -54,4 +61,4 @@ class DeviceNumber:
     @property
     def operand(self) -> float | Tensor:
         """The number as operations on the device take it."""
-        return self._tensor if _always_tensors or self._tensor.device.type == "cuda" else self._value
+        return self._tensor if _tracing.on or self._tensor.device.type == "cuda" else self._value
