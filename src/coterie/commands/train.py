@@ -40,7 +40,7 @@ from coterie.core.files import disk_error, write_text
 from coterie.core.process import configure_process, interruptible, rare_garbage_collection
 from coterie.core.ranks import Ranks
 from coterie.core.spinning import spinning_note
-from coterie.core.team_report import describe_teams
+from coterie.core.team_report import describe_teams, image_notes
 from coterie.core.terminal import print_line, print_message
 from coterie.core.threads import measured_threads, most_threads
 from coterie.kernels import switch
@@ -247,6 +247,8 @@ def _show_notes(session: _Session, display: Progress) -> None:
     components = session.components
     spec = components.collector.env.spec
     for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config)):
+        display.print_line(line)
+    for line in (*spec.notes, *image_notes(spec)):
         display.print_line(line)
     if session.config.threads == "auto":
         display.print_line(f"threads: {torch.get_num_threads()}")

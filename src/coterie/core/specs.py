@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
@@ -165,6 +166,7 @@ class EnvSpec:
         exact_resume: True if `state_dict` holds everything needed to continue exactly.
         symmetric: True if there are two groups and the game is unchanged when they are exchanged.
         env_info: Facts for a run's manifest besides the configuration, such as the version of a game.
+        notes: Sentences on how the environment is read, such as the place of its action masks.
     """
 
     name: str
@@ -179,6 +181,7 @@ class EnvSpec:
     exact_resume: bool = True
     symmetric: bool = False
     env_info: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -237,6 +240,14 @@ class EnvSpec:
         return tuple(
             self.team(group, tuple(role.name for role in self.roles if role.group == group)) for group in self.groups
         )
+
+
+def is_channels_first(space: spaces.Space) -> bool:
+    """True for images that seem to be [channels, height, width]; they are read as [height, width, channels]."""
+    if not (isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3):
+        return False
+    first, *sides = space.shape
+    return first < min(sides) and (first <= 4 < min(sides) or sides[0] == sides[1] > 4)
 
 
 def to_bounds(continuous: Tensor, spec: ActionSpec) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec, is_channels_first
 
 _MOST_AGENTS = 8
 """Agents of a role that are listed; of larger roles, the first and the last."""
@@ -27,6 +27,24 @@ def describe_teams(teams: Sequence[TeamSpec], spec: EnvSpec, assigned: Collectio
     """
     lines = [f"{_count(len(teams), 'team')}: {', '.join(team.name for team in teams)}, because {why(spec, assigned)}"]
     return lines + [f"team {team.name}: {describe_role(role)}" for team in teams for role in team.roles]
+
+
+def image_notes(spec: EnvSpec) -> list[str]:
+    """Returns a sentence for each sensor whose images seem to have their channels first."""
+    notes = []
+    for role in spec.roles:
+        space = role.observation_space
+        for name, part in (space.spaces if isinstance(space, spaces.Dict) else {"": space}).items():
+            if is_channels_first(part):
+                shape, of = (
+                    list(part.shape or ()),
+                    f"sensor {name} of role {role.name}" if name else f"role {role.name}",
+                )
+                notes.append(
+                    f"images of {of} are {shape}, read as {shape[0]} rows with {shape[2]} channels. If its channels "
+                    "come first, set env.wrappers.channels_last=true, or return [height, width, channels]"
+                )
+    return notes
 
 
 def why(spec: EnvSpec, assigned: Collection[str] = ()) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec
-from coterie.core.team_report import describe_agents, describe_space, why
+from coterie.core.team_report import describe_agents, describe_space, image_notes, why
 from coterie.envs.contract.consistency_checks import ConsistencyChecks, MakeEnv
 from coterie.envs.contract.invariants import InvariantChecker, describe_error
 from coterie.envs.contract.report import RULES, CheckAborted, Finding, FindingCollector, Report
@@ -42,6 +42,8 @@ def check(make: MakeEnv, steps: int = 200, num_envs: int = 8) -> Report:
     if not main:
         return Report(checks.name, findings.findings())
     spec, invariants = main[0]
+    for note in image_notes(spec):
+        findings.add("channels-first", note)
     _run(findings, "the same-seed check", checks.same_seed)
     _run(findings, "the seed check", checks.different_seeds)
     _run(findings, "the reset check", lambda: checks.reset_in_mid_episode(spec))
@@ -86,6 +88,8 @@ def _summary(spec: EnvSpec, *, trace: Trace, lengths: list[int], num_envs: int, 
             ]
         )
         summary[f"obs {role.name}"] = f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}"
+    if spec.notes:
+        summary["notes"] = "; ".join(spec.notes)
     summary["states"] = ", ".join(f"{name} [{size}]" for name, size in spec.state_sizes.items()) or "none"
     summary["agents"] = "can be absent or end early" if spec.agents_can_die else "end with their episode"
     summary["resume"] = "bit-for-bit" if spec.exact_resume else "starts new episodes"

@@ -139,6 +139,11 @@ RULES: dict[str, Rule] = {
     "spec-agents": Rule("error", "Give every agent a name that is unique across all roles."),
     "spec-groups": Rule("error", "Order `spec.roles` by group, so that each group is one slice of the agent axis."),
     "spec-observations": Rule("error", "Use a Box (float32, or uint8 for images), or a Dict of such Boxes."),
+    "channels-first": Rule(
+        "warning",
+        "Return images as [height, width, channels], or set env.wrappers.channels_last=true, which moves the axis. "
+        "Ignore this if the first axis is the height.",
+    ),
     "spec-actions": Rule(
         "error", "Use Discrete, MultiDiscrete, a one-dimensional Box with finite bounds, or a Tuple of these."
     ),

@@ -361,7 +361,16 @@ def test_wrappers_are_applied_in_the_order_of_the_settings():
     assert names == ["RewardTransform", "FrameStack", "ActionRepeat", "StickyActions"]
     config = resolve(["env=gym/CarRacing-v3", "algo=random"])
     assert list(config.config.env.params.model_dump()["wrappers"]) == [
-        *("sticky_actions", "action_repeat", "grayscale", "resize", "frame_stack", "reward_scale", "reward_clip")
+        *(
+            "sticky_actions",
+            "action_repeat",
+            "channels_last",
+            "grayscale",
+            "resize",
+            "frame_stack",
+            "reward_scale",
+            "reward_clip",
+        )
     ]
     assert config.origins["env.wrappers.grayscale"] == "preset env/gym/CarRacing-v3"
     assert apply_wrappers(Tape.layout, Tape, WrappersConfig()) == (Tape.layout, Tape)

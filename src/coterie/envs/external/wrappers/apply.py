@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
+from coterie.core.specs import is_channels_first
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.wrappers.action_wrappers import ActionRepeat, StickyActions
 from coterie.envs.external.wrappers.observation_wrappers import (
+    ChannelsLast,
     FrameStack,
     ImageTransform,
+    channels_last_space,
     is_image,
     stacked_space,
     transformed_space,
@@ -42,6 +45,11 @@ def apply_wrappers(layout: Layout, make: InstanceFactory, wrappers: WrappersConf
     if wrappers.action_repeat > 1:
         make = _wrap(make, lambda inner: ActionRepeat(inner, wrappers.action_repeat))
         layout = _with_repeated_actions(layout, wrappers.action_repeat)
+    if wrappers.channels_last:
+        first = layout
+        make = _wrap(make, lambda inner: ChannelsLast(inner, first))
+        layout = with_sensor_spaces(layout, channels_last_space)
+    _check_images(layout, wrappers)
     if wrappers.grayscale or wrappers.resize is not None:
         original = layout
         make = _wrap(make, lambda inner: ImageTransform(inner, original, wrappers.grayscale, wrappers.resize))
@@ -69,6 +77,24 @@ def _with_repeated_actions(layout: Layout, repeats: int) -> Layout:
 
 def _check(layout: Layout, wrappers: WrappersConfig) -> None:
     """UserError for wrappers that do not fit the environment."""
+    name = layout.spec.name
+    sensors = [sensor.space for observer in layout.observers.values() for sensor in observer.sensors]
+    if wrappers.channels_last and not any(is_channels_first(space) for space in sensors):
+        raise UserError(
+            f"env.wrappers.channels_last=true: '{name}' has no images [channels, height, width]. Leave the setting out."
+        )
+    if not layout.masked:
+        return
+    for key, used in (("sticky_actions", wrappers.sticky_actions > 0), ("action_repeat", wrappers.action_repeat > 1)):
+        if used:
+            raise UserError(
+                f"env.wrappers.{key}={getattr(wrappers, key)}: '{name}' has action masks, which may not allow the "
+                "previous action. Leave the setting out."
+            )
+
+
+def _check_images(layout: Layout, wrappers: WrappersConfig) -> None:
+    """UserError for wrappers of images that do not fit their shapes."""
     name, shapes = layout.spec.name, []
     for observer in layout.observers.values():
         shapes += [sensor.space.shape for sensor in observer.sensors if is_image(sensor.space)]
@@ -79,11 +105,3 @@ def _check(layout: Layout, wrappers: WrappersConfig) -> None:
     if wrappers.grayscale and all(shape[-1] != 3 for shape in shapes):
         found = " and ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
         raise UserError(f"env.wrappers.grayscale=true: images of '{name}' are {found} and do not have three channels")
-    if not layout.masked:
-        return
-    for key, used in (("sticky_actions", wrappers.sticky_actions > 0), ("action_repeat", wrappers.action_repeat > 1)):
-        if used:
-            raise UserError(
-                f"env.wrappers.{key}={getattr(wrappers, key)}: '{name}' has action masks, which may not allow the "
-                "previous action. Leave the setting out."
-            )

@@ -1,4 +1,4 @@
-"""Grayscale and resized images, and frame stacking."""
+"""Images with channels last, grayscale and resized images, and frame stacking."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from PIL import Image
 
+from coterie.core.specs import is_channels_first
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor
 from coterie.envs.external.spaces import Observer
@@ -35,6 +36,48 @@ def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box
 
 
 # ------------------------------------------------------------------------------------------------------------- images
+
+
+@final
+class ChannelsLast(Wrapper):
+    """Moves the first axis of images that seem to have their channels first to the end.
+
+    Args:
+        inner: The wrapped instance.
+        layout: Its layout.
+    """
+
+    def __init__(self, inner: Instance, layout: Layout):
+        super().__init__(inner)
+        self._layout = layout
+
+    def attach(self, buffers: EnvBuffers) -> None:
+        obs = {role: dict(arrays) for role, arrays in buffers.obs.items()}
+        for role, observer in self._layout.observers.items():
+            for sensor in observer.sensors:
+                if is_channels_first(sensor.space):  # the instance writes to a view of the same memory
+                    obs[role][sensor.name] = np.moveaxis(obs[role][sensor.name], -1, -3)
+        self.inner.attach(replace(buffers, obs=obs))
+
+    def reset(self, seed: int | None) -> None:
+        self.inner.reset(seed)
+
+    def step(self, actions: list[Any]) -> None:
+        self.inner.step(actions)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+def channels_last_space(space: spaces.Box) -> spaces.Box:
+    """Returns the space of a sensor whose images have their channels last; other sensors are unchanged."""
+    if not is_channels_first(space):
+        return space
+    low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=np.uint8)
 
 
 def transform_image(image: np.ndarray, grayscale: bool, size: Size | None) -> np.ndarray:
