@@ -91,7 +91,7 @@ def test_a_user_factory_is_called_with_its_settings():
         (f"{HERE}:onw", {}, f"module '{HERE}' has no 'onw'. Did you mean 'own'"),
         (f"{HERE}:number", {}, "expected a function that returns it, not a int"),
         (f"{HERE}:wrong_type", {}, "returned a str: expected a coterie.envs.contract.vector.VectorEnv"),
-        (f"{HERE}:incomplete", {}, "returned a NoneType: expected PettingZoo's ParallelEnv or AECEnv"),
+        (f"{HERE}:incomplete", {}, "returned None: expected PettingZoo's ParallelEnv or AECEnv"),
         ("no.such.module:make", {}, "there is no module 'no'"),
         (":make", {}, "is not of the form package.module:name"),
     ],

@@ -231,7 +231,7 @@ SEVERAL: Table = {
     "mask_too_long": ("mask-size", "agent 'sheep_0': the action mask has 4 entries, expected 3", masks([1, 1, 1, 1])),
     "mask_of_logits": ("mask-values", "expected 0 and 1", masks([0.0, -np.inf, 0.0])),
     "mask_of_nothing": ("mask-no-action", "allows nothing in component 0", masks([0, 0, 0])),
-    "mask_later": ("mask-late", "step() returned an action mask, but reset() did not", MasksLater),
+    "mask_later": ("mask-late", "step() returned an action mask, but the first reset() did not", MasksLater),
     "wrong_shape": (
         "observation-shape",
         "agent 'sheep_0': the observation has the shape [1], expected [2]",

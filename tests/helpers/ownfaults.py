@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import gymnasium
@@ -237,17 +238,17 @@ SINGLE: Table = {
     "reset_without_seed": ("reset-signature", "reset() takes no seed", NoSeed),
     "old_reset": (
         "reset-return",
-        "reset() returned a ndarray, expected the pair (observation, info)",
+        "reset() returned an ndarray, expected the pair (observation, info): returning only the observation",
         begun(lambda observation, info: observation),
     ),
     "old_step": (
         "step-return",
-        "returned 4 values, expected five (four are the old Gym interface",
+        "returned 4 values, expected five (observation, reward, terminated, truncated, info): four are",
         brought(lambda o, r, t, c, i: (o, r, t, i)),
     ),
-    "step_of_nothing": ("step-return", "returned a NoneType, expected five", brought(lambda *_: None)),
-    "info_of_none": ("info-type", "reset() returned an info of type NoneType", begun(lambda o, i: (o, None))),
-    "info_is_a_list": ("info-type", "step() returned an info of type list", drift(info=lambda self: [])),
+    "step_of_nothing": ("step-return", "returned None, expected five", brought(lambda *_: None)),
+    "info_of_text": ("reset-return", "a tuple of 2 whose second is 'new'", begun(lambda o, i: (o, "new"))),
+    "info_is_a_list": ("info-type", "step() returned info of type list", drift(info=lambda self: [])),
     "step_raises": (
         "raises",
         "step() raised KeyError: 'pond' (ownfaults.py, line",
@@ -307,7 +308,17 @@ SINGLE: Table = {
     "never_over": ("no-episode-end", "no episode ended within", brought(lambda o, r, t, c, i: (o, r, False, False, i))),
     "another_life_for_a_seed": ("determinism", "differ from the reset on", Wild),
     "global_generator": ("global-rng", "the global generator of numpy", Numpys),
-    "masks_of_one": ("mask-ignored", "info contains 'action_mask'", begun(lambda o, i: (o, {"action_mask": [1, 1]}))),
+    "masks_of_numbers": (
+        "mask-ignored",
+        "info contains 'action_mask', but Box",
+        begun(lambda o, i: (o, {"action_mask": [1, 1]})),
+    ),
+    "another_name_of_masks": (
+        "mask-ignored",
+        "info['legal_moves'] is not read",
+        begun(lambda o, i: (o, {"legal_moves": [1]})),
+    ),
+    "factory_exits": ("raises", "SystemExit: 3", lambda: sys.exit(3)),
     "closes_once": ("close", "the second close() raised AssertionError: already closed", Closing),
     "picture_of_floats": (
         "render-output",

@@ -694,7 +694,7 @@ def test_invalid_names_and_settings_raise_one_line_errors(name: str, params: dic
     [
         ("reset", "reset() returned a dict, expected the pair (observations, infos)"),
         ("empty", "reset() left `agents` empty"),
-        ("step", "step() did not return (observations, rewards, terminations, truncations, infos)"),
+        ("step", "step() returned 4 values, expected five (observations, rewards, terminations, truncations, infos)"),
         ("rewards", "step() returned no rewards of agent 'worker_1', which acted"),
         ("truncations", "step() returned no truncations of agent 'worker_1', which acted"),
         ("observations", "returned no observation of agent 'worker_1', which is alive"),
@@ -716,7 +716,7 @@ def test_the_same_environment_without_a_fault_raises_no_error():
 
 
 def test_late_masks_and_undeclared_deaths_are_reported():
-    with pytest.raises(UserError, match=r"info shows 'action_mask' of agent 'worker_0' only later"):
+    with pytest.raises(UserError, match=r"the info of agent 'worker_0' shows 'action_mask' only later"):
         play_isle(mask="late", dies=9)
     with pytest.raises(
         UserError, match=r"agent 'scout_0' terminated early or joined late. Set env.agents_can_die=true."

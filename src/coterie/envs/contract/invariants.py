@@ -351,7 +351,7 @@ class InvariantChecker:
         return f"{self._when}step {self._step_count}: "
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns the type and message of an exception in one line."""
     if isinstance(error, EnvironmentFailedError) and error.__cause__ is not None:
         return one_line(error.__cause__)

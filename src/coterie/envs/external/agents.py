@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, final
@@ -18,9 +18,9 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
+from coterie.envs.external.mask_sources import MASK, holds_mask, similar_note, source_note, without_mask
+from coterie.envs.external.returned import info_of, possible_agents, require_space
 from coterie.envs.external.spaces import Observer
-
-MASK = "action_mask"
 
 
 class AgentsConfig(ExternalEnvConfig):
@@ -93,6 +93,7 @@ class AgentLayout:
         state: Number of state features, 0 for none.
         roles: Patterns of the names of agents by role, None for roles by name.
         grouping: Groups of the roles, and the reason for them.
+        notes: Sentences on the place of action masks.
     """
 
     parts: tuple[Part, ...]
@@ -101,6 +102,7 @@ class AgentLayout:
     state: int
     roles: Mapping[str, tuple[str, ...]] | None
     grouping: Grouping
+    notes: tuple[str, ...] = ()
 
     def grouped_roles(self) -> tuple[RoleSpec, ...]:
         """Roles with the groups of `env.teams`. Those of `parts` are in a group of their name."""
@@ -136,7 +138,7 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
     given = None if config.roles is None else {
         name: (patterns,) if isinstance(patterns, str) else patterns for name, patterns in config.roles.items()
     }  # fmt: skip
-    known = list(getattr(env, "possible_agents", None) or env.agents)
+    known = possible_agents(env)
     if not known:
         raise UserError("the environment lists no agents. Define `possible_agents`.")
     kinds = _kinds(env, known, given)
@@ -159,7 +161,7 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
             )
         )
         seats += agents
-    shows = {_group(agent, given) for agent, info in infos.items() if info and MASK in info}
+    shows = {_group(agent, given) for agent in infos if MASK in info_of(infos, agent)}
     masked = tuple(
         part.role.name
         for part in parts
@@ -167,7 +169,30 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
     )
     size = _state_size(env, config.state)
     fixed_seats = None if slots else {agent: k for k, agent in enumerate(seats)}
-    return AgentLayout(parts=tuple(parts), seats=fixed_seats, masked=masked, state=size, roles=given, grouping=grouping)
+    return AgentLayout(
+        parts=tuple(parts),
+        seats=fixed_seats,
+        masked=masked,
+        state=size,
+        roles=given,
+        grouping=grouping,
+        notes=tuple(_mask_notes(parts, shows, infos)),
+    )
+
+
+def _mask_notes(parts: list[Part], shows: set[str], infos: Mapping[Any, Any]) -> Iterator[str]:
+    """Yields sentences on the places that masks are read from, and on keys that look like masks and are not read."""
+    places: dict[str, list[str]] = {}
+    for part in parts:
+        if part.role.action.choices and (part.mask_in_observation or part.role.group in shows):
+            place = "observation" if part.mask_in_observation else "info"
+            places.setdefault(f"{place}['{MASK}']", []).append(part.role.name)
+    for place, names in places.items():
+        yield source_note(place, names)
+    if not places:
+        keys = {key: None for part in parts if isinstance(part.observes, spaces.Dict) for key in part.observes.spaces}
+        found = {key: None for agent in infos for key in info_of(infos, agent)}
+        yield from similar_note(keys, found)
 
 
 def spaces_of(env: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
@@ -175,10 +200,13 @@ def spaces_of(env: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation warnings of older spellings, which still work
         try:
-            return env.observation_space(agent), env.action_space(agent)
+            found = env.observation_space(agent), env.action_space(agent)
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise UserError(f"the environment does not provide the spaces of agent '{agent}' ({said})") from error
+    for name, space in zip(("observation_space", "action_space"), found, strict=True):
+        require_space(f"{name}('{agent}')", space)
+    return found
 
 
 _Kind = tuple[str, tuple[spaces.Space, spaces.Space], list[Any]]
@@ -250,20 +278,6 @@ def _part(role: RoleSpec, turns: bool) -> Part:
 
 
 # ----------------------------------------------------------------------------------------------------- masks and states
-
-
-def holds_mask(space: spaces.Space) -> bool:
-    """True if observations of a space contain the action mask next to the observation."""
-    return isinstance(space, spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
-
-
-def without_mask(space: spaces.Space) -> spaces.Space:
-    """The observation space without the mask."""
-    if not holds_mask(space):
-        return space
-    assert isinstance(space, spaces.Dict)
-    rest = {name: part for name, part in space.spaces.items() if name != MASK}
-    return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
 
 
 def _state_size(env: Any, requested: bool | None) -> int:

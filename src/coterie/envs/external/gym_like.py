@@ -29,6 +29,9 @@ class GymLike(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return self.env.reset(seed=seed)
 
+    def get_wrapper_attr(self, name: str) -> Any:
+        return getattr(self.env, name)
+
     def step(self, action: Any) -> Any:
         return self.env.step(action)
 

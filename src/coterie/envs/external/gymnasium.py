@@ -15,10 +15,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, cast, final
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
@@ -27,11 +29,23 @@ from pydantic import BaseModel, Field
 from coterie.config.registry import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, nearest
-from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
+from coterie.envs.external.agents import Choices, Part
 from coterie.envs.external.base_adapter import Adapter
+from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
+from coterie.envs.external.mask_sources import (
+    MASK,
+    MaskSource,
+    find_masks,
+    late_mask,
+    similar_note,
+    source_note,
+    without_mask,
+)
+from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step, require_space
 from coterie.envs.external.spaces import Actuator, Observer
 
 ROLE = "agent"
@@ -69,22 +83,21 @@ class Gymnasium(Adapter):
         if known is None or known[0] is not self._registered:  # equal configurations must have the same class
             known = _CONFIGS[env_id] = (self._registered, _config(self._registered, self.name))
         self.Config = known[1]
+        self._known: tuple[BaseModel, SingleLayout] | None = None
 
     def layout(self, config: BaseModel) -> Layout:
-        env = self._one(config)
-        with user_errors(self.name, self._registered):
-            Actuator(env.action_space)
-            observer = Observer(env.observation_space)
-            role = RoleSpec(
-                name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=env.action_space
-            )
-        limit = None if env.spec is None else env.spec.max_episode_steps
-        spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=GymInstance(env).exact)
-        env.close()
-        return Layout(spec, {ROLE: observer})
+        return self._single_layout(config).layout
 
     def instance(self, config: BaseModel) -> Instance:
-        return GymInstance(self._one(config))
+        return GymInstance(self._one(config), self._single_layout(config))
+
+    def _single_layout(self, config: BaseModel) -> SingleLayout:
+        if self._known is None or self._known[0] != config:
+            env = self._one(config)
+            limit = None if env.spec is None else env.spec.max_episode_steps
+            with user_errors(self.name, self._registered):
+                self._known = config, single_layout(self.name, env, limit)
+        return self._known[1]
 
     def _one(self, config: BaseModel) -> gymnasium.Env:
         assert isinstance(config, GymConfig)
@@ -94,15 +107,67 @@ class Gymnasium(Adapter):
 
 
 @final
+@dataclass(frozen=True)
+class SingleLayout:
+    """Static properties of an environment with one agent.
+
+    Attributes:
+        part: Its only role.
+        masks: Place of its action masks, None if it has none.
+        layout: Roles and spaces.
+    """
+
+    part: Part
+    masks: MaskSource | None
+    layout: Layout
+
+
+def single_layout(name: str, env: gymnasium.Env, limit: int | None) -> SingleLayout:
+    """Determines the properties of an environment, which is reset if it may have action masks, and closed.
+
+    Args:
+        name: Name of the environment.
+        env: An instance.
+        limit: Its episode limit.
+
+    Raises:
+        TypeError: For unsupported spaces.
+        UserError: For a reset that does not return an observation and an info.
+        EnvironmentFailedError: If the reset raises anything else.
+    """
+    try:
+        observes, acts = env.observation_space, env.action_space
+        for what, space in (("observation_space", observes), ("action_space", acts)):
+            require_space(f"environment '{name}': {what}", space)
+        Actuator(acts)
+        if ActionSpec.of(acts).choices:
+            info = first_reset(name, env, by_agent=False)[1]
+            masks = find_masks(env, observes, acts, info)
+        else:
+            info, masks = {}, None
+        reads = masks is not None and masks.kind == "observation"
+        observer = Observer(without_mask(observes) if reads else observes)
+        role = RoleSpec(name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=acts)
+        exact = _saved_attributes(env) is not None
+        keys = observes.spaces if isinstance(observes, spaces.Dict) else ()
+        notes = similar_note(keys, info) if masks is None else (source_note(masks),)
+        spec = EnvSpec(name, (role,), {}, episode_limit=limit, exact_resume=exact, notes=tuple(notes))
+    finally:
+        env.close()
+    layout = Layout(spec, {ROLE: observer}, (ROLE,) if masks is not None else ())
+    return SingleLayout(Part(role, observes, acts, observer=observer, turns=False), masks, layout)
+
+
+@final
 class GymInstance(Instance):
     """One Gymnasium environment.
 
-    Attributes:
+    Args:
         env: As returned by `gymnasium.make`.
-        exact: `state_dict` holds everything needed to continue.
+        single: Its properties.
     """
 
-    def __init__(self, env: gymnasium.Env):
+    def __init__(self, env: gymnasium.Env, single: SingleLayout):
         self._limit: float = math.inf
         if type(env) is TimeLimit:  # counted here to save a call per step and to be part of the state
             self._limit = env._max_episode_steps
@@ -110,34 +175,48 @@ class GymInstance(Instance):
         if type(env) is OrderEnforcing:
             env = env.env
         self.env, self._elapsed, self._closed = env, 0, False
-        self._sensors = Observer(env.observation_space).sensors
-        kind = type(env)
-        known = kind.__module__.startswith("gymnasium.envs.classic_control.")
-        self._saved = _SAVED.get(kind.__name__) if known else None
-        self.exact = self._saved is not None
+        self._part, self._masks = single.part, single.masks
+        in_observation = single.masks is not None and single.masks.kind == "observation"
+        self._extract = single.part.extract_observation() if in_observation else None
+        self._check_keys = KeyCheck.of(single.part.observes)
+        self._masks_may_follow = single.masks is None and bool(single.part.role.action.choices)
+        self._saved = _saved_attributes(env)
 
     def attach(self, buffers: EnvBuffers) -> None:
         self._buffers, self._reward = buffers, buffers.reward
-        self._writes = [(sensor.write, buffers.obs[ROLE][sensor.name][0]) for sensor in self._sensors]
+        self._writes = [(sensor.write, buffers.obs[ROLE][sensor.name][0]) for sensor in self._part.observer.sensors]
+        if self._masks is not None:
+            self._choices, self._mask = Choices(self._part), buffers.action_mask[ROLE][0]
+            self._read_mask = self._masks.reader(self.env)
         buffers.alive[0] = True
 
     def reset(self, seed: int | None) -> None:
         self._elapsed = 0
-        self._show(self.env.reset(seed=seed)[0])
+        self._show(*from_reset(call_reset(self.env, seed), by_agent=False))
 
     def step(self, actions: list[Any]) -> None:
-        observation, self._reward[0], terminated, truncated, _ = self.env.step(actions[0])
-        for write, array in self._writes:
-            write(array, observation)
+        observation, reward, terminated, truncated, info = from_step(self.env.step(actions[0]), by_agent=False)
+        self._reward[0] = reward
+        self._show(observation, info)
         self._elapsed += 1
         if terminated:
             self._buffers.terminated[0] = self._buffers.episode_end[0] = True
         elif truncated or self._elapsed >= self._limit:
             self._buffers.truncated[0] = self._buffers.episode_end[1] = True
 
-    def _show(self, observation: Any) -> None:
-        for write, array in self._writes:
-            write(array, observation)
+    def _show(self, observation: Any, info: Any) -> None:
+        try:
+            if self._check_keys is not None:
+                self._check_keys(observation)
+            shown = observation if self._extract is None else self._extract(observation)
+            for write, array in self._writes:
+                write(array, shown)
+        except UNLIKE as error:
+            raise misfit(self._part.observes, observation, error) from error
+        if self._masks is not None:
+            self._choices.write(self._mask, self._read_mask(observation, info))
+        elif self._masks_may_follow and MASK in info:
+            raise late_mask("info")
 
     def state_dict(self) -> dict[str, Any]:
         assert self._saved is not None
@@ -174,6 +253,14 @@ class GymInstance(Instance):
         if not self._closed:
             self._closed = True
             self.env.close()
+
+
+def _saved_attributes(env: gymnasium.Env) -> tuple[str, ...] | None:
+    """Attributes that hold the complete state of an environment besides its random generator; None if unknown."""
+    while type(env) in (TimeLimit, OrderEnforcing):
+        env = cast("gymnasium.Wrapper", env).env
+    kind = type(env)
+    return _SAVED.get(kind.__name__) if kind.__module__.startswith("gymnasium.envs.classic_control.") else None
 
 
 # ------------------------------------------------------------------------------------------------- what the library has

@@ -11,8 +11,18 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.envs.external.aec import TurnBasedEnv
-from coterie.envs.external.agents import MASK, AgentLayout, Choices
+from coterie.envs.external.agents import AgentLayout, Choices, Part
+from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance
+from coterie.envs.external.mask_sources import MASK, late_mask
+from coterie.envs.external.returned import (
+    call_reset,
+    check_all_key,
+    current_agents,
+    from_reset,
+    from_step,
+    info_of,
+)
 
 
 @final
@@ -42,11 +52,11 @@ class ParallelInstance(Instance):
         self._seats: list[_Seat] = []
         for part in self._layout.parts:
             obs, masks = buffers.obs[part.role.name], buffers.action_mask.get(part.role.name)
-            choices, extract = Choices(part), part.extract_observation()
+            choices, extract, check = Choices(part), part.extract_observation(), KeyCheck.of(part.observes)
             for k in range(part.role.n):
                 writes = [(sensor.write, obs[sensor.name][k]) for sensor in part.observer.sensors]
                 mask = None if masks is None else masks[k]
-                seat = _Seat(writes, extract, mask_in_observation=part.mask_in_observation, mask=mask, choices=choices)
+                seat = _Seat(part, writes, extract, check_keys=check, mask=mask, choices=choices)
                 self._seats.append(seat)
 
     # --------------------------------------------------------------------------------------------------------- episodes
@@ -57,14 +67,12 @@ class ParallelInstance(Instance):
         elif self._generator is not None:
             seed = int(self._generator.integers(2**31))
         self._elapsed = 0
-        start = self.env.reset(seed=seed)
-        if not (isinstance(start, tuple) and len(start) == 2):
-            raise self._error(f"reset() returned a {type(start).__name__}, expected the pair (observations, infos)")
+        start = from_reset(call_reset(self.env, seed), by_agent=True)
         self._buffers.alive[...] = False
         for seat in self._seats:
             seat.empty()
         self._seated, self._truncated = {}, []
-        for agent in self.env.agents:
+        for agent in current_agents(self.env):
             self._assign_slot(agent)
         if not self._seated:
             raise self._error("reset() left `agents` empty. An episode needs at least one agent.")
@@ -76,12 +84,12 @@ class ParallelInstance(Instance):
             seat.empty()
         self._truncated = []
         returned = self.env.step({agent: actions[seat] for agent, seat in self._seated.items()})
-        if not (isinstance(returned, tuple) and len(returned) == 5):
-            raise self._error("step() did not return (observations, rewards, terminations, truncations, infos)")
-        observations, rewards, terminations, truncations, infos = returned
+        observations, rewards, terminations, truncations, infos = from_step(returned, by_agent=True)
         self._elapsed += 1
         ended = self._write_rewards(rewards, terminations, truncations)
         before = seen = self._seated
+        if len(ended) < len(before):
+            check_all_key(terminations, truncations, next(agent for agent in before if agent not in ended))
         if ended or self.env.agents != self._order:
             seen = self._update_agents(ended, terminations, truncations, observations)
         if self._elapsed >= self._limit and not self._buffers.episode_end.any():
@@ -120,7 +128,7 @@ class ParallelInstance(Instance):
         Returns:
             The agents to show, by name.
         """
-        buffers, before, present = self._buffers, self._seated, self.env.agents
+        buffers, before, present = self._buffers, self._seated, current_agents(self.env)
         staying = [agent for agent in before if agent not in ended]
         for agent in staying:
             if agent not in present:
@@ -189,17 +197,15 @@ class ParallelInstance(Instance):
                     f"the environment returned no observation of agent '{agent}', which is alive"
                 ) from error
             seat = self._seats[number]
-            shown = observation if seat.extract is None else seat.extract(observation)
-            for write, array in seat.writes:
-                write(array, shown)
+            seat.show(agent, observation)
             if seat.mask is not None:
                 if self._turns and agent != mover:
                     seat.choices.wait(seat.mask)
                 else:
-                    mask = observation[MASK] if seat.mask_in_observation else (infos.get(agent) or {}).get(MASK)
+                    mask = observation[MASK] if seat.mask_in_observation else info_of(infos, agent).get(MASK)
                     seat.choices.write(seat.mask, mask)
-            elif infos and MASK in (infos.get(agent) or ()):
-                raise self._error(f"info shows '{MASK}' of agent '{agent}' only later. Return it from reset() on.")
+            elif infos and MASK in info_of(infos, agent):
+                raise late_mask(f"the info of agent '{agent}'")
         if self._global is not None:
             state = np.ravel(self.env.state())
             if state.size == self._global.size:
@@ -241,14 +247,32 @@ class _Seat:
     """Slot of one agent in the shared arrays."""
 
     def __init__(
-        self, writes: list[Any], extract: Any, *, mask_in_observation: bool, mask: np.ndarray | None, choices: Choices
+        self,
+        part: Part,
+        writes: list[Any],
+        extract: Any,
+        *,
+        check_keys: KeyCheck | None,
+        mask: np.ndarray | None,
+        choices: Choices,
     ):
-        self.writes, self.extract, self.mask, self.choices = writes, extract, mask, choices
-        self.mask_in_observation = mask_in_observation
+        self._space, self._writes, self._extract, self._check_keys = part.observes, writes, extract, check_keys
+        self.mask, self.choices, self.mask_in_observation = mask, choices, part.mask_in_observation
+
+    def show(self, agent: Any, observation: Any) -> None:
+        """Writes an observation. UserError that names agent and part if it has another structure than its space."""
+        try:
+            if self._check_keys is not None:
+                self._check_keys(observation)
+            shown = observation if self._extract is None else self._extract(observation)
+            for write, array in self._writes:
+                write(array, shown)
+        except UNLIKE as error:
+            raise misfit(self._space, observation, error, f"agent '{agent}': ") from error
 
     def empty(self) -> None:
         """Clears the slot: zero observation, all actions available."""
-        for _, array in self.writes:
+        for _, array in self._writes:
             array[...] = 0
         if self.mask is not None:
             self.mask[...] = True

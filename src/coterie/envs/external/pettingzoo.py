@@ -32,6 +32,7 @@ from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.parallel_step import ParallelInstance
+from coterie.envs.external.returned import first_reset
 
 _OWN = ("atari", "butterfly", "classic", "sisl")
 """PettingZoo's own packages, abbreviated: `NAME` stands for `pettingzoo.NAME`."""
@@ -107,15 +108,7 @@ class ZooLayout:
                 said = "agents act in turn, so an action cannot be repeated in the next step"
                 raise UserError(f"env.wrappers.{key}: {said} in '{name}'. Remove the setting.")
         limit = _max_cycles(env) if limited and not isinstance(env, TurnBasedEnv) else None
-        try:
-            begun = env.reset(seed=0)
-        except TypeError as error:
-            if error.__traceback__ and error.__traceback__.tb_next is None:  # the call itself
-                raise UserError(
-                    f"environment '{name}': {error}. Define reset(self, seed=None, options=None)."
-                ) from error
-            raise
-        infos = begun[1] if isinstance(begun, tuple) and len(begun) == 2 else {}
+        infos = first_reset(name, env, by_agent=True)[1]
         try:
             self._agent_layout: AgentLayout = agent_layout_of(env, infos, config, isinstance(env, TurnBasedEnv))
         except UserError as error:
@@ -130,6 +123,7 @@ class ZooLayout:
             common_reward=self._agent_layout.grouping.common_reward,
             grouping=self._agent_layout.grouping.reason,
             exact_resume=False,
+            notes=self._agent_layout.notes,
         )
         observers = {part.role.name: part.observer for part in self._agent_layout.parts}
         self.layout = Layout(spec, observers, self._agent_layout.masked)

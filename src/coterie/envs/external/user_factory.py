@@ -6,6 +6,7 @@ with the methods of one of these. A factory with a parameter `num_envs` creates 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,24 +18,19 @@ from pydantic import BaseModel
 from coterie.config import registry
 from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
-from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
+from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface
 from coterie.envs.external.grouping import group_roles
 from coterie.envs.external.gym_like import as_gym
-from coterie.envs.external.gymnasium import ROLE, GymInstance
+from coterie.envs.external.gymnasium import GymInstance, SingleLayout, single_layout
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.multi_agent_env import MultiAgentInstance, TeamLayout, is_multiagent, probe_layout
 from coterie.envs.external.pettingzoo import ZooLayout, is_zoo
-from coterie.envs.external.spaces import Actuator, Observer
+from coterie.envs.external.returned import described
 
 _CONFIGS: dict[str, tuple[Callable[..., Any], type[AgentsConfig]]] = {}
-
-_EXPECTED = (
-    "expected PettingZoo's ParallelEnv or AECEnv, PyMARL's MultiAgentEnv or a gymnasium.Env; "
-    "a factory of a coterie.envs.contract.vector.VectorEnv takes num_envs, seed and device"
-)
 
 
 class UserFactory(Adapter):
@@ -49,6 +45,7 @@ class UserFactory(Adapter):
         self.Config = known[1]
         self._zoo_layout: ZooLayout | None = None
         self._team_layout: tuple[AgentsConfig, TeamLayout] | None = None
+        self._single_layout: tuple[AgentsConfig, SingleLayout] | None = None
 
     def layout(self, config: BaseModel) -> Layout:
         assert isinstance(config, AgentsConfig)
@@ -56,11 +53,13 @@ class UserFactory(Adapter):
             return self._zoo_layout.layout
         if self._team_layout is not None and self._team_layout[0] == config:
             return _with_common_reward(self._team_layout[1].layout(), config)
+        if self._single_layout is not None and self._single_layout[0] == config:
+            return self._single_layout[1].layout
         env = self._one(config)
         if is_multiagent(env):
             return _with_common_reward(self._team(env, config).layout(), config)
         if isinstance(env, gymnasium.Env):
-            return self._single(env, config)
+            return self._single(env, config).layout
         self._zoo_layout = ZooLayout(self.name, env, config, agents_can_die=True, limited=False)
         return self._zoo_layout.layout
 
@@ -71,28 +70,24 @@ class UserFactory(Adapter):
             return MultiAgentInstance(lambda seed: self._one(config, seed), self._team_layout[1], config.episode_limit)
         env = self._one(config)
         if isinstance(env, gymnasium.Env):
-            return GymInstance(env)
+            assert self._single_layout is not None
+            return GymInstance(env, self._single_layout[1])
         assert self._zoo_layout is not None
         return self._zoo_layout.instance(env)
 
-    def _single(self, env: gymnasium.Env, config: AgentsConfig) -> Layout:
+    def _single(self, env: gymnasium.Env, config: AgentsConfig) -> SingleLayout:
         for key in ("roles", "max_agents", "agents_can_die", "state"):
             if getattr(config, key):
                 raise UserError(f"env.{key}: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
         if config.teams != "separate":
             raise UserError(f"env.teams: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
+        limit = config.episode_limit or (None if env.spec is None else env.spec.max_episode_steps)
         try:
-            Actuator(env.action_space)
-            observer = Observer(env.observation_space)
-            role = RoleSpec(
-                name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=env.action_space
-            )
+            single = single_layout(self.name, env, limit)
         except (TypeError, AttributeError) as error:
             raise UserError(f"environment '{self.name}' ({place_of(self.name)}): {error}") from error
-        limit = config.episode_limit or (None if env.spec is None else env.spec.max_episode_steps)
-        spec = EnvSpec(self.name, (role,), {}, episode_limit=limit, exact_resume=False)
-        env.close()
-        return Layout(spec, {ROLE: observer})
+        self._single_layout = (config, single)
+        return single
 
     def _team(self, env: Any, config: AgentsConfig) -> TeamLayout:
         """Properties of an environment with PyMARL's interface, which is stepped once and closed."""
@@ -120,21 +115,33 @@ class UserFactory(Adapter):
         if seed is not None and own is not None and params["seed"] == own.default:
             params["seed"] = seed
         try:
-            env = as_gym(self._factory(**params))
+            made = self._factory(**params)
         except ReportedError:
             raise
         except (Exception, SystemExit) as error:
             if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
                 raise UserError(f"environment '{self.name}': {error}. It is called with the env.* settings.") from error
             raise EnvironmentFailedError.of(f"environment '{self.name}'", "its factory", error) from error
-        if is_multiagent(env):
-            return env
-        if isinstance(env, gymnasium.Env):
-            limit = getattr(config, "episode_limit", None)
-            return env if limit is None else TimeLimit(env, limit)
-        if not is_zoo(env):
-            raise UserError(f"environment '{self.name}' returned a {type(env).__name__}: {_EXPECTED}")
-        return env
+        env = supported(made)
+        if env is None:
+            said = foreign_interface(made)
+            place = place_of(self.name)
+            name = f"environment '{self.name}' ({place})" if place else f"environment '{self.name}'"
+            raise UserError(f"{name} returned {f'{described(made)}: {EXPECTED}' if said is None else said}")
+        limit = getattr(config, "episode_limit", None)
+        return TimeLimit(env, limit) if isinstance(env, gymnasium.Env) and limit is not None else env
+
+
+def supported(made: Any) -> Any:
+    """Returns an environment of a supported interface, wrapped if it has Gymnasium's without its class, else None."""
+    if inspect.isclass(made):
+        return None
+    if is_multiagent(made) or isinstance(made, gymnasium.Env):
+        return made
+    env = as_gym(made)
+    if not (isinstance(env, gymnasium.Env) or is_zoo(env)):
+        return None
+    return None if foreign_interface(made, is_supported=True) is not None else env
 
 
 def _with_common_reward(layout: Layout, config: AgentsConfig) -> Layout:

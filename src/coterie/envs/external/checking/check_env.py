@@ -18,6 +18,8 @@ from coterie.envs.external.checking.episode_check import EpisodeCheck
 from coterie.envs.external.checking.interface_rules import ALL_RULES
 from coterie.envs.external.checking.interfaces import EnvInterface, UnknownInterface, interface_of
 from coterie.envs.external.checking.spaces_fit import equal
+from coterie.envs.external.multi_agent_env import is_multiagent
+from coterie.envs.external.returned import described
 from coterie.envs.make import make
 
 _STEPS = 200
@@ -75,7 +77,7 @@ class _FactoryCheck:
             self._run()
         except CheckAborted:
             pass
-        except Exception as error:  # whatever an environment returns leads to a finding
+        except (Exception, SystemExit) as error:  # whatever an environment returns leads to a finding
             self._findings.add("raises", f"the check was stopped by {describe_error(error)}")
         tested = f"one environment, {self._steps} steps with random actions; fix these findings first"
         return Report(name, self._findings.findings(), {"tested": tested})
@@ -107,15 +109,15 @@ class _FactoryCheck:
         """Makes an environment; None for PyMARL's interface, which is checked through Coterie's only."""
         try:
             env = self._make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._findings.add("raises", f"making the environment raised {describe_error(error)}")
             raise CheckAborted from error
         interface = interface_of(env, self._findings)
         if not isinstance(interface, UnknownInterface):
             return interface
-        if hasattr(env, "get_avail_actions"):
+        if is_multiagent(env):
             return None
-        message = f"the factory returned a {type(env).__name__}, which has no `reset` and `step`"
+        message = f"the factory returned {described(env)}, which has no `reset` and `step`"
         self._findings.add("factory", message)
         raise CheckAborted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,17 @@ from gymnasium import spaces
 
 from coterie.core.specs import ActionSpec
 from coterie.envs.contract.report import CheckAborted, FindingCollector
-from coterie.envs.external.agents import MASK, holds_mask, without_mask
 from coterie.envs.external.checking.interfaces import ByAgent, EnvInterface
-from coterie.envs.external.checking.spaces_fit import as_bool, as_float, equal, observation_problems, space_problems
+from coterie.envs.external.checking.spaces_fit import (
+    Problem,
+    as_bool,
+    as_float,
+    equal,
+    key_problems,
+    observation_problems,
+    space_problems,
+)
+from coterie.envs.external.mask_sources import MASK, without_mask
 from coterie.envs.external.spaces import Actuator
 
 _ALL_KEY = "__all__"
@@ -57,7 +65,7 @@ class EpisodeCheck:
         self._limit: float = float("inf") if limit is None else limit
         self._generator = np.random.default_rng(seed)
         self._spaces: dict[Any, tuple[Any, Any]] = {}
-        self._masked: set[Any] = set()  # agents whose mask `reset` returned
+        self._is_masked = False  # the first reset returned a mask
         self._returned: list[tuple[Any, Any, int]] = []  # observation, copy, step
         self._elapsed = self._step_count = 0
         self._ended: set[Any] = set()  # agents that ended in this episode and have not returned
@@ -98,7 +106,7 @@ class EpisodeCheck:
 
     def _episode_seed(self) -> int | None:
         """Seed of an episode after the first, as Coterie's adapters choose it."""
-        return int(self._generator.integers(2**31)) if self.interface.reads_masks else None
+        return int(self._generator.integers(2**31)) if self.interface.several_agents else None
 
     def _step(self) -> bool:
         """Takes a step; True if the episode continues."""
@@ -113,7 +121,7 @@ class EpisodeCheck:
         ended = self._check_ends(result, before)
         self._check_all_key(result, [agent for agent in before if agent not in ended])
         self._check_rewards(result, before)
-        reads_agents = self.interface.reads_masks
+        reads_agents = self.interface.several_agents
         after = self._current_agents() if reads_agents else [agent for agent in before if agent not in ended]
         if reads_agents:
             self._check_agents(before, after, ended)
@@ -160,7 +168,8 @@ class EpisodeCheck:
         """
         if agent not in self._spaces:
             found = self.interface.spaces(agent)
-            problems = list(space_problems(without_mask(found[0]), found[1]))
+            observes = without_mask(found[0]) if self.interface.mask_in_observation(agent) else found[0]
+            problems = list(space_problems(observes, found[1]))
             for rule, message in problems:
                 self._add(rule, self.interface.agent_prefix(agent) + message, with_step=False)
             if problems:
@@ -200,24 +209,28 @@ class EpisodeCheck:
         for agent in agents:
             observation = result["observations"][agent]
             self._returned.append((observation, copy.deepcopy(observation), self._step_count))
-            if self.interface.reads_masks:
-                self._check_mask(agent, result, call)
-            space = self.spaces(agent)[0]
-            if self.interface.reads_masks and holds_mask(space):
-                space = without_mask(space)
-                if isinstance(observation, dict):
-                    parts = {key: part for key, part in observation.items() if key != MASK}
-                    observation = parts if isinstance(space, spaces.Dict) else next(iter(parts.values()), None)
-            for rule, message in observation_problems(space, observation):
+            self._check_mask(agent, result, call)
+            for rule, message in self._observation_problems(agent, observation):
                 self._add(rule, f"{self.interface.agent_prefix(agent)}{message}, returned by {call}")
+
+    def _observation_problems(self, agent: Any, observation: Any) -> Iterator[Problem]:
+        """Yields the differences between an observation without its mask and the space."""
+        space = self.spaces(agent)[0]
+        if not (self.interface.mask_in_observation(agent) and isinstance(observation, Mapping)):
+            yield from observation_problems(space, observation)
+            return
+        assert isinstance(space, spaces.Dict)
+        yield from key_problems(space, observation)
+        parts = {key: part for key, part in space.spaces.items() if key != MASK and key in observation}
+        for key, part in parts.items():
+            name = "the observation" if len(parts) == 1 else f"the observation['{key}']"
+            yield from observation_problems(part, observation[key], name)
 
     def _read_mask(self, agent: Any, result: ByAgent, spec: ActionSpec) -> np.ndarray | None:
         """The agent's flattened mask; None if there is none or it cannot be read."""
-        if not self.interface.reads_masks or not spec.choices:
+        if not spec.choices:
             return None
-        observation, info = result["observations"].get(agent), result["infos"].get(agent)
-        holder = observation if isinstance(observation, dict) else info
-        mask = holder.get(MASK) if isinstance(holder, dict) else None
+        mask = self.interface.mask(agent, result["observations"].get(agent), result["infos"].get(agent))
         if mask is None:
             return None
         try:
@@ -232,10 +245,10 @@ class EpisodeCheck:
         mask, prefix = self._read_mask(agent, result, spec), self.interface.agent_prefix(agent)
         if mask is None:
             return
-        if call == "reset()":
-            self._masked.add(agent)
-        elif agent not in self._masked:
-            self._add("mask-late", f"{prefix}step() returned an action mask, but reset() did not")
+        if not self.history.results:
+            self._is_masked = True
+        elif not self._is_masked:
+            self._add("mask-late", f"{prefix}{call} returned an action mask, but the first reset() did not")
         if mask.size != spec.mask_size:
             self._add("mask-size", f"{prefix}the action mask has {mask.size} entries, expected {spec.mask_size}")
             raise CheckAborted

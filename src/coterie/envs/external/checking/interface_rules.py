@@ -111,7 +111,8 @@ INTERFACE_RULES: dict[str, Rule] = {
     ),
     "mask-ignored": Rule(
         "warning",
-        "Action masks of a gymnasium.Env are not read. Make it a PettingZoo ParallelEnv with one agent to use them.",
+        "Return the mask of a Discrete or MultiDiscrete space as info['action_mask'], as a part 'action_mask' of a "
+        "Dict observation, or by a method action_masks().",
     ),
     # --------------------------------------------------------------------------------------------------- episodes
     "one-step-episodes": Rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,21 +14,24 @@ from gymnasium import spaces
 from coterie.envs.contract.invariants import describe_error
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.external.aec import TurnBasedEnv
-from coterie.envs.external.agents import MASK
-from coterie.envs.external.gym_like import as_gym
-from coterie.envs.external.pettingzoo import as_parallel, is_zoo
+from coterie.envs.external.checking.spaces_fit import space_problems
+from coterie.envs.external.foreign_interfaces import foreign_interface
+from coterie.envs.external.mask_sources import MASK, MaskSource, find_masks, holds_mask, similar_note
+from coterie.envs.external.multi_agent_env import is_multiagent
+from coterie.envs.external.pettingzoo import as_parallel
+from coterie.envs.external.returned import STEP_PARTS, WrongReturn, current_agents, described, from_reset, from_step
+from coterie.envs.external.user_factory import supported
 
 ByAgent = dict[str, dict[Any, Any]]
 """Results of `reset` or `step`: by part (see STEP_PARTS) and agent."""
-
-STEP_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 class EnvInterface(ABC):
     """Calls an environment through its native interface, and returns results by agent."""
 
     env: Any
-    reads_masks: bool
+    several_agents: bool
+    """True if results are by agent, and every episode has its own seed."""
     turn_based: bool = False
     """True if one agent acts per step."""
 
@@ -39,14 +42,15 @@ class EnvInterface(ABC):
         """Calls a function of the environment. An exception becomes a finding, and CheckAborted is raised."""
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # an environment may raise anything
+        except (Exception, SystemExit) as error:  # an environment may raise anything
             if (
                 call == "reset(seed)"
                 and isinstance(error, TypeError)
                 and "argument" in str(error)
                 and _is_call_error(error)
             ):
-                self._findings.add("reset-signature", f"reset() takes no seed: {describe_error(error)}")
+                is_old = "; `seed()` is the interface of old Gym" if hasattr(self.env, "seed") else ""
+                self._findings.add("reset-signature", f"reset() takes no seed: {describe_error(error)}{is_old}")
             else:
                 self._findings.add("raises", f"{call} raised {describe_error(error)}{_location(error)}", call)
             raise CheckAborted from error
@@ -76,6 +80,15 @@ class EnvInterface(ABC):
         """Takes a step with actions by agent, and returns all five parts."""
 
     @abstractmethod
+    def mask_in_observation(self, agent: Any) -> bool:
+        """Returns True if observations contain the mask, besides what the agent observes."""
+
+    def mask(self, agent: Any, observation: Any, info: Any) -> Any:
+        """Returns the agent's mask in the format of the environment, None if there is none."""
+        holder = observation if self.mask_in_observation(agent) else info
+        return holder.get(MASK) if isinstance(holder, Mapping) else None
+
+    @abstractmethod
     def agent_prefix(self, agent: Any) -> str:
         """Returns the prefix of messages about an agent, empty for a single agent."""
 
@@ -101,50 +114,26 @@ class EnvInterface(ABC):
             except Exception as error:
                 self._findings.add("close", f"{call} raised {describe_error(error)}{_location(error)}")
 
-    def _check_reset_result(self, result: Any, by_agent: bool) -> tuple[Any, Any]:
-        if not (isinstance(result, tuple) and len(result) == 2):
-            message = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-            hint = "; returning only the observation is the old Gym interface" if not isinstance(result, tuple) else ""
-            self._findings.add(
-                "reset-return", f"reset() returned {message}, expected the pair (observation, info){hint}"
-            )
-            raise CheckAborted
-        self._check_infos("reset()", result[1])
-        if by_agent and not isinstance(result[0], Mapping):
-            message = f"reset() returned observations of type {type(result[0]).__name__}, expected a dict by agent"
-            self._findings.add("reset-return", message)
-            raise CheckAborted
-        return result
-
-    def _check_step_result(self, result: Any, by_agent: bool) -> tuple[Any, ...]:
-        if not (isinstance(result, tuple) and len(result) == 5):
-            message = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
-            hint = " (four are the old Gym interface)" if isinstance(result, tuple) and len(result) == 4 else ""
-            self._findings.add("step-return", f"step() returned {message}, expected five{hint}")
-            raise CheckAborted
-        self._check_infos("step()", result[4])
-        for name, part in zip(STEP_PARTS, result, strict=True):
-            if by_agent and name != "infos" and not isinstance(part, Mapping):
-                message = f"step() returned {name} of type {type(part).__name__}, expected a dict by agent"
-                self._findings.add("step-return", message, name)
-                raise CheckAborted
-        return result
-
-    def _check_infos(self, call: str, infos: Any) -> None:
-        if not isinstance(infos, Mapping):
-            self._findings.add("info-type", f"{call} returned an info of type {type(infos).__name__}, expected a dict")
-            raise CheckAborted
+    def _read(self, read: Callable[..., Any], returned: Any, by_agent: bool) -> Any:
+        """Returns what `from_reset` or `from_step` reads. A wrong structure becomes a finding, and CheckAborted."""
+        try:
+            return read(returned, by_agent)
+        except WrongReturn as error:
+            self._findings.add(error.rule, str(error), error.subject)
+            raise CheckAborted from error
 
 
 @final
 class GymnasiumInterface(EnvInterface):
     """A gymnasium.Env."""
 
-    reads_masks = False
+    several_agents = False
 
     def __init__(self, env: Any, findings: FindingCollector):
         super().__init__(findings)
         self.env = env
+        self._masks: MaskSource | None = None
+        self._is_new = True
 
     def spaces(self, agent: Any) -> tuple[Any, Any]:
         spaces_found = []
@@ -168,14 +157,36 @@ class GymnasiumInterface(EnvInterface):
 
     def reset(self, seed: int | None) -> ByAgent:
         result = self.call("reset(seed)", self.env.reset, seed=seed)
-        observation, info = self._check_reset_result(result, by_agent=False)
-        if MASK in info:
-            self._findings.add("mask-ignored", f"info contains '{MASK}'")
+        observation, info = self._read(from_reset, result, by_agent=False)
+        if self._is_new:
+            self._is_new = False
+            self._find_masks(info)
         return {"observations": {"agent": observation}, "infos": {"agent": info}}
 
     def step(self, actions: dict[Any, Any]) -> ByAgent:
-        result = self._check_step_result(self.call("step()", self.env.step, actions["agent"]), by_agent=False)
+        result = self._read(from_step, self.call("step()", self.env.step, actions["agent"]), by_agent=False)
         return {name: {"agent": part} for name, part in zip(STEP_PARTS, result, strict=True)}
+
+    def _find_masks(self, info: Mapping[Any, Any]) -> None:
+        observes, acts = self.spaces("agent")
+        if any(True for _ in space_problems(observes, acts)):
+            return
+        self._masks = find_masks(self.env, observes, acts, info)
+        if self._masks is None:
+            keys = observes.spaces if isinstance(observes, spaces.Dict) else ()
+            for place, names in (("info", info), ("the observation", keys)):
+                if MASK in names:
+                    self._findings.add("mask-ignored", f"{place} contains '{MASK}', but {acts} has no choices to mask")
+            for note in similar_note(keys, info):
+                self._findings.add("mask-ignored", note)
+
+    def mask_in_observation(self, agent: Any) -> bool:
+        return self._masks is not None and self._masks.kind == "observation"
+
+    def mask(self, agent: Any, observation: Any, info: Any) -> Any:
+        if self._masks is None or self._masks.kind != "method":
+            return super().mask(agent, observation, info)
+        return self.call(str(self._masks), self._masks.reader(self.env), observation, info)
 
     def agent_prefix(self, agent: Any) -> str:
         return ""
@@ -185,7 +196,7 @@ class GymnasiumInterface(EnvInterface):
 class PettingZooInterface(EnvInterface):
     """A ParallelEnv, or an AECEnv wrapped in `Turns`."""
 
-    reads_masks = True
+    several_agents = True
 
     def __init__(self, env: Any, findings: FindingCollector):
         super().__init__(findings)
@@ -205,28 +216,30 @@ class PettingZooInterface(EnvInterface):
             raise CheckAborted from error
 
     def possible_agents(self) -> list[Any]:
-        return list(getattr(self.env, "possible_agents", None) or ())
+        agents = getattr(self.env, "possible_agents", None)
+        if agents is not None and (isinstance(agents, str) or not isinstance(agents, Collection)):
+            message = f"`possible_agents` is {described(agents)}, expected a list of names"
+            self._findings.add("agents-empty", message)
+            raise CheckAborted
+        return list(agents or ())
 
     def current_agents(self) -> list[Any]:
-        agents = getattr(self.env, "agents", None)
-        if not isinstance(agents, list | tuple | set | dict):
-            message = "is missing" if agents is None else f"is a {type(agents).__name__}"
-            self._findings.add("agents-empty", f"`agents` {message} after reset(), expected a list of names")
-            raise CheckAborted
-        return list(agents)
+        return list(self._read(lambda env, _: current_agents(env), self.env, by_agent=True))
 
     def acting_agents(self) -> list[Any]:
         return [self.env.mover] if self.turn_based and self.env.mover in self.env.agents else self.current_agents()
 
     def reset(self, seed: int | None) -> ByAgent:
-        observations, infos = self._check_reset_result(
-            self.call("reset(seed)", self.env.reset, seed=seed), by_agent=True
-        )
+        returned = self.call("reset(seed)", self.env.reset, seed=seed)
+        observations, infos = self._read(from_reset, returned, by_agent=True)
         return {"observations": dict(observations), "infos": dict(infos)}
 
     def step(self, actions: dict[Any, Any]) -> ByAgent:
-        result = self._check_step_result(self.call("step()", self.env.step, actions), by_agent=True)
+        result = self._read(from_step, self.call("step()", self.env.step, actions), by_agent=True)
         return {name: dict(part) for name, part in zip(STEP_PARTS, result, strict=True)}
+
+    def mask_in_observation(self, agent: Any) -> bool:
+        return holds_mask(self.spaces(agent)[0])
 
     def agent_prefix(self, agent: Any) -> str:
         return f"agent '{agent}': "
@@ -241,22 +254,22 @@ class UnknownInterface:
 
 def interface_of(env: Any, findings: FindingCollector) -> EnvInterface | UnknownInterface:
     """Returns the interface of an environment. CheckAborted for RLlib's, whose spaces are dictionaries by agent."""
-    env = as_gym(env)
-    if isinstance(env, gymnasium.Env):
-        return GymnasiumInterface(env, findings)
-    if is_zoo(env):
-        return PettingZooInterface(env, findings)
+    found = supported(env)
+    if isinstance(found, gymnasium.Env):
+        return GymnasiumInterface(found, findings)
+    if found is not None:
+        return UnknownInterface(found) if is_multiagent(found) else PettingZooInterface(found, findings)
     has_methods = callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))
     by_agent = getattr(env, "observation_spaces", None)
     if has_methods and isinstance(by_agent, Mapping | spaces.Dict):
         message = "the environment has a dict `observation_spaces`, but no method `observation_space(agent)`"
         findings.add("spaces-as-dict", message)
         raise CheckAborted
-    return (
-        GymnasiumInterface(env, findings)
-        if has_methods and not hasattr(env, "get_avail_actions")
-        else UnknownInterface(env)
-    )
+    said = foreign_interface(env)
+    if said is not None:
+        findings.add("factory", f"the factory returned {said}")
+        raise CheckAborted
+    return GymnasiumInterface(env, findings) if has_methods else UnknownInterface(env)
 
 
 def _is_call_error(error: Exception) -> bool:
@@ -267,7 +280,7 @@ def _is_call_error(error: Exception) -> bool:
     return trace is not None and "coterie" in trace.tb_frame.f_globals.get("__name__", "")
 
 
-def _location(error: Exception) -> str:
+def _location(error: BaseException) -> str:
     """Returns where an exception was raised: ` (pond.py, line 12)`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from gymnasium import spaces
 
+from coterie.core.errors import UserError
 from coterie.core.specs import ActionSpec
+from coterie.envs.external.checking.interface_rules import INTERFACE_RULES
 from coterie.envs.external.spaces import Observer
 
 Problem = tuple[str, str]
@@ -57,17 +59,78 @@ def observation_problems(space: spaces.Space, value: Any, name: str = "the obser
             yield "observation-list", f"{name} is a {type(value).__name__}, expected an array"
 
 
+UNLIKE = (UserError, KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""Exceptions of the conversion of an observation that is unlike its space."""
+
+
+@final
+class KeyCheck:
+    """Checks that the dictionaries of an observation have as many entries as their spaces.
+
+    Missing entries are noticed when they are read. Only then and for surplus ones are the keys compared.
+    """
+
+    def __init__(self, sizes: list[tuple[tuple[Any, ...], int]]):
+        self._sizes = sizes
+
+    @classmethod
+    def of(cls, space: spaces.Space) -> KeyCheck | None:
+        """Returns the check for a space, None for a space without dictionaries."""
+        sizes = list(_dict_sizes(space, ()))
+        return cls(sizes) if sizes else None
+
+    def __call__(self, value: Any) -> None:
+        """Raises KeyError for surplus entries."""
+        for path, size in self._sizes:
+            part = value
+            for key in path:
+                part = part[key]
+            if len(part) != size:
+                raise KeyError(path)
+
+
+def _dict_sizes(space: spaces.Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], int]]:
+    parts = space.spaces if isinstance(space, spaces.Dict | spaces.Tuple) else ()
+    if isinstance(parts, Mapping):
+        yield path, len(parts)
+    for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
+        yield from _dict_sizes(part, (*path, key))
+
+
+def misfit(space: spaces.Space, value: Any, error: Exception, prefix: str = "") -> Exception:
+    """Returns the error for an observation that could not be converted: a UserError that names the part.
+
+    Args:
+        space: Space of the observation.
+        value: The observation.
+        error: Exception of the conversion, returned if the observation agrees with its space.
+        prefix: Beginning of the message, such as "agent 'a_0': ".
+    """
+    rules = ("observation-type", "observation-keys")
+    if not isinstance(error, UserError):
+        rules += "observation-shape", "observation-range"
+    for rule, message in observation_problems(space, value):
+        if rule in rules:
+            return UserError(f"{prefix}{message}. {INTERFACE_RULES[rule].fix}")
+    return UserError(f"{prefix}{error}") if prefix and isinstance(error, UserError) else error
+
+
 def _dict_problems(space: spaces.Dict, value: Any, name: str) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
         yield "observation-type", f"{name} is a {type(value).__name__}, expected a dict with {list(space.spaces)}"
         return
+    yield from key_problems(space, value, name)
+    for key, part in space.spaces.items():
+        if key in value:
+            yield from observation_problems(part, value[key], f"{name}['{key}']")
+
+
+def key_problems(space: spaces.Dict, value: Mapping[Any, Any], name: str = "the observation") -> Iterator[Problem]:
+    """Yields the missing and surplus entries of a dictionary."""
     missing, surplus = space.spaces.keys() - value.keys(), value.keys() - space.spaces.keys()
     if missing or surplus:
         problem = f"lacks {sorted(map(str, missing))}" if missing else f"has undeclared {sorted(map(str, surplus))}"
         yield "observation-keys", f"{name} {problem}; its space names {list(space.spaces)}"
-    for key, part in space.spaces.items():
-        if key in value:
-            yield from observation_problems(part, value[key], f"{name}['{key}']")
 
 
 def _box_problems(space: spaces.Box, value: Any, name: str) -> Iterator[Problem]:

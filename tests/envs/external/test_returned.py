@@ -1,0 +1,252 @@
+"""Structure of what environments return: every wrong one is a line in training and in check-env, and both agree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from coterie.__main__ import main
+from coterie.core.errors import EnvironmentFailedError, UserError
+from coterie.envs.make import make
+from gymworlds import played
+
+HERE = __name__
+SPACE = spaces.Box(-1, 1, (2,))
+PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+SHAPES: dict[str, Any] = {"none": None, "false": False, "true": True, "number": 0, "text": "x", "list": [0, 0]}
+SHAPES["array"] = np.zeros(2)
+
+
+class Single(gymnasium.Env):
+    """Returns `reset` or `step` with a fault."""
+
+    observation_space, action_space = SPACE, spaces.Discrete(2)
+
+    def __init__(self, fault: str):
+        self.fault = fault
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.age = 0
+        pair = self.np_random.random(2, np.float32), {}
+        return RESETS[self.fault](*pair) if self.fault in RESETS else pair
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        result = self.np_random.random(2, np.float32), 1.0, self.age == 4, False, {}
+        return STEPS[self.fault](*result) if self.fault in STEPS else result
+
+
+class Several:
+    """The same with two agents."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    possible_agents: Any = ["a_0", "a_1"]  # noqa: RUF012
+
+    def __init__(self, fault: str):
+        self.fault, self.one = fault, Single("")
+
+    def observation_space(self, agent: str) -> Any:
+        return SPACE
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = ["a_0", "a_1"]
+        pair = [dict.fromkeys(self.agents, part) for part in self.one.reset(seed=seed)]
+        return RESETS[self.fault](*pair) if self.fault in RESETS else tuple(pair)
+
+    def step(self, actions: Any) -> Any:
+        parts = {name: dict.fromkeys(self.agents, part) for name, part in zip(PARTS, self.one.step(0), strict=True)}
+        self.agents = [] if parts["terminations"]["a_0"] else self.agents
+        if self.fault in STEPS:
+            return STEPS[self.fault](*parts.values())
+        name, _, shape = self.fault.partition(" ")
+        return tuple((parts | {name: SHAPES[shape]}).values() if shape else parts.values())
+
+    def close(self) -> None:
+        pass
+
+
+RESETS: dict[str, Any] = {
+    "reset of nothing": lambda o, i: None,
+    "reset of text": lambda o, i: "begun",
+    "reset of a number": lambda o, i: 1,
+    "reset of the observation": lambda o, i: o,
+    "reset of three": lambda o, i: (o, i, i),
+    "reset of a list of infos": lambda o, i: (o, []),
+    "reset of a true info": lambda o, i: (o, True),
+    "reset of two numbers": lambda o, i: (0.1, 0.2),
+    "reset of two floats in a list": lambda o, i: [np.float32(0.1), np.float32(0.2)],
+}
+STEPS: dict[str, Any] = {
+    "step of nothing": lambda *parts: None,
+    "step of the observation": lambda o, *_: o,
+    "step of four": lambda o, r, t, c, i: (o, r, t, i),
+    "step of six": lambda *parts: (*parts, 0),
+    "step of a dict": lambda *parts: dict(zip(PARTS, parts, strict=True)),
+    "step with a list of infos": lambda o, r, t, c, i: (o, r, t, c, [i]),
+}
+PLAIN = [f"{part} {shape}" for part in PARTS for shape in SHAPES if (part, shape) != ("infos", "none")]
+
+
+def single(fault: str = "") -> Any:
+    return Single(fault)
+
+
+def several(fault: str = "") -> Any:
+    return Several(fault)
+
+
+def message_of_training(name: str, params: dict[str, Any]) -> str:
+    def play() -> None:
+        env = make(name, params)
+        env.reset()
+        list(played(env, 6))
+
+    with pytest.raises((UserError, EnvironmentFailedError)) as error:
+        play()
+    assert "failed in" not in str(error.value), "the message is that of Python"
+    return str(error.value)
+
+
+def findings(name: str, *keys: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    main(["check-env", name, *keys, "--json"])
+    return json.loads(capsys.readouterr().out)["findings"]
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+@pytest.mark.parametrize("fault", [*RESETS, *STEPS])
+def test_a_wrong_result_of_reset_or_step_is_one_line_in_training_and_in_the_check(
+    kind: str, fault: str, capsys: pytest.CaptureFixture[str]
+):
+    said = message_of_training(f"{HERE}:{kind}", {"fault": fault})
+    call = "reset()" if fault in RESETS else "step()"
+    assert f"{call} returned" in said
+    assert "expected" in said
+    found = findings(f"{HERE}:{kind}", f"env.fault={fault}", capsys=capsys)
+    assert [finding["severity"] for finding in found] == ["error"]
+    assert said.endswith(found[0]["message"])
+
+
+@pytest.mark.parametrize("fault", PLAIN)
+def test_a_plain_value_instead_of_a_dict_by_agent_is_named(fault: str, capsys: pytest.CaptureFixture[str]):
+    said = message_of_training(f"{HERE}:several", {"fault": fault})
+    part, _, shape = fault.partition(" ")
+    value = SHAPES[shape]
+    shown = f"{part} of type {type(value).__name__}" if shape in ("list", "array") else f"{part}={value!r}"
+    assert said.endswith(f"step() returned {shown}, expected a dict by agent")
+    found = findings(f"{HERE}:several", f"env.fault={fault}", capsys=capsys)
+    assert said.endswith(found[0]["message"])
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+@pytest.mark.parametrize("call", [RESETS, STEPS])
+def test_infos_of_none_are_empty_and_lists_are_sequences(
+    kind: str, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for name, change in (("empty", lambda *parts: (*parts[:-1], None)), ("sequence", lambda *parts: list(parts))):
+        monkeypatch.setitem(call, name, change)
+        env = make(f"{HERE}:{kind}", {"fault": name})
+        env.reset()
+        assert sum(step.reward.sum().item() for _, step, _ in played(env, 4)) == (4 if kind == "single" else 8)
+        found = findings(f"{HERE}:{kind}", f"env.fault={name}", capsys=capsys)
+        assert not [finding for finding in found if finding["severity"] == "error"]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_reset_without_seed_is_one_line(old: bool, monkeypatch: pytest.MonkeyPatch):
+    for kind in (Single, Several):
+        monkeypatch.setattr(kind, "reset", lambda self: None)
+        if old:
+            monkeypatch.setattr(kind, "seed", lambda self, seed: None, raising=False)
+        said = message_of_training(f"{HERE}:{kind.__name__}".lower(), {})
+        assert "reset() takes no seed" in said
+        assert ("interface of old Gym" in said) == old
+
+
+@pytest.mark.parametrize("info", [True, "x", [1], np.zeros(2)])
+def test_the_info_of_an_agent_is_a_dict_or_nothing(info: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(STEPS, "info", lambda o, r, t, c, i: (o, r, t, c, dict.fromkeys(i, info)))
+    assert "the info of agent 'a_0' is" in message_of_training(f"{HERE}:several", {"fault": "info"})
+    monkeypatch.setitem(STEPS, "info", lambda o, r, t, c, i: (o, r, t, c, dict.fromkeys(i)))
+    env = make(f"{HERE}:several", {"fault": "info"})
+    env.reset()
+    assert len(list(played(env, 6))) == 6
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", (2,), spaces.Discrete, object()])
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_what_is_no_space_is_named(value: Any, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Single, name, value)
+    said = message_of_training(f"{HERE}:single", {})
+    assert f"{name} is " in said
+    assert "expected a space of gymnasium" in said
+    monkeypatch.setattr(Several, name, lambda self, agent: value)
+    said = message_of_training(f"{HERE}:several", {})
+    assert f"{name}('a_0') is " in said
+
+
+@pytest.mark.parametrize("agents", [3, "ab", True, ["a", "a"]])
+def test_agents_are_a_list_of_unique_names(agents: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Several, "possible_agents", agents)
+    said = message_of_training(f"{HERE}:several", {})
+    assert "occurs more than once" in said if isinstance(agents, list) else "expected a list of names" in said
+
+
+@pytest.mark.parametrize("flag", ["terminations", "truncations"])
+def test_an_episode_that_only_the_key_of_all_agents_ends_is_reported_at_once(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+):
+    def end(*parts: Any) -> Any:
+        result = dict(zip(PARTS, parts, strict=True))
+        return tuple((result | {flag: {"a_0": False, "a_1": False, "__all__": True}}).values())
+
+    monkeypatch.setitem(STEPS, "all", end)
+    env = make(f"{HERE}:several", {"fault": "all"})
+    env.reset()
+    with pytest.raises(UserError, match=f"step.. returned {flag} of '__all__'.*RLlib"):
+        next(played(env, 1))
+
+
+NESTED = spaces.Dict({"pos": SPACE, "arm": spaces.Dict({"angle": SPACE, "grip": spaces.Discrete(3)})})
+GOOD: dict[str, Any] = {"pos": np.zeros(2, np.float32), "arm": {"angle": np.zeros(2, np.float32), "grip": 0}}
+WRONG: dict[str, tuple[Any, str]] = {
+    "missing": ({"pos": GOOD["pos"]}, "the observation lacks ['arm']"),
+    "renamed": ({"pos": GOOD["pos"], "leg": GOOD["arm"]}, "the observation lacks ['arm']"),
+    "surplus": (GOOD | {"leg": 0}, "the observation has undeclared ['leg']"),
+    "missing inside": (GOOD | {"arm": {"grip": 0}}, "the observation['arm'] lacks ['angle']"),
+    "surplus inside": (GOOD | {"arm": GOOD["arm"] | {"x": 0}}, "the observation['arm'] has undeclared ['x']"),
+    "array inside": (GOOD | {"arm": np.zeros(2)}, "the observation['arm'] is a ndarray, expected a dict"),
+    "array": (np.zeros(3), "the observation is a ndarray, expected a dict"),
+    "nothing": (None, "the observation is a NoneType, expected a dict"),
+    "list": ([GOOD["pos"], GOOD["arm"]], "the observation is a list, expected a dict"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("kind", [Single, Several])
+def test_wrong_keys_of_an_observation_are_named(
+    kind: type, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    value, expected = WRONG[fault]
+    one = kind is Single
+    monkeypatch.setattr(kind, "observation_space", NESTED if one else lambda self, agent: NESTED)
+    monkeypatch.setitem(RESETS, "good", lambda o, i: (GOOD if one else dict.fromkeys(o, GOOD), i))
+    monkeypatch.setitem(
+        STEPS,
+        "good",
+        lambda o, *parts: (value if one else {"a_0": GOOD, "a_1": value}, *parts),
+    )
+    name = f"{HERE}:{kind.__name__}".lower()
+    said = message_of_training(name, {"fault": "good"})
+    assert expected in said
+    assert one or "agent 'a_1': " in said
+    found = findings(name, "env.fault=good", capsys=capsys)
+    assert any(expected in finding["message"] for finding in found if finding["severity"] == "error")
