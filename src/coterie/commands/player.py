@@ -18,6 +18,7 @@ from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, HiddenState, Timestep
+from coterie.envs.external.mask_sources import as_mask
 from coterie.envs.external.spaces import Actuator
 from coterie.policies.base import Mode, Policy
 from coterie.runs.folder import RunFolder
@@ -131,8 +132,8 @@ class Player:
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
         Returns:
-            For every agent an int (Discrete), an int array (MultiDiscrete), a float array within the space's bounds
-            (Box), or a tuple of these; for a role such arrays [n, ...] or a list of tuples.
+            For every agent an int (Discrete), an int array (MultiDiscrete, MultiBinary), an array within the space's
+            bounds (Box), or a tuple or dict of these; for a role such arrays [n, ...] or a list of tuples or dicts.
 
         Raises:
             UserError: For unknown names and wrong shapes.
@@ -141,6 +142,10 @@ class Player:
         given_obs = self._by_agent(obs, "obs")
         masks = {} if action_mask is None else self._by_agent(action_mask, "action_mask")
         for agent, mask in masks.items():
+            try:
+                as_mask(mask)
+            except UserError as error:
+                raise UserError(f"action_mask of '{agent}': {error}") from None
             parts = np.split(mask, np.cumsum(self._owner[agent].action.choices)[:-1])
             if not all(part.any() for part in parts):
                 raise UserError(f"action_mask of '{agent}' leaves no choice: {mask.astype(int).tolist()}")
@@ -227,7 +232,7 @@ class Player:
             role = self._named(name, value, "obs")
             if role is not None:
                 actions = [taken[agent] for agent in role.agents]
-                shaped[name] = actions if isinstance(actions[0], tuple) else np.stack(actions)
+                shaped[name] = actions if isinstance(actions[0], tuple | dict) else np.stack(actions)
             elif name in self._owner:
                 shaped[name] = taken[name]
         return shaped
@@ -243,6 +248,8 @@ def _plain(native: Any) -> Any:
     """Converts choices to plain ints."""
     if isinstance(native, tuple):
         return tuple(_plain(part) for part in native)
+    if isinstance(native, dict):
+        return {key: _plain(part) for key, part in native.items()}
     return int(native) if isinstance(native, np.integer) else native
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from coterie.core.device_constants import constant
+
+LARGEST_BOUND = 1e30
+"""Bounds of real numbers beyond this are taken for infinite: float32 could not hold the width of their range."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,15 @@ class ActionSpec:
         continuous: Number of continuous components `C`.
         low: Lower bounds that -1 is mapped to before an action reaches the environment.
         high: Upper bounds that 1 is mapped to.
+        integer: True for components of which the environment takes integers, [C]. Each integer from `low` to `high` has
+            an equal share of [-1, 1]. () if there are none.
     """
 
     choices: tuple[int, ...] = ()
     continuous: int = 0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    integer: tuple[bool, ...] = ()
 
     @cached_property
     def mask_size(self) -> int:
@@ -45,29 +53,75 @@ class ActionSpec:
 
     @classmethod
     def of(cls, space: spaces.Space) -> ActionSpec:
-        """Returns the spec of a Gymnasium space: Discrete, MultiDiscrete, Box, or a Tuple of these.
+        """Returns the spec of a Discrete, MultiDiscrete, MultiBinary or Box space, or of a Tuple or Dict of these.
+
+        Components are in the order of the space, arrays in row-major order.
 
         Raises:
-            TypeError: If the space is of another kind or has infinite bounds.
+            TypeError: If the space is of another kind, has no component, or has infinite or empty bounds.
         """
-        if isinstance(space, spaces.Discrete):
-            return cls(choices=(int(space.n),))
-        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            return cls(choices=tuple(int(n) for n in space.nvec))
-        if isinstance(space, spaces.Box) and len(space.shape) == 1:
-            low, high = (tuple(float(x) for x in bound) for bound in (space.low, space.high))
-            if not all(math.isfinite(x) for x in (*low, *high)):
-                raise TypeError(f"the action space {space} has infinite bounds; give finite ones")
-            return cls(continuous=space.shape[0], low=low, high=high)
-        if isinstance(space, spaces.Tuple) and space.spaces:
-            parts = [cls.of(part) for part in space.spaces]
-            return cls(
-                choices=tuple(n for part in parts for n in part.choices),
-                continuous=sum(part.continuous for part in parts),
-                low=tuple(x for part in parts for x in part.low),
-                high=tuple(x for part in parts for x in part.high),
-            )
-        raise TypeError(f"the action space {space} is none of Discrete, MultiDiscrete, Box of one axis, Tuple of these")
+        parts = list(leaf_specs(space))
+        integer = tuple(is_integer for part in parts for is_integer in part.integer or (False,) * part.continuous)
+        spec = cls(
+            choices=tuple(n for part in parts for n in part.choices),
+            continuous=sum(part.continuous for part in parts),
+            low=tuple(x for part in parts for x in part.low),
+            high=tuple(x for part in parts for x in part.high),
+            integer=integer if any(integer) else (),
+        )
+        if not spec.choices and not spec.continuous:
+            raise TypeError(f"the action space {space} has no component. An agent without a choice has Discrete(1)")
+        return spec
+
+    def to_number(self, value: float, component: int) -> float:
+        """Maps a value in [-1, 1] (clipped) to the bounds of a continuous component."""
+        low, high = self.low[component], self.high[component]
+        share = (min(max(value, -1.0), 1.0) + 1) / 2
+        if self.integer and self.integer[component]:
+            return min(low + math.floor(share * (high - low + 1)), high)
+        return low + share * (high - low)
+
+    def from_number(self, number: float, component: int) -> float:
+        """Maps a number within the bounds of a component to [-1, 1], an integer to the center of its share."""
+        low, high = self.low[component], self.high[component]
+        if self.integer and self.integer[component]:
+            return 2 * (round(number) - low + 0.5) / (high - low + 1) - 1
+        return 2 * (number - low) / (high - low) - 1 if high > low else 0.0
+
+
+def leaf_specs(space: spaces.Space) -> Iterator[ActionSpec]:
+    """Yields the specs of the parts of an action space that have no parts themselves, in order.
+
+    Raises:
+        TypeError: As `ActionSpec.of`, except for spaces without a component.
+    """
+    if isinstance(space, spaces.Discrete):
+        yield ActionSpec(choices=(int(space.n),))
+    elif isinstance(space, spaces.MultiDiscrete):
+        yield ActionSpec(choices=tuple(int(n) for n in space.nvec.reshape(-1)))
+    elif isinstance(space, spaces.MultiBinary):
+        yield ActionSpec(choices=(2,) * math.prod(space.shape))
+    elif isinstance(space, spaces.Box):
+        yield _box_spec(space)
+    elif isinstance(space, spaces.Tuple | spaces.Dict):
+        for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            yield from leaf_specs(part)
+    else:
+        raise TypeError(
+            f"the action space {space} is none of Discrete, MultiDiscrete, MultiBinary, Box, and Tuple or Dict of these"
+        )
+
+
+def _box_spec(space: spaces.Box) -> ActionSpec:
+    low, high = (tuple(float(x) for x in bound.reshape(-1)) for bound in (space.low, space.high))
+    is_integer = space.dtype is not None and space.dtype.kind in "biu"
+    largest = math.inf if is_integer else LARGEST_BOUND
+    if not all(abs(x) < largest for x in (*low, *high)):  # NaN too
+        raise TypeError(f"the action space {space} has infinite bounds; give finite ones")
+    if any(a > b for a, b in zip(low, high, strict=True)):
+        raise TypeError(f"the action space {space} has a lower bound above its upper bound")
+    size = len(low)
+    return ActionSpec(continuous=size, low=low, high=high, integer=(True,) * size if is_integer else ())
 
 
 @dataclass(frozen=True)
@@ -251,6 +305,15 @@ def is_channels_first(space: spaces.Space) -> bool:
 
 
 def to_bounds(continuous: Tensor, spec: ActionSpec) -> Tensor:
-    """Clips numbers to [-1, 1] and maps them to the bounds of the action space: [.., C] -> [.., C]."""
+    """Clips numbers to [-1, 1] and maps them to the bounds of the action space: [.., C] -> [.., C].
+
+    Integers are of the same floating-point type; each has an equal share of [-1, 1].
+    """
     low, high = (constant(bound, continuous.device, continuous.dtype) for bound in (spec.low, spec.high))
-    return low + (continuous.clamp(-1, 1) + 1) * 0.5 * (high - low)
+    share = (continuous.clamp(-1, 1) + 1) * 0.5
+    numbers = low + share * (high - low)
+    if not spec.integer:
+        return numbers
+    levels = torch.minimum(low + (share * (high - low + 1)).floor(), high)
+    is_integer = constant(spec.integer, continuous.device, torch.bool)
+    return torch.where(is_integer, levels, numbers)

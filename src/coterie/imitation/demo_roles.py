@@ -26,6 +26,7 @@ class DemoRole:
         continuous: Number of continuous components.
         low: Lower bounds of the continuous components.
         high: Upper bounds of the continuous components.
+        integer: True for components of which the environment takes integers; () if there are none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class DemoRole:
     continuous: int = 0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    integer: tuple[bool, ...] = ()
 
     @property
     def n(self) -> int:
@@ -45,7 +47,7 @@ class DemoRole:
     @property
     def action(self) -> ActionSpec:
         """The action space."""
-        return ActionSpec(self.choices, self.continuous, self.low, self.high)
+        return ActionSpec(self.choices, self.continuous, self.low, self.high, self.integer)
 
     @classmethod
     def from_spec(cls, role: RoleSpec) -> DemoRole:
@@ -60,6 +62,7 @@ class DemoRole:
             continuous=action.continuous,
             low=action.low,
             high=action.high,
+            integer=action.integer,
         )
 
     @classmethod
@@ -87,6 +90,8 @@ class DemoRole:
             for x in bounds
         ):
             raise ValueError(f"{prefix}: expected an integer as continuous, and as many numbers as low and high")
+        if not isinstance(role.integer, tuple) or len(role.integer) not in (0, role.continuous):
+            raise ValueError(f"{prefix}: expected as many true or false as integer, or none")
         if not role.choices and not role.continuous:
             raise ValueError(f"{prefix}: expected choices or continuous actions")
         if not _is_observation(role.observation):
@@ -163,5 +168,6 @@ def _action_text(action: ActionSpec) -> str:
     parts = [f"{' x '.join(map(str, action.choices))} choices"] if action.choices else []
     if action.continuous:
         bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(action.low, action.high, strict=True))
-        parts.append(f"{action.continuous} numbers ({bounds})")
+        kind = "integers" if all(action.integer or [False]) else "numbers"
+        parts.append(f"{action.continuous} {kind} ({bounds})")
     return " and ".join(parts)

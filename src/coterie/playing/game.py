@@ -235,8 +235,7 @@ def _with_choice(action: Action, seat: Seat, choice: Choice) -> Action:
         action = replace(action, discrete=discrete)
     if action.continuous is not None:
         continuous = action.continuous.clone()
-        bounds = zip(choice.numbers, spec.low, spec.high, strict=True)
-        inner = [2 * (x - low) / (high - low) - 1 if high > low else 0.0 for x, low, high in bounds]
+        inner = [spec.from_number(x, c) for c, x in enumerate(choice.numbers)]
         continuous[0, place] = torch.tensor(inner, device=continuous.device)
         action = replace(action, continuous=continuous)
     return action
@@ -284,5 +283,4 @@ def _recorded_action(spec: ActionSpec, action: Action, i: int) -> dict[str, Any]
 
 def _within(spec: ActionSpec, numbers: list[float]) -> list[float]:
     """Maps values in [-1, 1] (clipped) to their bounds."""
-    bounds = zip(numbers, spec.low, spec.high, strict=True)
-    return [low + (min(max(x, -1.0), 1.0) + 1) / 2 * (high - low) for x, low, high in bounds]
+    return [spec.to_number(x, c) for c, x in enumerate(numbers)]

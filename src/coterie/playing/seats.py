@@ -121,9 +121,12 @@ class Seat:
                 self.chosen[component] = None
 
     def set_value(self, number: int, value: float) -> None:
-        """Requests a value, clipped to its bounds, until it is changed. IndexError for an invalid component."""
+        """Requests a value until it is changed, clipped to its bounds and rounded for integers. IndexError for an
+        invalid component.
+        """
         action = self.role.action
-        self.numbers[number] = min(max(value, action.low[number]), action.high[number])
+        bounded = min(max(value, action.low[number]), action.high[number])
+        self.numbers[number] = round(bounded) if action.integer and action.integer[number] else bounded
         self._unused_value[number], self._released[number] = True, False
 
     def release_value(self, number: int) -> None:

@@ -43,9 +43,9 @@ def test_batched_actions_equal_those_of_single_environments(action: spaces.Space
 
 
 def test_values_out_of_range_and_wrong_shapes_raise_one_line_errors():
-    with pytest.raises(UserError, match="a value outside of the discrete range"):
+    with pytest.raises(UserError, match="the value 3 at index 0, but its space declares integers 0 to 2 there"):
         BatchObserver(spaces.Discrete(3))(np.array([0, 3]), 2)
     with pytest.raises(UserError, match=r"shape \(2,\), but its space declares \(3,\)"):
         BatchObserver(spaces.Box(0, 1, (3,)))(np.zeros((2, 2)), 2)
-    with pytest.raises(UserError, match="of 3 environments, but its space declares 2"):
+    with pytest.raises(UserError, match="with 3 environments, but its space declares 2"):
         BatchObserver(spaces.Box(0, 1, (3,)))(np.zeros((3, 3)), 2)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from coterie.core.errors import UserError
 from coterie.core.specs import to_bounds
+from coterie.envs.external.batched_spaces import BatchObserver
 from coterie.envs.external.spaces import Actuator, Observer
 from gymworlds import NESTED, hybrid, uneven
 
@@ -33,8 +34,8 @@ def written(space: spaces.Space, value: Any) -> Any:
         (spaces.Box(-9, 9, (3,)), 1.0, r"shape \(\), but its space declares \(3,\)"),
         (spaces.Box(0, 255, (2, 2, 1), np.uint8), np.zeros((2, 2), np.uint8), r"shape \(2, 2\)"),
         (spaces.Box(-9, 9, (2, 2)), np.array([1.0]), "1 numbers, but its space declares 4"),
-        (spaces.Discrete(4, start=2), 1, "the number 1, but its space declares 2 to 5"),
-        (spaces.Discrete(4), 4, "the number 4, but its space declares 0 to 3"),
+        (spaces.Discrete(4, start=2), 1, "the value 1, but its space declares integers 2 to 5"),
+        (spaces.Discrete(4), 4, "the value 4, but its space declares integers 0 to 3"),
     ],
 )
 def test_observations_outside_of_their_space_raise_errors_and_are_not_broadcast(
@@ -42,6 +43,69 @@ def test_observations_outside_of_their_space_raise_errors_and_are_not_broadcast(
 ):
     with pytest.raises(UserError, match=message):
         written(space, value)
+
+
+DISCRETE: list[tuple[spaces.Space, list[Any]]] = [
+    (spaces.Discrete(3), [3, -1, 1.5, float("nan"), "1", None, [0, 1], np.array([0, 1]), 1 + 0j, 10**30]),
+    (spaces.Discrete(3, start=-1), [2, -2]),
+    (spaces.MultiDiscrete([3, 2]), [[3, 0], [0, 2], [-1, 0], [0, -1], [0.5, 0], [float("nan"), 0], [0], [0, 0, 0]]),
+    (spaces.MultiDiscrete([3, 2]), [["0", "1"], 0, None, np.array([[0, 0], [0, 0]])]),
+    (spaces.MultiDiscrete([3, 2], start=[1, 5]), [[0, 5], [4, 5], [1, 7]]),
+    (spaces.MultiBinary(2), [[0, 2], [-1, 0], [0.5, 0], [float("nan"), 0], [1], ["1", "0"]]),
+    (spaces.MultiBinary([1, 2]), [[[0, 7]]]),
+    (spaces.Box(0, 255, (1, 1, 1), np.uint8), [[[[0.5]]], [[[256]]], [[[-1]]], [[["7"]]], [[[float("nan")]]]]),
+    (spaces.Box(-1, 1, (2,)), [["0", "1"], [None, 0], [1j, 0], np.array([b"a", b"b"])]),
+]
+"""Spaces, and values that are not in them."""
+
+
+@pytest.mark.parametrize("wrap", ["alone", "dict", "tuple", "nested"])
+@pytest.mark.parametrize(("space", "values"), DISCRETE, ids=[str(space)[:40] for space, _ in DISCRETE])
+def test_a_value_that_is_not_in_its_space_is_refused_in_one_line_that_names_it(
+    space: spaces.Space, values: list[Any], wrap: str
+):
+    other = spaces.Box(-1, 1, (1,))
+    wraps: dict[str, tuple[Any, Any, str]] = {
+        "alone": (space, lambda value: value, ""),
+        "dict": (spaces.Dict({"eye": space, "x": other}), lambda value: {"eye": value, "x": [0.5]}, "'eye'"),
+        "tuple": (spaces.Tuple([other, space]), lambda value: ([0.5], value), ""),
+        "nested": (spaces.Dict({"a": spaces.Dict({"b": space})}), lambda value: {"a": {"b": value}}, "'a.b'"),
+    }
+    outer, wrapped, sensor = wraps[wrap]
+    for value in values:
+        with pytest.raises(UserError, match="the environment returned an observation") as error:
+            written(outer, wrapped(value))
+        assert sensor in str(error.value)
+        assert "\n" not in str(error.value)
+        batch = spaces.Dict({"eye": space}) if wrap == "dict" else space
+        rows = np.array([value], dtype=None if np.ndim(value) == 0 else object if _ragged(value) else None)
+        with pytest.raises(UserError, match="the environment returned an observation"):
+            BatchObserver(batch)({"eye": rows} if wrap == "dict" else rows, 1)
+
+
+def _ragged(value: Any) -> bool:
+    return any(isinstance(part, str | bytes | None.__class__) for part in np.ravel(np.array(value, object)))
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "codes"),
+    [
+        (spaces.Discrete(3), np.array([2]), [0, 0, 1]),
+        (spaces.Discrete(3), 2.0, [0, 0, 1]),
+        (spaces.Discrete(2), True, [0, 1]),
+        (spaces.MultiDiscrete([2, 2]), [1.0, 0.0], [0, 1, 1, 0]),
+        (spaces.MultiBinary(2), [True, False], [1, 0]),
+    ],
+)
+def test_whole_numbers_of_other_types_are_read(space: spaces.Space, value: Any, codes: list[int]):
+    assert written(space, value) == codes
+
+
+def test_a_missing_part_is_named():
+    space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "c": spaces.Discrete(2)})
+    for value in ({"a": {"x": 0}, "c": 0}, {"a": 3, "c": 0}, {"c": 0}, 5):
+        with pytest.raises(UserError, match=r"but its space declares the parts \['[abc]'"):
+            written(space, value)
 
 
 def test_observations_of_all_spaces_are_encoded_as_documented():

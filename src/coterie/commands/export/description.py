@@ -82,13 +82,20 @@ def _role(subject: Subject, role: RoleSpec) -> Entry:
 
 
 def _space(space: spaces.Space) -> Entry:
-    """An action space, as the player converts actions to it."""
+    """An action space, as the player converts actions to it. Bounds of integers are exact."""
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "parts": [_space(part) for part in space.spaces]}
+    if isinstance(space, spaces.Dict):
+        return {"kind": "dict", "keys": list(space.spaces), "parts": [_space(part) for part in space.spaces.values()]}
     if isinstance(space, spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    shape, dtype = list(space.shape or ()), str(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "multi_binary", "shape": shape, "dtype": dtype}
     if isinstance(space, spaces.MultiDiscrete):
         start = [int(x) for x in space.start.reshape(-1)]
-        return {"kind": "multi_discrete", "nvec": space.nvec.tolist(), "start": start, "dtype": str(space.dtype)}
+        nvec = [int(x) for x in space.nvec.reshape(-1)]
+        return {"kind": "multi_discrete", "nvec": nvec, "start": start, "shape": shape, "dtype": dtype}
     assert isinstance(space, spaces.Box)
-    return {"kind": "box", "low": space.low.tolist(), "high": space.high.tolist(), "dtype": str(space.dtype)}
+    low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
+    return {"kind": "box", "low": low, "high": high, "shape": shape, "dtype": dtype}

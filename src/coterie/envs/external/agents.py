@@ -18,7 +18,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
-from coterie.envs.external.mask_sources import MASK, holds_mask, similar_note, source_note, without_mask
+from coterie.envs.external.mask_sources import MASK, as_mask, holds_mask, similar_note, source_note, without_mask
 from coterie.envs.external.returned import info_of, possible_agents, require_space
 from coterie.envs.external.spaces import Observer
 
@@ -320,7 +320,8 @@ class Choices:
     def write(self, place: np.ndarray, mask: Any) -> None:
         """Writes a mask in the format of the environment, flat or one sequence per component; None allows all actions.
 
-        In a component without a legal action the first one is allowed. UserError for a wrong length.
+        In a component without a legal action the first one is allowed. UserError for a wrong length, and for values
+        besides 0 and 1.
         """
         if mask is None:
             place[...] = self._all
@@ -328,11 +329,15 @@ class Choices:
         flat = np.concatenate([np.ravel(m) for m in mask]) if isinstance(mask, tuple | list) else np.ravel(mask)
         if flat.size != self._size:
             raise UserError(f"role {self._role}: an action mask has {flat.size} entries, expected {self._size}")
+        try:
+            legal = as_mask(flat)
+        except UserError as error:
+            raise UserError(f"role {self._role}: {error}") from None
         if self._turns:
             place[...] = False
-            place[self._places] = flat != 0
+            place[self._places] = legal
         else:
-            np.not_equal(flat, 0, out=place)
+            place[...] = legal
         for component in self._components:
             if not place[component].any():
                 place[component.start] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,17 @@ import torch
 from gymnasium import spaces
 
 from coterie.core.specs import ActionSpec
-from coterie.envs.external.spaces import Observer, parts_of, unlike
+from coterie.envs.external.spaces import (
+    ObservationError,
+    Observer,
+    codes,
+    native_batch,
+    numeric,
+    parts_of,
+    require_binary,
+    shortened,
+    unlike,
+)
 
 _Read = Callable[[Any], np.ndarray]
 
@@ -32,15 +42,19 @@ class BatchObserver:
         """Returns freshly allocated arrays for observations of `num_envs` environments.
 
         Raises:
-            UserError: For unexpected shapes and discrete values outside of their range.
+            ObservationError: For unexpected shapes and types, and for values outside of a discrete range.
         """
-        return {name: self._array(read(seen), box, num_envs) for name, box, read in self._readers}
+        return {name: self._array(name, box, read, seen, num_envs) for name, box, read in self._readers}
 
     @staticmethod
-    def _array(read: np.ndarray, box: spaces.Box, num_envs: int) -> np.ndarray:
-        if len(read) != num_envs:
-            raise unlike(f"{len(read)} environments", str(num_envs))
-        return read.astype(box.dtype).reshape(num_envs, *box.shape)
+    def _array(name: str, box: spaces.Box, read: _Read, seen: Any, num_envs: int) -> np.ndarray:
+        try:
+            array = read(seen)
+            if len(array) != num_envs:
+                raise unlike(f"{len(array)} environments", str(num_envs))
+        except ObservationError as error:
+            raise error.at(f" of the sensor '{name}'" if name else "") from None
+        return array.astype(box.dtype).reshape(num_envs, *box.shape)
 
 
 def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] = lambda seen: seen) -> list:
@@ -51,8 +65,20 @@ def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] = la
         return [(name, lambda seen: read(get(seen)))]
     found = []
     for key, part in parts.items():
-        found += _sensors(part, f"{name}.{key}" if name else str(key), lambda seen, key=key: get(seen)[key])
+        found += _sensors(part, f"{name}.{key}" if name else str(key), _part_of(parts, key, get))
     return found
+
+
+def _part_of(parts: Mapping[Any, spaces.Space], key: Any, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def extract(seen: Any) -> Any:
+        whole = get(seen)
+        try:
+            return whole[key]
+        except (KeyError, IndexError, TypeError):
+            shown = f"the parts {list(whole)}" if isinstance(whole, Mapping) else shortened(whole)
+            raise unlike(shown, f"the parts {list(parts)}") from None
+
+    return extract
 
 
 def _leaf(space: spaces.Space) -> _Read:
@@ -65,16 +91,23 @@ def _leaf(space: spaces.Space) -> _Read:
         leaves = [_leaf(part) for part in space.spaces]
 
         def side_by_side(seen: Any) -> np.ndarray:
+            if not isinstance(seen, tuple | list) or len(seen) != len(leaves):
+                raise unlike(f"the value {shortened(seen)}", f"a tuple of {len(leaves)} parts")
             read = [one(part) for one, part in zip(leaves, seen, strict=True)]
             return np.concatenate([part.reshape(len(part), -1) for part in read], -1)
 
         return side_by_side
-    shape = space.shape
+    shape, dtype = space.shape or (), space.dtype
+    target = np.dtype(np.uint8 if dtype == np.uint8 and len(shape) in (2, 3) else np.float32)
 
     def numbers(seen: Any) -> np.ndarray:
         array = on_host(seen)
         if array.shape[1:] != shape:
             raise unlike(f"shape {array.shape[1:]}", f"{shape}")
+        if array.dtype != target:
+            array = numeric(array, target)
+        if isinstance(space, spaces.MultiBinary):
+            require_binary(array)
         return array
 
     return numbers
@@ -85,52 +118,30 @@ def _one_hots(sizes: np.ndarray, starts: np.ndarray) -> _Read:
 
     def read(seen: Any) -> np.ndarray:
         picks = on_host(seen)
-        picks = picks.reshape(len(picks), -1) - starts
-        if picks.shape[1:] != sizes.shape:
-            raise unlike(f"{picks.shape[1]} choices", str(len(sizes)))
-        if ((picks < 0) | (picks >= sizes)).any():
-            raise unlike(
-                "a value outside of the discrete range", f"{starts.tolist()} to {(starts + sizes - 1).tolist()}"
-            )
+        picks = codes(picks.reshape(len(picks), -1) if picks.ndim else picks, sizes, starts)
         shown = np.zeros((len(picks), int(sizes.sum())), np.float32)
-        np.put_along_axis(shown, (picks + offsets).astype(np.int64), 1, -1)
+        np.put_along_axis(shown, picks + offsets, 1, -1)
         return shown
 
     return read
 
 
 class BatchActuator:
-    """Converts actions to a batch of native actions. TypeError for unsupported spaces."""
+    """Converts actions to a batch of native actions.
+
+    Raises:
+        TypeError: For unsupported spaces.
+    """
 
     def __init__(self, space: spaces.Space):
         self.spec = ActionSpec.of(space)
-        self._native = _native(space)
-        self._low = np.array(self.spec.low, np.float32)
-        self._half = (np.array(self.spec.high, np.float32) - self._low) / 2
+        self._native = native_batch(space)
 
     def __call__(self, discrete: np.ndarray, continuous: np.ndarray) -> Any:
         """Returns native actions for discrete [B, K] and continuous [B, C] components (K or C may be 0): an array, or a
-        tuple of arrays for a Tuple space. Continuous values are clipped to [-1, 1].
+        tuple or dict of arrays for a Tuple or Dict space. Continuous values are clipped to [-1, 1].
         """
-        if self.spec.continuous:
-            continuous = (np.clip(continuous, -1, 1) + 1) * self._half + self._low
         return self._native(discrete, continuous)
-
-
-def _native(space: spaces.Space) -> Callable[[np.ndarray, np.ndarray], Any]:
-    if isinstance(space, spaces.Discrete):
-        return lambda picks, _: (picks[:, 0] + space.start).astype(space.dtype)
-    if isinstance(space, spaces.MultiDiscrete):
-        return lambda picks, _: space.start + picks.astype(space.dtype)
-    if isinstance(space, spaces.Box):  # rounding may have exceeded the bounds
-        return lambda _, numbers: np.clip(numbers.astype(space.dtype), space.low, space.high)
-    assert isinstance(space, spaces.Tuple)
-    parts, k, c = [], 0, 0
-    for part in space.spaces:
-        spec = ActionSpec.of(part)
-        parts.append((_native(part), slice(k, k + len(spec.choices)), slice(c, c + spec.continuous)))
-        k, c = k + len(spec.choices), c + spec.continuous
-    return lambda picks, numbers: tuple(one(picks[:, i], numbers[:, j]) for one, i, j in parts)
 
 
 def on_host(value: Any) -> np.ndarray:

@@ -90,6 +90,24 @@ def without_mask(space: spaces.Space) -> spaces.Space:
     return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
 
 
+def as_mask(values: Any) -> np.ndarray:
+    """Returns a mask of 0 and 1, or of False and True, as an array of bool.
+
+    Raises:
+        UserError: For other values, such as logits.
+    """
+    array = np.asarray(values)
+    if array.dtype == np.bool_:
+        return array
+    if array.dtype.kind not in "iuf":
+        raise UserError(f"an action mask of type {array.dtype}, expected 1 for available actions and 0 for others")
+    legal = array == 1
+    if not (legal | (array == 0)).all():
+        wrong = array[~(legal | (array == 0))].flat[0]
+        raise UserError(f"an action mask holds {wrong:g}, expected 1 for available actions and 0 for others")
+    return legal
+
+
 def source_note(place: object, roles: Sequence[str] = ()) -> str:
     """Returns a sentence on the place that the masks of roles are read from."""
     of = f" of {', '.join(roles)}" if roles else ""

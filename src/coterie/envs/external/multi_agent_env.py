@@ -24,6 +24,7 @@ from gymnasium import spaces
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
+from coterie.envs.external.mask_sources import as_mask
 from coterie.envs.external.spaces import Observer
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def probe_layout(
     dying: Dying = "blind" if agents_can_die is None else "noop" if agents_can_die else "never"
     layout = team_layout_of(env, name, dying, state=state, limit=limit)
     env.reset()
-    mask = np.asarray(env.get_avail_actions())
+    mask = _as_mask(name, env.get_avail_actions())
     if mask.shape != (layout.n, layout.choices):
         raise _unlike(name, "get_avail_actions()", mask.shape, (layout.n, layout.choices))
     reward, _, _, info = unpack_step(env.step([int(row.argmax()) for row in mask]), name)
@@ -272,7 +273,7 @@ class MultiAgentInstance(Instance):
         mask, seen = np.asarray(self.env.get_avail_actions()), self.env.get_obs()
         if mask.shape != self._mask.shape:
             raise _unlike(layout.name, "get_avail_actions()", mask.shape, self._mask.shape)
-        self._mask[...] = mask != 0
+        self._mask[...] = _as_mask(layout.name, mask)
         if len(seen) != layout.n:
             raise UserError(f"environment '{layout.name}': get_obs() returned {len(seen)} observations of {layout.n}")
         for i in range(layout.n):
@@ -371,6 +372,13 @@ def _size(shape: Any) -> int:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)
+
+
+def _as_mask(name: str, mask: Any) -> np.ndarray:
+    try:
+        return as_mask(mask)
+    except UserError as error:
+        raise UserError(f"environment '{name}': get_avail_actions() returned {error}") from None
 
 
 def _unlike(name: str, call: str, shown: tuple[int, ...], expected: tuple[int, ...]) -> UserError:

@@ -203,7 +203,7 @@ class ParallelInstance(Instance):
                     seat.choices.wait(seat.mask)
                 else:
                     mask = observation[MASK] if seat.mask_in_observation else info_of(infos, agent).get(MASK)
-                    seat.choices.write(seat.mask, mask)
+                    seat.write_mask(agent, mask)
             elif infos and MASK in info_of(infos, agent):
                 raise late_mask(f"the info of agent '{agent}'")
         if self._global is not None:
@@ -269,6 +269,14 @@ class _Seat:
                 write(array, shown)
         except UNLIKE as error:
             raise misfit(self._space, observation, error, f"agent '{agent}': ") from error
+
+    def write_mask(self, agent: Any, mask: Any) -> None:
+        """Writes an action mask. UserError that names the agent if it is none."""
+        assert self.mask is not None
+        try:
+            self.choices.write(self.mask, mask)
+        except UserError as error:
+            raise UserError(f"agent '{agent}' of {error}") from None
 
     def empty(self) -> None:
         """Clears the slot: zero observation, all actions available."""

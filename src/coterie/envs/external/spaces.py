@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from coterie.core.errors import UserError
-from coterie.core.specs import ActionSpec
+from coterie.core.specs import ActionSpec, leaf_specs
 
 Arrays = dict[str, np.ndarray]
 """Observations of a role by sensor [n, ...]; a single sensor has the empty name."""
@@ -18,9 +18,33 @@ Arrays = dict[str, np.ndarray]
 _Write = Callable[[np.ndarray, Any], None]
 
 
+class ObservationError(UserError):
+    """An observation that is not in its space.
+
+    Args:
+        shown: The observation, such as `the number 3`.
+        expected: Values that the space declares.
+        place: Sensor, agent or environment, such as ` of the sensor 'camera'`.
+    """
+
+    def __init__(self, shown: str, expected: str, place: str = ""):
+        self.shown, self.expected, self.place = shown, expected, place
+        super().__init__(
+            f"the environment returned an observation{place} with {shown}, but its space declares {expected}. "
+            "Fix observation_space or the observation."
+        )
+
+    def at(self, place: str) -> ObservationError:
+        """Returns the error of a more general place, such as ` of agent 'a_0'`."""
+        return ObservationError(self.shown, self.expected, self.place + place)
+
+
 @dataclass(frozen=True)
 class Sensor:
-    """One array of an observation: its Box and a function that writes a native value into it."""
+    """One array of an observation: its Box and a function that writes a native value into it.
+
+    The function raises an ObservationError for values that are not in the native space.
+    """
 
     name: str
     space: spaces.Box
@@ -52,13 +76,10 @@ def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | No
     parts = parts_of(space)
     if not parts:
         shown, write = _leaf(space)
-        if get is not None:
-            write = _within(write, get)
-        return [Sensor(name, shown, write)]
+        return [Sensor(name, shown, write if get is None else _within(write, get, name))]
     found = []
     for key, part in parts.items():
-        inner = (lambda value, key=key: value[key]) if get is None else lambda value, key=key: get(value)[key]
-        found += _sensors(part, f"{name}.{key}" if name else str(key), inner)
+        found += _sensors(part, f"{name}.{key}" if name else str(key), _part_of(parts, key, get, name))
     return found
 
 
@@ -71,8 +92,38 @@ def parts_of(space: spaces.Space) -> Mapping[Any, spaces.Space]:
     return {}
 
 
-def _within(write: _Write, get: Callable[[Any], Any]) -> _Write:
-    return lambda place, value: write(place, get(value))
+def _part_of(
+    parts: Mapping[Any, spaces.Space], key: Any, get: Callable[[Any], Any] | None, name: str
+) -> Callable[[Any], Any]:
+    """Function that extracts a part of an observation's part `name`."""
+
+    def extract(value: Any) -> Any:
+        whole = value if get is None else get(value)
+        try:
+            return whole[key]
+        except (KeyError, IndexError, TypeError):
+            raise ObservationError(_shown_parts(whole), f"the parts {list(parts)}", _of_sensor(name)) from None
+
+    return extract
+
+
+def _shown_parts(whole: Any) -> str:
+    return f"the parts {list(whole)}" if isinstance(whole, Mapping) else shortened(whole)
+
+
+def _of_sensor(name: str) -> str:
+    return f" of the sensor '{name}'" if name else ""
+
+
+def _within(write: _Write, get: Callable[[Any], Any], name: str) -> _Write:
+    def write_part(place: np.ndarray, value: Any) -> None:
+        part = get(value)
+        try:
+            write(place, part)
+        except ObservationError as error:
+            raise error.at(_of_sensor(name)) from None
+
+    return write_part
 
 
 def _separate_sensor(space: spaces.Space) -> bool:
@@ -100,10 +151,9 @@ def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
     if isinstance(space, spaces.Discrete):
         return _zero_one(int(space.n)), _one_hot(int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        sizes = space.nvec.reshape(-1)
-        return _zero_one(int(sizes.sum())), _one_hots(np.cumsum(sizes) - sizes - space.start.reshape(-1))
+        return _zero_one(int(space.nvec.sum())), _one_hots(space.nvec.reshape(-1), space.start.reshape(-1))
     if isinstance(space, spaces.MultiBinary):
-        return _zero_one(int(np.prod(space.shape))), _flat
+        return _zero_one(int(np.prod(space.shape))), _binary
     if isinstance(space, spaces.Tuple) and space.spaces:
         leaves = [_leaf(part) for part in space.spaces]
         low, high = (np.concatenate([getattr(box, side) for box, _ in leaves]) for side in ("low", "high"))
@@ -122,41 +172,108 @@ def _copy(place: np.ndarray, value: Any) -> None:
     # NumPy would broadcast a single number.
     if getattr(value, "shape", None) != place.shape and np.shape(value) != place.shape:
         raise unlike(f"shape {np.shape(value)}", f"{place.shape}")
-    place[...] = value
+    _assign(place, value)
 
 
 def _flat(place: np.ndarray, value: Any) -> None:
     numbers = np.ravel(value)
     if numbers.shape != place.shape:
         raise unlike(f"{numbers.size} numbers", f"{place.size}")
-    place[...] = numbers
+    _assign(place, numbers)
 
 
-def unlike(shown: str, expected: str) -> UserError:
+def _assign(place: np.ndarray, value: Any) -> None:
+    """Writes numbers of the same shape; NumPy would convert texts, and lose fractions of images."""
+    dtype = getattr(value, "dtype", None)
+    if dtype == place.dtype:
+        place[...] = value
+        return
+    place[...] = numeric(value, place.dtype)
+
+
+def numeric(value: Any, dtype: np.dtype) -> np.ndarray:
+    """Returns real numbers as an array that can be assigned to one of `dtype`, uint8 or a floating-point type.
+
+    Raises:
+        ObservationError: For other values, and for numbers that are no uint8.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise unlike(f"the value {shortened(value)} of type {array.dtype}", "numbers")
+    if dtype == np.uint8 and array.dtype.kind != "b":
+        wrong = ~((array >= 0) & (array <= 255) & (array == np.floor(array)))
+        if wrong.any():
+            raise unlike(f"the number {array[wrong].flat[0]} of type {array.dtype}", "integers 0 to 255 (uint8)")
+    return array
+
+
+def unlike(shown: str, expected: str) -> ObservationError:
     """Error for an observation outside of its space."""
-    return UserError(
-        f"the environment returned an observation of {shown}, but its space declares {expected}. "
-        "Fix observation_space or the observation."
-    )
+    return ObservationError(shown, expected)
+
+
+def shortened(value: Any) -> str:
+    """Returns a value as text of at most 60 characters, in one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _one_hot(start: int) -> _Write:
     def write(place: np.ndarray, value: Any) -> None:
         place[...] = 0
-        k = int(value) - start
-        if not 0 <= k < len(place):
-            raise unlike(f"the number {value}", f"{start} to {start + len(place) - 1}")
-        place[k] = 1
+        number = value.item() if getattr(value, "shape", None) == (1,) else value
+        try:
+            k = int(number)
+        except (TypeError, ValueError, OverflowError):
+            k = None
+        stop = start + len(place)
+        if k is None or k != number or not start <= k < stop:
+            raise unlike(f"the value {shortened(value)}", f"integers {start} to {stop - 1}")
+        place[k - start] = 1
 
     return write
 
 
-def _one_hots(offsets: np.ndarray) -> _Write:
+def _one_hots(sizes: np.ndarray, starts: np.ndarray) -> _Write:
+    offsets = np.cumsum(sizes) - sizes
+
     def write(place: np.ndarray, value: Any) -> None:
         place[...] = 0
-        place[np.ravel(value) + offsets] = 1
+        place[offsets + codes(np.ravel(value), sizes, starts)] = 1
 
     return write
+
+
+def codes(picks: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns discrete values [.., K] as indices from 0 on.
+
+    Raises:
+        ObservationError: For another number of values, and for values that are not integers from `starts` on.
+    """
+    if picks.shape[-1:] != sizes.shape:
+        raise unlike(f"{picks.shape[-1] if picks.ndim else 1} discrete values", f"{len(sizes)}")
+    if picks.dtype.kind not in "fiub":
+        raise unlike(f"the value {shortened(picks.tolist())}", "integers")
+    wrong = ~((picks >= starts) & (picks < starts + sizes))
+    if picks.dtype.kind == "f":
+        wrong |= picks != np.floor(picks)
+    if wrong.any():
+        *_, k = at = np.argwhere(wrong)[0]
+        shown = f"the value {picks[tuple(at)]} at index {k}"
+        raise unlike(shown, f"integers {starts[k]} to {starts[k] + sizes[k] - 1} there")
+    return (picks - starts).astype(np.int64)
+
+
+def _binary(place: np.ndarray, value: Any) -> None:
+    _flat(place, value)
+    require_binary(place)
+
+
+def require_binary(values: np.ndarray) -> None:
+    """Raises an ObservationError unless all values are 0 or 1."""
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        raise unlike(f"the number {values[wrong].flat[0]:g}", "0 or 1")
 
 
 def _side_by_side(leaves: list[tuple[spaces.Box, _Write]]) -> _Write:
@@ -164,65 +281,131 @@ def _side_by_side(leaves: list[tuple[spaces.Box, _Write]]) -> _Write:
     places = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
 
     def write(place: np.ndarray, value: Any) -> None:
+        if not isinstance(value, tuple | list | np.ndarray) or len(value) != len(leaves):
+            raise unlike(f"the value {shortened(value)}", f"a tuple of {len(leaves)} parts")
         for (_, one), where, part in zip(leaves, places, value, strict=True):
             one(place[where], part)
 
     return write
 
 
+# -------------------------------------------------------------------------------------------------------------- actions
+
+Native = Callable[[np.ndarray, np.ndarray], Any]
+"""Converts choices [M, K] and numbers [M, C] in [-1, 1] to M native actions: an array [M, ...], or a tuple or dict of
+them."""
+
+_NOTHING = np.zeros((0, 0))
+
+
 class Actuator:
-    """Converts actions to those of an agent's own space. TypeError for unsupported spaces."""
+    """Converts actions to those of an agent's own space.
+
+    Raises:
+        TypeError: For unsupported spaces.
+    """
 
     def __init__(self, space: spaces.Space):
         self.spec = ActionSpec.of(space)
-        self._native = _native(space)
-        self._low = np.array(self.spec.low, np.float32)
-        self._half = (np.array(self.spec.high, np.float32) - self._low) / 2
+        self._native, self._split = native_batch(space), _splitter(space)
 
     def __call__(self, discrete: np.ndarray | None, continuous: np.ndarray | None) -> list[Any]:
         """Returns n native actions for discrete [n, K] and continuous [n, C] components (None if absent).
 
         Types are those of `space.sample()`: a NumPy integer (Discrete), an array within the bounds (MultiDiscrete,
-        Box), or a tuple of these.
+        MultiBinary, Box), or a tuple or dict of these.
         """
         picks = _NOTHING if discrete is None else discrete
-        return self._native(picks, _NOTHING if continuous is None else self._to_bounds(continuous))
+        return self._split(self._native(picks, _NOTHING if continuous is None else continuous))
 
-    def _to_bounds(self, continuous: np.ndarray) -> np.ndarray:
-        """Bit-identical to `coterie.core.specs.to_bounds`, without the overhead of small tensors."""
-        numbers = np.maximum(continuous, -1)
+
+def native_batch(space: spaces.Space) -> Native:
+    """Returns the function that converts a batch of actions to those of a space."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return _composite(space)
+    if isinstance(space, spaces.Box):
+        return _integers_within(space) if _is_integer(space) else _reals_within(space)
+    if isinstance(space, spaces.Discrete):
+        return lambda picks, _: (picks[:, 0] + space.start).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda picks, _: picks.astype(space.dtype).reshape(-1, *space.shape)
+    assert isinstance(space, spaces.MultiDiscrete)
+    return lambda picks, _: space.start + picks.astype(space.dtype).reshape(-1, *space.shape)
+
+
+def _splitter(space: spaces.Space) -> Callable[[Any], list[Any]]:
+    """Returns the function that divides a batch of actions into a list."""
+    if isinstance(space, spaces.Tuple):
+        parts = [_splitter(part) for part in space.spaces]
+        return lambda batch: list(zip(*(split(x) for split, x in zip(parts, batch, strict=True)), strict=True))
+    if isinstance(space, spaces.Dict):
+        by_key = {key: _splitter(part) for key, part in space.spaces.items()}
+        return lambda batch: [
+            dict(zip(by_key, values, strict=True))
+            for values in zip(*(split(batch[key]) for key, split in by_key.items()), strict=True)
+        ]
+    if isinstance(space, spaces.Discrete) or space.shape:
+        return list
+    return lambda batch: [np.array(x) for x in batch]  # rows without axes would be scalars
+
+
+def _composite(space: spaces.Tuple | spaces.Dict) -> Native:
+    by_key = space.spaces if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+    parts: dict[Any, tuple[Native, slice, slice]] = {}
+    k = c = 0
+    for key, part in by_key.items():
+        leaves = list(leaf_specs(part))
+        after = k + sum(len(leaf.choices) for leaf in leaves), c + sum(leaf.continuous for leaf in leaves)
+        parts[key] = (native_batch(part), slice(k, after[0]), slice(c, after[1]))
+        k, c = after
+
+    def convert(picks: np.ndarray, numbers: np.ndarray) -> Any:
+        found = {key: one(picks[:, i], numbers[:, j]) for key, (one, i, j) in parts.items()}
+        return found if isinstance(space, spaces.Dict) else tuple(found.values())
+
+    return convert
+
+
+def _is_integer(space: spaces.Box) -> bool:
+    return space.dtype is not None and space.dtype.kind in "biu"
+
+
+def _reals_within(space: spaces.Box) -> Native:
+    """Bit-identical to `coterie.core.specs.to_bounds`, without the overhead of small tensors."""
+    low, high, dtype = space.low, space.high, space.dtype
+    lowest = low.reshape(-1).astype(np.float32)
+    half = (high.reshape(-1).astype(np.float32) - lowest) / 2
+    exact = dtype == np.float32 and (low + (high - low) / 2 * 2 <= high).all()
+
+    def convert(_: np.ndarray, values: np.ndarray) -> np.ndarray:
+        numbers = np.maximum(values, -1)
         np.minimum(numbers, 1, out=numbers)
         numbers += 1
-        numbers *= self._half
-        numbers += self._low
-        return numbers
-
-
-_Native = Callable[[np.ndarray, np.ndarray], list[Any]]
-_NOTHING = np.zeros((0, 0))
-
-
-def _native(space: spaces.Space) -> _Native:
-    """Function that converts components [n, K] and bounded values [n, C] to n actions of `space`."""
-    if isinstance(space, spaces.Tuple):
-        return _tuples(space)
-    if isinstance(space, spaces.Box):
-        low, high, dtype = space.low, space.high, space.dtype
-        if dtype == np.float32 and (low + (high - low) / 2 * 2 <= high).all():
-            return lambda _, numbers: list(numbers)
+        numbers *= half
+        numbers += lowest
+        numbers = numbers.reshape(-1, *space.shape)
         # Rounding may have exceeded the bounds.
-        return lambda _, numbers: list(np.minimum(np.maximum(numbers.astype(dtype), low), high))
-    if isinstance(space, spaces.Discrete):
-        return lambda picks, _: list((picks[:, 0] + space.start).astype(space.dtype))
-    assert isinstance(space, spaces.MultiDiscrete)
-    return lambda picks, _: list(space.start + picks.astype(space.dtype))
+        return numbers if exact else np.minimum(np.maximum(numbers.astype(dtype), low), high)
+
+    return convert
 
 
-def _tuples(space: spaces.Tuple) -> _Native:
-    parts: list[tuple[_Native, slice, slice]] = []
-    k = c = 0
-    for part in space.spaces:
-        spec = ActionSpec.of(part)
-        parts.append((_native(part), slice(k, k + len(spec.choices)), slice(c, c + spec.continuous)))
-        k, c = k + len(spec.choices), c + spec.continuous
-    return lambda picks, numbers: list(zip(*(one(picks[:, i], numbers[:, j]) for one, i, j in parts), strict=True))
+def _integers_within(space: spaces.Box) -> Native:
+    """Gives each integer an equal share of [-1, 1]. The ends are exact, although float64 cannot hold all of int64."""
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    lowest = low.astype(np.float64)
+    levels = np.array([int(b) - int(a) + 1 for a, b in zip(low, high, strict=True)], np.float64)
+    most = np.array([_largest_float(int(b)) for b in high], np.float64)
+
+    def convert(_: np.ndarray, values: np.ndarray) -> np.ndarray:
+        share = (np.clip(values.astype(np.float64), -1, 1) + 1) / 2
+        numbers = np.minimum(lowest + np.floor(share * levels), most).astype(space.dtype)
+        return np.where(share >= 1, high, np.where(share <= 0, low, numbers)).reshape(-1, *space.shape)
+
+    return convert
+
+
+def _largest_float(bound: int) -> float:
+    """Returns the largest float64 that is not above an integer."""
+    found = float(bound)
+    return found if int(found) <= bound else float(np.nextafter(found, -np.inf))

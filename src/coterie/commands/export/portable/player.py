@@ -101,7 +101,8 @@ class Player:
             action_mask: Available choices in the same form, arrays [A]. Agents without one can choose everything.
 
         Returns:
-            Per agent an int, an array of ints, an array within the bounds of the action space, or a tuple of these.
+            Per agent an int, an array of ints, an array within the bounds of the action space, or a tuple or dict of
+            these.
 
         Raises:
             PolicyError: For unknown names and wrong shapes.
@@ -173,7 +174,7 @@ class Player:
         for name, value in given.items():
             if self._is_role(name, value, "obs"):
                 actions = [taken[agent] for agent in self._roles[name]["agents"]]
-                shaped[name] = actions if isinstance(actions[0], tuple) else np.stack(actions)
+                shaped[name] = actions if isinstance(actions[0], tuple | dict) else np.stack(actions)
             else:
                 shaped[name] = taken[name]
         return shaped
@@ -208,11 +209,19 @@ def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any
     shape, rows = (sum(role["choices"]),), []
     for agent in role["agents"]:
         mask = given.get(agent) if agent in obs else None
-        row = np.ones(shape, bool) if mask is None else _checked(mask, shape, f"action_mask of '{agent}'").astype(bool)
+        row = np.ones(shape, bool) if mask is None else _as_mask(mask, shape, f"action_mask of '{agent}'")
         if not all(part.any() for part in split_components(row, role["choices"])):
             raise PolicyError(f"action_mask of '{agent}' leaves no choice: {row.astype(int).tolist()}")
         rows.append(row)
     return np.stack(rows)[None]
+
+
+def _as_mask(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    mask = _checked(value, shape, what)
+    wrong = (mask != 0) & (mask != 1)
+    if wrong.any():
+        raise PolicyError(f"{what} holds {mask[wrong][0]:g}. Pass 1 for available actions and 0 for others.")
+    return mask == 1
 
 
 def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -232,13 +241,40 @@ def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
     kind = space["kind"]
     if kind == "tuple":
         return tuple(_native(part, parts) for part in space["parts"])
+    if kind == "dict":
+        return {key: _native(part, parts) for key, part in zip(space["keys"], space["parts"], strict=True)}
     if kind == "discrete":
         return int(parts["discrete"].pop(0)) + space["start"]
-    size = len(space["low"]) if kind == "box" else len(space["nvec"])
+    shape = space.get("shape", [-1])  # exports before version 0.2.1 have arrays of one axis only
+    size = len(space["low"]) if kind == "box" else len(space["nvec"]) if kind == "multi_discrete" else _size(shape)
     source = parts["continuous" if kind == "box" else "discrete"]
     values = np.array([source.pop(0) for _ in range(size)])
+    if kind == "multi_binary":
+        return values.astype(space["dtype"]).reshape(shape)
     if kind == "multi_discrete":
-        return (values + np.array(space["start"])).astype(space["dtype"])
+        return (values + np.array(space["start"])).astype(space["dtype"]).reshape(shape)
+    return (_integers if np.dtype(space["dtype"]).kind in "biu" else _reals)(space, values).reshape(shape)
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _reals(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Numbers within the bounds of a space for values in [-1, 1], which are clipped."""
     low, high = np.array(space["low"], np.float32), np.array(space["high"], np.float32)
     scaled = low + (np.clip(values.astype(np.float32), -1, 1) + 1) * ((high - low) / 2)
     return np.clip(scaled, low, high).astype(space["dtype"])
+
+
+def _integers(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Integers within the bounds of a space, each of which has an equal share of [-1, 1]."""
+    found = []
+    for value, low, high in zip(values.astype(np.float64).tolist(), space["low"], space["high"], strict=True):
+        share = (min(max(value, -1.0), 1.0) + 1) / 2
+        level = int(share * (int(high) - int(low) + 1)) if share < 1 else int(high) - int(low)
+        found.append(min(int(low) + level, int(high)))
+    return np.array(found, space["dtype"])
