@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from coterie.commands.learners import EvalMode, eval_modes, load_run
-from coterie.commands.masked_observations import Obs, split_masks
+from coterie.commands.masked_observations import Obs, by_sensor, is_single, sensors_of, split_masks
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
@@ -105,6 +105,7 @@ class Player:
         self._roles = [role for team in self._teams.values() for role in team.roles]
         self._owner = {agent: role for role in self._roles for agent in role.agents}
         self._ignored = {name for role in ignored_roles for name in (role.name, *role.agents)}
+        self._named_roles = {role.name: role for role in self._roles} | self._owner
         self._seed = seed
         self.reset(seed)
 
@@ -128,7 +129,8 @@ class Player:
 
         Args:
             obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
-                agent. Instead of an array also {"observation": array, "action_mask": array}, as PettingZoo has it.
+                agent. Instead of an array also {sensor: array}, for observations of several sensors, and
+                {"observation": array, "action_mask": array}, as PettingZoo has it.
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
         Returns:
@@ -138,9 +140,9 @@ class Player:
         Raises:
             UserError: For unknown names and wrong shapes.
         """
-        obs, action_mask = split_masks(obs, action_mask)
+        obs, action_mask = split_masks(obs, action_mask, self._named_roles)
         given_obs = self._by_agent(obs, "obs")
-        masks = {} if action_mask is None else self._by_agent(action_mask, "action_mask")
+        masks = {} if action_mask is None else self._masks_by_agent(action_mask)
         for agent, mask in masks.items():
             try:
                 as_mask(mask)
@@ -168,29 +170,43 @@ class Player:
 
     # ------------------------------------------------------------------------------------------------ input formats
 
-    def _by_agent(self, given: Obs, what: str) -> dict[str, np.ndarray]:
-        """Returns the arrays by agent. UserError for unknown names and wrong shapes."""
-        if not isinstance(given, Mapping):
+    def _by_agent(self, given: Obs, what: str) -> dict[str, Any]:
+        """Returns the arrays by agent and sensor. UserError for unknown names and wrong shapes."""
+        if self._is_single(given, what):
             if len(self._owner) != 1:
                 raise UserError(
                     f"{what}: got one array for {len(self._owner)} agents. Pass a dict by agent "
                     f"({', '.join(self._owner)}) or by role ({', '.join(role.name for role in self._roles)})"
                 )
             given = {next(iter(self._owner)): given}
-        arrays: dict[str, np.ndarray] = {}
+        assert isinstance(given, Mapping)
+        arrays: dict[str, Any] = {}
         for name, value in given.items():
             role = self._named(name, value, what)
             if role is not None:
-                stacked = _checked(value, (role.n, *_shape(role, what)), f"{what} of role '{name}'")
-                arrays |= dict(zip(role.agents, stacked, strict=True))
+                stacked = _parts(value, role, f"{what} of role '{name}'", what, (role.n,))
+                arrays |= {agent: tree_map(lambda x, i=i: x[i], stacked) for i, agent in enumerate(role.agents)}
             elif name in self._owner:
-                arrays[name] = _checked(value, _shape(self._owner[name], what), f"{what} of '{name}'")
+                arrays[name] = _parts(value, self._owner[name], f"{what} of '{name}'", what, ())
         return arrays
+
+    def _masks_by_agent(self, given: Obs) -> dict[str, np.ndarray]:
+        """Returns the masks by agent."""
+        if isinstance(given, Mapping):
+            roles = self._named_roles
+            given = {name: _flat_mask(mask, roles[name]) if name in roles else mask for name, mask in given.items()}
+        else:
+            given = _flat_mask(given, self._roles[0])
+        return {agent: parts[""] for agent, parts in self._by_agent(given, "action_mask").items()}
+
+    def _is_single(self, given: Obs, what: str) -> bool:
+        """True for one array, or one dict of sensors, instead of a dict by agent or role."""
+        return not isinstance(given, Mapping) or (what == "obs" and is_single(given, self._named_roles))
 
     def _named(self, name: str, value: Any, what: str) -> RoleSpec | None:
         """Returns the role named `name`; None for an agent or an ignored role."""
         role = next((role for role in self._roles if role.name == name), None)
-        if role is not None and (name not in self._owner or np.ndim(value) == 1 + len(_shape(role, what))):
+        if role is not None and (name not in self._owner or _has_agents(value, role, what)):
             return role
         if name not in self._owner and name not in self._ignored:
             known = [*self._owner, *(role.name for role in self._roles)]
@@ -198,16 +214,20 @@ class Player:
         return None
 
     def _timestep(
-        self, name: str, team: TeamSpec, given_obs: dict[str, np.ndarray], masks: dict[str, np.ndarray]
+        self, name: str, team: TeamSpec, given_obs: dict[str, dict[str, np.ndarray]], masks: dict[str, np.ndarray]
     ) -> Timestep:
         """Returns the team's timestep. Agents without observation are dead; agents that were dead before are new."""
         alive = torch.tensor([[agent in given_obs for agent in team.agents]])
         obs, action_mask = {}, {}
         for role in team.roles:
-            zeros = np.zeros(_shape(role, "obs"), np.float32)
-            is_image = role.observation_space.dtype == np.uint8  # which networks scale
+            spaces_of = _spaces(role, "obs")
+            zeros = {name: np.zeros(space.shape or (), np.float32) for name, space in spaces_of.items()}
             own_obs = [given_obs.get(agent, zeros) for agent in role.agents]
-            obs[role.name] = _stacked(own_obs, torch.uint8 if is_image else torch.float32)
+            stacked = {
+                name: _stacked([one[name] for one in own_obs], torch.uint8 if _is_image(space) else torch.float32)
+                for name, space in spaces_of.items()
+            }
+            obs[role.name] = stacked.get("", stacked)
             if any(agent in masks for agent in role.agents):
                 everything = np.ones(role.action.mask_size, bool)
                 able = [masks[agent] if agent in masks and agent in given_obs else everything for agent in role.agents]
@@ -225,8 +245,9 @@ class Player:
 
     def _like(self, given: Obs, taken: dict[str, Any]) -> Any:
         """Returns actions by agent in the form of the observations."""
-        if not isinstance(given, Mapping):
+        if self._is_single(given, "obs"):
             return next(iter(taken.values()))
+        assert isinstance(given, Mapping)
         shaped: dict[str, Any] = {}
         for name, value in given.items():
             role = self._named(name, value, "obs")
@@ -253,9 +274,44 @@ def _plain(native: Any) -> Any:
     return int(native) if isinstance(native, np.integer) else native
 
 
-def _shape(role: RoleSpec, what: str) -> tuple[int, ...]:
-    """Returns the shape of one agent's observation or mask."""
-    return (role.action.mask_size,) if what == "action_mask" else tuple(role.observation_space.shape or ())
+def _spaces(role: RoleSpec, what: str) -> Mapping[str, spaces.Space]:
+    """Returns the spaces of one agent's observation or mask by sensor; a single one has the empty name."""
+    if what == "action_mask":
+        return {"": spaces.MultiBinary(role.action.mask_size)}
+    return sensors_of(role) or {"": role.observation_space}
+
+
+def _flat_mask(mask: Any, role: RoleSpec) -> Any:
+    """Concatenates the masks of several components; others are returned unchanged."""
+    sizes = role.action.choices
+    if not isinstance(mask, tuple | list) or len(sizes) < 2 or [np.shape(m) for m in mask] != [(n,) for n in sizes]:
+        return mask
+    return np.concatenate([np.asarray(part) for part in mask])
+
+
+def _has_agents(value: Any, role: RoleSpec, what: str) -> bool:
+    """True if the arrays have an axis of agents."""
+    found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
+    return all(np.ndim(found.get(name, 0)) == 1 + len(space.shape or ()) for name, space in _spaces(role, what).items())
+
+
+def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Returns the arrays of an observation or mask by sensor, of shapes [leading, ...]. UserError as `_checked`."""
+    expected = _spaces(role, what)
+    found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
+    if found.keys() != expected.keys():
+        sensors = ", ".join(map(repr, expected)) if "" not in expected else "an array"
+        given = ", ".join(map(repr, found)) if "" not in found else f"a {type(value).__name__}"
+        raise UserError(f"{name}: {given}, expected {sensors}")
+    return {
+        sensor: _checked(found[sensor], (*leading, *(space.shape or ())), f"{name}{f', {sensor!r}' if sensor else ''}")
+        for sensor, space in expected.items()
+    }
+
+
+def _is_image(space: spaces.Space) -> bool:
+    """True for images, which networks scale."""
+    return space.dtype == np.uint8
 
 
 def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:

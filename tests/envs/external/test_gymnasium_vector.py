@@ -128,7 +128,9 @@ def test_a_lost_last_observation_would_be_detected(monkeypatch: pytest.MonkeyPat
 
 def test_a_lost_first_observation_would_be_detected(monkeypatch: pytest.MonkeyPatch):
     reset_some = GymnasiumBatch._reset_some
-    monkeypatch.setattr(GymnasiumBatch, "_reset_some", lambda env, who, seen: seen or reset_some(env, who, seen))
+    monkeypatch.setattr(
+        GymnasiumBatch, "_reset_some", lambda env, who, seen: (seen or reset_some(env, who, seen)[0], env._mask)
+    )
     env = make("gymvec/Diary-v0", {"mode": "Disabled"}, num_envs=5)
     assert "an episode does not start with its first timestep" in faults(env)
 

@@ -22,11 +22,13 @@ import functools
 import inspect
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, final
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
@@ -35,16 +37,21 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, one_line
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.external.agents import Part
 from coterie.envs.external.batched_adapter import BatchAdapter
+from coterie.envs.external.batched_masks import BatchMasks, find_batched_masks
 from coterie.envs.external.batched_spaces import BatchActuator, BatchObserver, on_host
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.gymnasium import ROLE, registered, user_errors
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
+from coterie.envs.external.mask_sources import MASK, late_mask, similar_note, source_note, without_mask
+from coterie.envs.external.returned import call_reset, from_reset, from_step
+from coterie.envs.external.spaces import Observer, unlike
 
 _SAVED = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
 """Attributes that hold the complete state of a vector environment besides its random generator."""
@@ -141,18 +148,14 @@ class GymnasiumBatch(VectorEnv):
     def __init__(self, name: str, env: Any, *, mode: AutoresetMode, limit: int | None, seed: int, device: torch.device):
         self._env, self._mode, self._closed = env, mode, False
         self.num_envs, self.device, self._here = int(env.num_envs), device, device.type == "cpu"
-        self._observer = BatchObserver(env.single_observation_space)
         self._actuator = BatchActuator(env.single_action_space)
-        role = RoleSpec(
-            name=ROLE,
-            group=ROLE,
-            agents=(ROLE,),
-            observation_space=self._observer.space,
-            action_space=env.single_action_space,
-        )
         kind = type(env)
         self._saved = _SAVED.get(f"{kind.__module__}.{kind.__qualname__}")
-        self.spec = EnvSpec(name, (role,), {}, episode_limit=limit, exact_resume=self._saved is not None)
+        self._masks: BatchMasks | None = None
+        self._mask = np.ones((self.num_envs, self._actuator.spec.mask_size), np.bool_)
+        role, notes = self._read_spaces(env)
+        exact = self._saved is not None
+        self.spec = EnvSpec(name, (role,), {}, episode_limit=limit, exact_resume=exact, notes=notes)
         self._seed: int | None = seed  # seed of the first reset
         self._limit = np.iinfo(np.int64).max if limit is None else limit
         self._age = np.zeros(self.num_envs, np.int64)
@@ -162,6 +165,27 @@ class GymnasiumBatch(VectorEnv):
         self._all = torch.ones(self.num_envs, 1, dtype=torch.bool, device=device)
         self._none = torch.zeros_like(self._all)
         self._no_group_reward = torch.zeros(self.num_envs, 1, device=device)
+
+    def _read_spaces(self, env: Any) -> tuple[RoleSpec, tuple[str, ...]]:
+        """Returns the role, and sentences on its masks. An environment that may have masks is reset to find them."""
+        observes, acts = env.single_observation_space, env.single_action_space
+        may_have_masks = bool(self._actuator.spec.choices) and self._saved is None
+        infos = from_reset(call_reset(env, 0), by_agent=False)[1] if may_have_masks else {}
+        source = find_batched_masks(env, infos) if may_have_masks else None
+        in_observation = source is not None and source.kind == "observation"
+        shown = without_mask(observes) if in_observation else observes
+        self._observer = BatchObserver(shown)
+        role = RoleSpec(
+            name=ROLE, group=ROLE, agents=(ROLE,), observation_space=self._observer.space, action_space=acts
+        )
+        part = Part(role, observes, acts, observer=Observer(shown), turns=False)
+        self._extract = part.extract_observation() if in_observation else None
+        self._masks_may_follow = may_have_masks and source is None
+        if source is None:
+            keys = observes.spaces if isinstance(observes, spaces.Dict) else ()
+            return role, tuple(similar_note(keys, infos))
+        self._masks = BatchMasks(env, part, source)
+        return role, (source_note(source),)
 
     @property
     def native(self) -> Any:
@@ -175,7 +199,7 @@ class GymnasiumBatch(VectorEnv):
         own = (
             None if seed is None else seed_of(seed, "env", self.spec.name) >> 32
         )  # 31 bits, which every library accepts
-        seen = self._observer(self._env.reset(seed=own)[0], self.num_envs)
+        seen, self._mask = self._shown(*from_reset(call_reset(self._env, own), by_agent=False))
         self._age = np.zeros_like(self._age)
         self._final = self._reset_here = np.zeros_like(self._final)
         return self._timestep(seen, np.ones_like(self._final))
@@ -184,7 +208,7 @@ class GymnasiumBatch(VectorEnv):
         fresh, ours = self._final, self._reset_here
         some = bool(fresh.any())
         if some and ours.all():  # the result of the step would not be shown
-            seen = self._reset_some(ours, None)
+            seen, self._mask = self._reset_some(ours, None)
             self._age, self._final = np.zeros_like(self._age), np.zeros_like(fresh)
             self._reset_here = self._final
             return self._step(np.zeros(self.num_envs, np.float32), self._final, self._final), self._timestep(
@@ -192,11 +216,12 @@ class GymnasiumBatch(VectorEnv):
             )
         restarts = some and bool(ours.any())
         if restarts and self._mode is AutoresetMode.DISABLED:
-            self._reset_some(ours, None)
-        observations, reward, terminated, truncated, infos = self._env.step(self._native(action[ROLE], fresh, some))
-        seen = self._observer(observations, self.num_envs)
+            self._mask = self._reset_some(ours, None)[1]
+        returned = self._env.step(self._native(action[ROLE], fresh, some))
+        observations, reward, terminated, truncated, infos = from_step(returned, by_agent=False)
+        seen, self._mask = self._shown(observations, infos)
         if restarts:
-            seen = self._reset_some(ours, seen)
+            seen, self._mask = self._reset_some(ours, seen)
         reward = self._checked("rewards", reward, np.float32)
         terminated = self._checked("terminations", terminated, np.bool_)
         truncated = self._checked("truncations", truncated, np.bool_) & ~terminated
@@ -214,34 +239,57 @@ class GymnasiumBatch(VectorEnv):
         at_limit = (self._age >= self._limit) & ~ended
         self._final = ended | at_limit
         self._reset_here = self._final if self._mode is AutoresetMode.DISABLED else at_limit
+        mask = self._mask
         if self._mode is AutoresetMode.SAME_STEP and ended.any():
-            self._restore_last_observations(seen, ended, infos)
-        return self._step(reward, terminated, truncated | at_limit), self._timestep(seen, fresh if some else None)
+            mask = self._restore_last_observations(seen, ended, infos)
+        timestep = self._timestep(seen, fresh if some else None, mask)
+        return self._step(reward, terminated, truncated | at_limit), timestep
+
+    def _shown(self, observation: Any, info: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Observations by sensor, and masks."""
+        try:
+            shown = observation if self._extract is None else self._extract(observation)
+            seen = self._observer(shown, self.num_envs)
+        except (KeyError, IndexError, TypeError) as error:
+            kind, space = type(observation).__name__, self._env.single_observation_space
+            raise unlike(f"type {kind} ({one_line(error)})", f"a batch of {space}") from error
+        if self._masks is not None:
+            return seen, self._masks(observation, info, self.num_envs)
+        if self._masks_may_follow and MASK in info:
+            raise late_mask("info")
+        return seen, self._mask
 
     def _native(self, action: Action, fresh: np.ndarray, some: bool) -> Any:
-        """Native actions; environments at the start of an episode get a fixed action."""
+        """Native actions; environments at the start of an episode get a fixed action, the first legal one."""
         given = []
-        for chosen in (action.discrete, action.continuous):
+        first = self._masks.first_actions(self._mask) if some and self._masks is not None else 0
+        for chosen, fixed in ((action.discrete, first), (action.continuous, 0)):
             own = self._empty if chosen is None else chosen[:, 0].cpu().numpy()
-            given.append(np.where(fresh[:, None], 0, own).astype(own.dtype) if some and own.size else own)
+            given.append(np.where(fresh[:, None], fixed, own).astype(own.dtype) if some and own.size else own)
         return self._actuator(*given)
 
-    def _reset_some(self, who: np.ndarray, seen: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-        """Resets some environments and returns all observations. UserError if observations of others changed."""
-        observations = self._env.reset(options={"reset_mask": who.copy()})[0]
-        begun = self._observer(observations, self.num_envs)
+    def _reset_some(
+        self, who: np.ndarray, seen: dict[str, np.ndarray] | None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Resets some environments and returns all observations and masks. UserError if those of others changed."""
+        begun, mask = self._shown(*from_reset(self._env.reset(options={"reset_mask": who.copy()}), by_agent=False))
+        mask = np.where(who[:, None], mask, self._mask)
         if seen is None:
-            return begun
+            return begun, mask
         if any(not np.array_equal(begun[name][~who], old[~who], equal_nan=True) for name, old in seen.items()):
             raise UserError(
                 f"{self.spec.name}: reset(options={{'reset_mask': mask}}) changed observations of environments "
                 "outside of the mask. Reset only those inside and return the others unchanged, or "
                 "accept max_episode_steps in the constructor and enforce it there."
             )
-        return begun
+        return begun, mask
 
-    def _restore_last_observations(self, seen: dict[str, np.ndarray], ended: np.ndarray, infos: dict[str, Any]) -> None:
-        """Replaces the first observations of new episodes by the last ones of the finished episodes."""
+    def _restore_last_observations(self, seen: dict[str, np.ndarray], ended: np.ndarray, infos: Any) -> np.ndarray:
+        """Replaces the first observations of new episodes by the last ones of the finished episodes.
+
+        Returns:
+            The masks with those of the last observations.
+        """
         final = infos.get("final_obs")
         if final is None:
             raise UserError(
@@ -256,11 +304,23 @@ class GymnasiumBatch(VectorEnv):
             if any(x is None for x in own):
                 raise UserError(f"{self.spec.name}: infos['final_obs'] lacks an environment whose episode ended")
             batch = concatenate(space, own, create_empty_array(space, len(own)))
-            shown = self._observer(batch, len(own))
+            shown = self._observer(batch if self._extract is None else self._extract(batch), len(own))
         else:
-            shown = {name: array[ended] for name, array in self._observer(final, self.num_envs).items()}
+            batch, own = final, None
+            final_obs = final if self._extract is None else self._extract(final)
+            shown = {name: array[ended] for name, array in self._observer(final_obs, self.num_envs).items()}
         for name, array in seen.items():
             array[ended] = shown[name]
+        if self._masks is None:
+            return self._mask
+        masks, info = self._mask.copy(), infos.get("final_info")
+        if self._masks.by_method:  # the method returns those of the next episode
+            masks[ended] = True
+        elif own is None or not self._masks.in_observation:
+            masks[ended] = self._masks(batch, info if isinstance(info, Mapping) else {}, self.num_envs)[ended]
+        else:
+            masks[ended] = self._masks(batch, {}, len(own))
+        return masks
 
     def _checked(self, what: str, value: Any, dtype: Any) -> np.ndarray:
         array = on_host(value)
@@ -285,12 +345,21 @@ class GymnasiumBatch(VectorEnv):
             metrics={},
         )
 
-    def _timestep(self, seen: dict[str, np.ndarray], fresh: np.ndarray | None) -> Timestep:
+    def _timestep(
+        self, seen: dict[str, np.ndarray], fresh: np.ndarray | None, mask: np.ndarray | None = None
+    ) -> Timestep:
         obs = {name: self._tensor(array)[:, None] for name, array in seen.items()}
         first = self._none if fresh is None else self._tensor(fresh.copy())[:, None]
         acted = self._tensor(~self._final) if self._final.any() else self._all[:, 0]
         return Timestep(
-            obs={ROLE: obs.get("", obs)}, action_mask={}, state={}, alive=self._all, first=first, acted=acted
+            obs={ROLE: obs.get("", obs)},
+            action_mask={}
+            if self._masks is None
+            else {ROLE: self._tensor(self._mask if mask is None else mask)[:, None]},
+            state={},
+            alive=self._all,
+            first=first,
+            acted=acted,
         )
 
     def _tensor(self, array: np.ndarray) -> Tensor:

@@ -109,9 +109,9 @@ class Player:
         """
         given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
         for agent, value in list(given_obs.items()):
-            if isinstance(value, dict) and "observation" in value:
-                given_obs[agent] = value["observation"]
-                given_masks.setdefault(agent, value.get("action_mask"))
+            given_obs[agent], mask = _split_mask(value, self._owner[agent][0]["sensors"])
+            if mask is not None:
+                given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0]))
         taken: dict[str, Any] = {}
         for i, policy in enumerate(self.policies):
             alive = np.array([[agent in given_obs for agent in policy.agents]])
@@ -134,6 +134,12 @@ class Player:
     def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
         if given is None:
             return {}
+        if what == "action_mask":
+            roles = self._roles | {agent: role for agent, (role, _) in self._owner.items()}
+            if isinstance(given, dict):
+                given = {name: _flat_mask(mask, roles[name]) if name in roles else mask for name, mask in given.items()}
+            else:
+                given = _flat_mask(given, next(iter(self._roles.values())))
         if not self._named(given):
             if len(self._owner) != 1:
                 raise PolicyError(f"{what}: pass a dict by agent ({', '.join(self._owner)})")
@@ -155,9 +161,10 @@ class Player:
         """True for a dict by agent or role; False for the observation of a single agent."""
         if not isinstance(given, dict):
             return False
-        return "observation" not in given and not set(given) <= set(
-            next(iter(self._roles.values()))["sensors"] or [None]
-        )
+        if len(self._owner) != 1 or next(iter(self._owner)) in given:
+            return True
+        parts = {name.partition(".")[0] for name in next(iter(self._roles.values()))["sensors"] or ()}
+        return not (set(given) & {"observation", "action_mask", *parts})
 
     def _is_role(self, name: str, value: Any, what: str) -> bool:
         if name not in self._roles or isinstance(value, dict):
@@ -195,6 +202,34 @@ def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
     shape, dtype = tuple(role["shape"]), role["dtype"]
     rows = [_checked(given[a], shape, f"obs of '{a}'") if a in given else np.zeros(shape) for a in role["agents"]]
     return np.stack(rows).astype(dtype)[None]
+
+
+def _flat_mask(mask: Any, role: dict[str, Any]) -> Any:
+    """Concatenates the masks of several components; others are returned unchanged."""
+    sizes = role["choices"]
+    if not isinstance(mask, (tuple, list)) or len(sizes) < 2 or [np.shape(m) for m in mask] != [(n,) for n in sizes]:
+        return mask
+    return np.concatenate([np.asarray(part) for part in mask])
+
+
+def _split_mask(value: Any, sensors: Any) -> tuple[Any, Any]:
+    """An agent's observation, by sensor if there are several, and the mask within it or None."""
+    if not isinstance(value, dict):
+        return value, None
+    mask = None if "action_mask" in (sensors or ()) else value.get("action_mask")
+    rest = value if mask is None else {name: part for name, part in value.items() if name != "action_mask"}
+    if len(rest) == 1 and not set(rest) & set(sensors or ()) and (mask is not None or "observation" in rest):
+        rest = next(iter(rest.values()))
+    return (_by_sensor(rest) if isinstance(rest, dict) else rest), mask
+
+
+def _by_sensor(value: dict[str, Any], outer: str = "") -> dict[str, Any]:
+    """Parts of nested dicts by name, `outer.inner`."""
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        name = f"{outer}.{key}" if outer else str(key)
+        found.update(_by_sensor(part, name) if isinstance(part, dict) else {name: part})
+    return found
 
 
 def _part(value: Any, name: str, lacks: str) -> Any:

@@ -1,0 +1,185 @@
+"""Action masks of environments with one agent: every place, in this process, workers, vector environments, players."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.__main__ import main
+from coterie.commands.export.portable.player import Player
+from coterie.config.schema import WorkersConfig
+from coterie.core.errors import UserError
+from coterie.core.types import Timestep
+from coterie.envs.contract.traces import random_actions
+from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.make import make
+from gymworlds import registering
+from maskworlds import PLACES, Masked, expected_masks, masked, masked_processes, masked_vector
+from tinyruns import train
+
+NAME = "maskworlds:masked"
+SHAPES = [{}, {"multi": True}, {"multi": True, "split": True}]
+
+
+@pytest.fixture(autouse=True)
+def _own_ids() -> Iterator[None]:
+    with registering() as register:
+        register("Masked-v0", masked, vector_entry_point=masked_vector)
+        register("MaskedProcesses-v0", vector_entry_point=masked_processes)
+        yield
+
+
+def phase(timestep: Timestep) -> torch.Tensor:
+    """The phase that every environment shows."""
+    seen = timestep.obs["agent"]
+    while isinstance(seen, dict):
+        seen = seen[next(name for name in seen if "pos" in name)]
+    return seen[..., 0]
+
+
+def timesteps_of(env: VectorEnv, steps: int = 20) -> list[Timestep]:
+    """Timesteps from a reset on, with random legal actions."""
+    generator, timesteps = torch.Generator().manual_seed(0), [env.reset()]
+    for _ in range(steps):
+        timesteps.append(env.step(random_actions(env.spec, timesteps[-1], generator))[1])
+    return timesteps
+
+
+def assert_masks(name: str, params: dict[str, Any], **more: Any) -> None:
+    """Plays with random legal actions and compares all masks."""
+    env = make(name, params, num_envs=3, **more)
+    timesteps = timesteps_of(env)
+    for timestep in timesteps:
+        expected = expected_masks(phase(timestep), bool(params.get("multi")))
+        assert torch.equal(timestep.action_mask["agent"], expected)
+    assert sum(int((~timestep.acted).sum()) for timestep in timesteps) >= 6
+    env.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["discrete", "flat", "split"])
+@pytest.mark.parametrize("wrap", ["", "wrapper", "duck"])
+@pytest.mark.parametrize("place", PLACES)
+def test_masks_are_read_wherever_they_are(place: str, wrap: str, shape: dict[str, Any]):
+    params = {"place": place, "wrap": wrap, **shape}
+    assert_masks(NAME, params)
+    spec = make(NAME, params).spec
+    assert "action_mask" not in str(spec.roles[0].observation_space)
+    (note,) = spec.notes
+    assert note.startswith("action masks are read from ")
+    source = {"action_masks": "action_masks()", "action_mask": "action_mask()", "attribute": "action_masks"}
+    place = "info" if place == "info" else "observation"
+    assert source.get(params["place"], f"{place}['action_mask']") in note
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_masks_of_registered_environments_and_of_wrappers_with_a_limit_are_read(place: str):
+    assert_masks("gym/Masked-v0", {"place": place, "episode_limit": 4})
+    assert_masks(NAME, {"place": place, "episode_limit": 4})
+
+
+def test_masks_are_read_by_workers():
+    assert_masks(NAME, {"place": "action_masks"}, workers=WorkersConfig(count=1))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["discrete", "flat", "split"])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("place", PLACES)
+def test_masks_of_vector_environments_are_read(place: str, mode: str, shape: dict[str, Any]):
+    env = make("gymvec/Masked-v0", {"place": place, "mode": mode, **shape}, num_envs=3)
+    timesteps = timesteps_of(env)
+    finals = 0
+    for timestep in timesteps:
+        expected = expected_masks(phase(timestep), bool(shape))
+        shown = timestep.action_mask["agent"]
+        final = ~timestep.acted
+        if mode == "SameStep" and final.any() and place in ("action_masks", "action_mask", "attribute"):
+            assert shown[final].all()  # the method returns the mask of the next episode
+            shown, expected = shown[~final], expected[~final]
+        assert torch.equal(shown, expected)
+        finals += int(final.sum())
+    assert finals >= 6
+    assert env.spec.notes
+    env.close()
+
+
+@pytest.mark.parametrize("place", ["info", "action_masks"])
+def test_masks_of_vector_environments_in_processes_are_read(place: str):
+    assert_masks("gymvec/MaskedProcesses-v0", {"place": place})
+
+
+@pytest.mark.parametrize(("name", "most"), [(NAME, 3), ("gymvec/Masked-v0", 3)])
+def test_a_mask_that_is_missing_allows_all_actions(name: str, most: int):
+    env = make(name, {"gap": 3} if "gymvec" in name else {"gap": 3, "late": 0, "place": "info"}, num_envs=2)
+    for timestep in timesteps_of(env):
+        expected = expected_masks(phase(timestep), multi=False) | (phase(timestep) % 3 == 1)[..., None]
+        assert torch.equal(timestep.action_mask["agent"], expected)
+
+
+def test_a_first_mask_after_the_first_reset_is_refused(capsys: pytest.CaptureFixture[str]):
+    env = make(NAME, {"late": 3})
+    assert not env.spec.notes
+    with pytest.raises(UserError, match=r"info shows 'action_mask' only later. Return it from reset\(\) on"):
+        timesteps_of(env)
+    assert main(["check-env", NAME, "env.late=3", "--json"]) == 1
+    assert "mask-late" in {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_check_reports_the_place_of_masks(place: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["check-env", NAME, f"env.place={place}", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "action masks are read from" in report["summary"]["notes"]
+    assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
+
+
+@pytest.mark.parametrize("key", ["legal_moves", "action_masks", "avail_actions"])
+def test_keys_that_look_like_masks_are_noted(key: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Masked, "info", lambda self: {key: [1, 1, 1]})
+    assert make(NAME, {}).spec.notes == (
+        f"info['{key}'] is not read as an action mask. Name it 'action_mask' if it is one",
+    )
+
+
+def test_a_mask_of_continuous_actions_stays_a_sensor():
+    class Numbers(Masked):
+        def __init__(self):
+            super().__init__("renamed")
+            self.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+        def step(self, action: Any) -> Any:
+            self.age += 1
+            return self.seen(), 0.0, self.age == 3, False, {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maskworlds.Numbers", Numbers, raising=False)
+        env = make("maskworlds:Numbers")
+        assert set(env.reset().obs["agent"]) == {"pos", "action_mask"}
+        assert not env.reset().action_mask
+
+
+@pytest.mark.parametrize("shape", [{}, {"multi": True, "split": True}], ids=["discrete", "split"])
+@pytest.mark.parametrize("place", PLACES)
+def test_runs_evaluations_and_players_obey_the_masks(
+    place: str, shape: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    run, settings = tmp_path / "run", [f"env.{key}={value}" for key, value in shape.items()]
+    train(run, f"env={NAME}", f"env.place={place}", *settings, "algo=ippo", "progress=lines")
+    assert "action masks are read from" in "".join(capfd.readouterr())
+    assert main(["evaluate", str(run), "--episodes", "4"]) == 0
+    assert main(["export", str(run), "--format", "numpy", "--out", str(tmp_path / "policy")]) == 0
+    for player in (coterie.load(run).player(), Player(tmp_path / "policy")):
+        env = masked(place, **shape)
+        observation, info = env.reset(seed=1)
+        for _ in range(5):
+            separate = None if isinstance(observation, dict) else info.get("action_mask", env.mask())
+            action: Any = player.act(observation, separate)
+            observation, reward, _, _, info = env.step(np.array(action, np.int64)[()])
+            assert reward == 1
