@@ -43,6 +43,8 @@ _CASES = {
     "mappo gru": f"{_BATTLE} algo=mappo algo.rnn=gru algo.sequence_length=4 algo.num_minibatches=5",
     "mappo kernels": f"{_BATTLE} algo=mappo kernels=auto",
     "mappo target_kl": f"{_SPREAD} algo=mappo algo.target_kl=1e-4",
+    "mappo/original target_kl": f"{_SPREAD} algo=mappo/original algo.critic_hidden_sizes=[8] algo.sequence_length=4 "
+    "algo.critic_time_chunks=1 algo.lr=3e-3 algo.target_kl=0.005 algo.epochs=20",
     "coma": f"{_BATTLE} algo=coma algo.num_minibatches=3",
     "poca": f"{_BATTLE} algo=poca algo.num_minibatches=2",
     "ddqn": f"{_ALONE} algo=ddqn {_PLAIN_Q} {_REPLAY}",
@@ -158,6 +160,14 @@ def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
 def test_every_algorithm_that_learns_has_a_case() -> None:
     learners = {name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns}
     assert {*learners, *registry.VARIANTS} - _ALGORITHMS.keys() == set()
+
+
+def test_every_learner_that_can_stop_early_has_a_case_with_it() -> None:
+    able = {
+        registry.algorithm(name) for name in _ALGORITHMS if "target_kl" in registry.algorithm(name).Config.model_fields
+    }
+    stopping = {case.partition(" ")[0] for case, words in _CASES.items() if "algo.target_kl=" in words}
+    assert {registry.algorithm(name) for name in stopping} == able
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
 from coterie.algos.graphed_minibatches import GraphedMinibatches
 from coterie.algos.minibatches import acted_candidates, minibatches
 from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer
+from coterie.algos.optimizer import Optimizer, averaged
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.algos.sequences import actor_states, split_into_sequences
 from coterie.core import cuda_graphs
@@ -98,6 +98,22 @@ class Samples(NamedTuple):
     batch: ClippedBatch
     hidden_states: dict[str, HiddenState]
     candidates: Tensor
+
+
+def until_kl(epochs: Iterable[list[Tensor]], target_kl: float | None, kl: int) -> Iterator[list[Tensor]]:
+    """Yields the reports of each pass over the samples, and stops after a pass that ends with a large KL divergence.
+
+    The divergence is averaged over ranks, so that all of them stop after the same pass.
+
+    Args:
+        epochs: Reports [metrics] of the gradient steps of each pass.
+        target_kl: Divergence in nats above which no further pass is made; None for no limit.
+        kl: Place of the divergence in a report.
+    """
+    for reports in epochs:
+        yield reports
+        if target_kl is not None and averaged(reports[-1][kl]) > target_kl:
+            return
 
 
 class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):

@@ -6,7 +6,7 @@ critic backward in time, and then takes one step of the actor on the advantages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, ValueEstimator
 from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
-from coterie.algos.clipped_learner import ValueState
+from coterie.algos.clipped_learner import ValueState, until_kl
 from coterie.algos.graphed_steps import GraphedStep
 from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
 from coterie.algos.on_policy import require_samples, sequence_length
@@ -120,33 +120,38 @@ class MAPPOOriginal(Algorithm, ValueEstimator, CloningLearner, GlobalCriticLearn
         streams = self.ppo.reward_streams
         stream_weights = None if streams is None else streams.weights(progress)
         sequences = as_sequences(rollout, self._length, {})
-        reports, extras, epochs = [], [], 0
-        for epoch in range(config.epochs):
-            # Minibatches
-            for indices in minibatch_indices(
-                sequences.num_envs,
-                config.num_minibatches,
-                config.batch_size,
-                self._shuffle,
-                num_envs=rollout.num_envs,
-            ):
-                minibatch = sequences if indices is None else select_envs(sequences, indices)
-                # Targets, steps of the critic, step of the actor
-                result = self._step_function((minibatch, self.ppo.value_moments, stream_weights), coefficients)
-                self.ppo.value_moments = result.value_moments
-                reports.append(result.report)
-                extras.append(result.metrics)
-            epochs = epoch + 1
-            if config.target_kl is not None and float(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
-                break
+        extras: list[dict[str, Tensor]] = []
+
+        def epochs() -> Iterator[list[Tensor]]:
+            for _ in range(config.epochs):
+                reports = []
+                # Minibatches
+                for indices in minibatch_indices(
+                    sequences.num_envs,
+                    config.num_minibatches,
+                    config.batch_size,
+                    self._shuffle,
+                    num_envs=rollout.num_envs,
+                ):
+                    minibatch = sequences if indices is None else select_envs(sequences, indices)
+                    # Targets, steps of the critic, step of the actor
+                    result = self._step_function((minibatch, self.ppo.value_moments, stream_weights), coefficients)
+                    self.ppo.value_moments = result.value_moments
+                    reports.append(result.report)
+                    extras.append(result.metrics)
+                yield reports
+
+        passes = list(until_kl(epochs(), config.target_kl, _REPORTED.index("policy/kl")))
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self.others.update(rollout.others, rollout.acted)
         self._updates += 1
         more = {name: torch.stack([extra[name] for extra in extras]).mean() for name in extras[0]}
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, more)
-        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+        metrics = mean_metrics(
+            torch.stack([report for reports in passes for report in reports]), _REPORTED, self.team.name, more
+        )
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": len(passes)}
 
     def _step(
         self, sample: tuple[Rollout, EMAMoments, Tensor | None], coefficients: Mapping[str, float | Tensor]

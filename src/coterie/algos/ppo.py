@@ -27,8 +27,8 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
-from coterie.algos.optimizer import averaged, mean_metrics, scheduled
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask, until_kl
+from coterie.algos.optimizer import mean_metrics, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.ppo_config import PPOConfig, build_critic
 from coterie.algos.reward_streams import combined
@@ -147,20 +147,18 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         }
         # Targets
         samples, extra = self._samples(rollout, progress)
-        reports, epochs = [], 0
         # Minibatches, each of which is a step
-        for reports_of_epoch in self._epochs(samples, coefficients, config, rollout.num_envs):
-            reports += reports_of_epoch
-            epochs += 1
-            if config.target_kl is not None and averaged(reports[-1][_REPORTED.index("policy/kl")]) > config.target_kl:
-                break
+        epochs = self._epochs(samples, coefficients, config, rollout.num_envs)
+        passes = list(until_kl(epochs, config.target_kl, _REPORTED.index("policy/kl")))
         # Metrics
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
         self.others.update(rollout.others, rollout.acted)
         self._updates += 1
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
-        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+        metrics = mean_metrics(
+            torch.stack([report for reports in passes for report in reports]), _REPORTED, self.team.name, extra
+        )
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": len(passes)}
 
     def _step(
         self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
