@@ -75,6 +75,41 @@ def test_a_batch_holds_the_timesteps_that_the_critic_learns_from():
     assert batch.last_joint_action[1:].equal(done[:-1].masked_fill(start, 0.0))
 
 
+def test_the_critic_learns_from_timesteps_of_the_team_or_of_the_agent():
+    """Q = 0 and targets 1, 2, 4 of three agents, the last one dead: (1 + 4 + 16) / 3 of the team, (1 + 4) / 2 alone."""
+    algorithm, collector = make(critic_loss_mask="agent")
+    rollout = collect_rollout(algorithm, collector)
+    own = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    assert not own.equal(own.any(-1, keepdim=True).expand_as(own)), "the control: some agents are dead"
+    assert algorithm.targets(rollout)[0].valid.equal(own)
+    target, q, taken = torch.tensor([[1.0, 2.0, 4.0]]), torch.zeros(1, 3, 2), torch.tensor([[[1.0, 0.0]] * 3])
+    alive = torch.tensor([[True, True, False]])
+    assert counterfactual.critic_loss(q, taken, target, torch.ones(1, 3, dtype=torch.bool)).loss.item() == 7
+    assert counterfactual.critic_loss(q, taken, target, alive).loss.item() == 2.5
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_advantages_use_values_before_or_after_the_steps_of_the_critic(updated: bool, monkeypatch: pytest.MonkeyPatch):
+    algorithm, collector = make(updated_advantages=updated, critic_lr=0.1, critic_time_chunks=2)
+    rollout = collect_rollout(algorithm, collector)
+    used = []
+
+    def loss(log_pi: torch.Tensor, q: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        used.append(q)
+        return coma_loss(log_pi, q, *rest, **options)
+
+    batch, _ = algorithm.targets(rollout)
+    with torch.no_grad():
+        inputs = (batch.obs, batch.state, batch.joint_action, batch.last_joint_action)
+        before = algorithm.critic(*inputs)
+        monkeypatch.setattr(coma, "coma_loss", loss)
+        with torch.enable_grad():
+            algorithm.update(rollout, 0.0)
+        after = algorithm.critic(*inputs)
+    assert used[0].equal(after) == updated
+    assert not used[0].equal(before) or not updated
+
+
 def test_the_return_of_the_team_continues_after_an_agents_death():
     """With lambda 0 and Q = 1 it is the team's mean reward + 0.9, without the 0.9 where all agents have died."""
     algorithm, collector = make(td_lambda=0.0, gamma=0.9)

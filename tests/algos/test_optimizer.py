@@ -11,6 +11,7 @@ from torch import nn
 from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged, averaged_metrics, mean_metrics, scheduled
 from coterie.core.errors import NonFiniteError
 from coterie.core.ranks import Ranks, sharing
+from coterie.kernels import switch
 from rank_threads import on_ranks
 
 
@@ -71,6 +72,19 @@ def test_gradients_are_clipped_to_a_norm_per_module(max_grad_norm, scale, kernel
     assert clipped.vector.grad.tolist() == pytest.approx([3 * scale, 4 * scale], rel=1e-5)
     assert other.vector.grad is not None
     assert other.vector.grad[0].item() == pytest.approx(0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_entries_of_gradients_are_clipped_before_the_norm(kernels, monkeypatch):
+    """Adam's first moment shows the clipped gradient: 0.1 times it after a step."""
+    monkeypatch.setattr(switch, "on", kernels)
+    for max_norm, expected in ((None, [0.5, -0.5, 0.1]), (0.5, [0.35, -0.35, 0.07])):
+        layer = nn.Linear(3, 1, bias=False)
+        optimizer = Optimizer({"net": layer}, 1e-8, 0.0, max_norm, 0.5)
+        norm = optimizer.step((layer.weight * torch.tensor([4.0, -9.0, 0.1])).sum(), {"net": 0.01})
+        assert norm.item() == pytest.approx(0.51**0.5)
+        found = optimizer.state_dict()["net"]["exp_avg"] * 10
+        assert found.tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_weight_decay_and_eps_reach_adam():

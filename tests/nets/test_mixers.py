@@ -24,6 +24,8 @@ def mixer(kind, seed=0):
         return VDNMixer()
     if kind == "qmix":
         return QMIXMixer(AGENTS, STATE, 8, 16, g)
+    if kind == "qmix, single layers":
+        return QMIXMixer(AGENTS, STATE, 8, None, g)
     if kind == "qplex":
         return QPLEXMixer(AGENTS, STATE, AGENTS * CHOICES, 8, 16, g)
     return UnrestrictedMixer(AGENTS, STATE, 16, g)
@@ -38,7 +40,20 @@ def total(net, q, actions, state, alive=None):
     return net(torch.where(alive, chosen, 0.0), best, state.expand(len(actions), -1), joint, alive)
 
 
-@pytest.mark.parametrize("kind", ["vdn", "qmix"])
+def test_hypernetworks_of_one_layer_are_linear_in_the_state():
+    net = QMIXMixer(2, 2, 1, None, torch.Generator().manual_seed(0))
+    numbers = {"first": [[1.0, -2.0], [0.5, 0.0]], "second": [[-3.0], [0.0]], "direct": [[4.0, 5.0], [0.0, 0.0]]}
+    numbers["value"] = [[0.5]]
+    with torch.no_grad():
+        for name, weight in numbers.items():
+            getattr(net, name).weight.copy_(torch.tensor(weight))
+            getattr(net, name).bias.zero_()
+    q, state = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0]])
+    # W1 = |(1 + 1, -2)|, b = 4, w2 = |-3|, V = 0.5 relu(5): elu(2 + 4 + 4) 3 + 2.5
+    assert net(q, q, state, state, torch.ones(1, 2, dtype=torch.bool)).tolist() == [32.5]
+
+
+@pytest.mark.parametrize("kind", ["vdn", "qmix", "qmix, single layers"])
 def test_q_tot_is_monotonic_in_every_agents_q(kind):
     g = torch.Generator().manual_seed(1)
     for seed in range(5):

@@ -67,6 +67,8 @@ class LearnerConfig(BaseModel):
     """Discount factor per step."""
     max_grad_norm: float | None = Field(10.0, gt=0)
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
+    max_grad_value: float | None = Field(None, gt=0)
+    """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
     adam_eps: float = Field(1e-5, gt=0)
     """Adam's epsilon."""
     weight_decay: float = Field(0.0, ge=0)
@@ -114,6 +116,11 @@ class LearnerConfig(BaseModel):
         """True if networks have a recurrent layer."""
         return self.rnn != "none"
 
+    @property
+    def adam_settings(self) -> tuple[float, float, float | None, float | None]:
+        """Arguments of `Optimizer` after the modules: epsilon, weight decay, and the limits of gradients."""
+        return self.adam_eps, self.weight_decay, self.max_grad_norm, self.max_grad_value
+
     def network_config(self, team: TeamSpec) -> NetworkConfig:
         """Returns the architecture and the inputs of the network that acts."""
         return NetworkConfig(
@@ -139,6 +146,8 @@ class CriticConfig(LearnerConfig):
 
     critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None = None
+    """Append the agent's one-hot id to the critic's input; null: as the actor's, see `obs_agent_id`."""
     critic_network: NetworkName | None = None
     """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
 
@@ -148,7 +157,9 @@ class CriticConfig(LearnerConfig):
         if self.critic_network is not None:
             body = _body_factory(self.critic_network, "algo.critic_network")
         sizes = self.critic_hidden_sizes or self.hidden_sizes
-        return replace(self.network_config(team), hidden_sizes=sizes, body=body, part="critic")
+        network = self.network_config(team)
+        ids = network.obs_agent_id if self.critic_agent_id is None else self.critic_agent_id
+        return replace(network, hidden_sizes=sizes, obs_agent_id=ids, body=body, part="critic")
 
 
 def _body_factory(name: str | None, setting: str) -> BodyFactory | None:

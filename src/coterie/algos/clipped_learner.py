@@ -169,7 +169,7 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
             networks: Networks that targets depend on besides those of the policy and the critic.
         """
         modules = {"policy": self.policy.actor, "value": self.critic}
-        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self.optimizer = Optimizer(modules, *config.adam_settings)
         self._compute_samples = self._targets_as_samples
         self._graphs = None
         if cuda_graphs.enabled:

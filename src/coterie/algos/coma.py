@@ -93,7 +93,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         weights = generator(context.seed, "weights")
         self.policy: EpsilonSoftPolicy = build_policy(config, team, weights, device)
         self.critic = build_critic(config, team, self._state_name, weights, device=device)
-        adam = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        adam = config.adam_settings
         self._actor_optimizer = Optimizer({"policy": self.policy.actor}, *adam)
         self._critic_optimizer = Optimizer({"value": self.critic}, *adam)
         self.target = TargetNetwork(self.critic, config.tau, config.target_update_interval)
@@ -168,8 +168,11 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         """
         # Targets, from the present policy
         batch, log_pi = self.targets(minibatch)
-        # Critic: loss and optimizer steps. Advantages use the values before the steps.
+        # Critic: loss and optimizer steps. Advantages use the values before the steps, unless configured otherwise.
         q, critic_report = self._train_critic(batch, coefficients)
+        if self.config.updated_advantages:
+            with torch.no_grad():
+                q = self.critic(batch.obs, batch.state, batch.joint_action, batch.last_joint_action)
         # Actor: loss and optimizer step
         terms = coma_loss(
             log_pi,
@@ -226,7 +229,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
             last_joint_action=None if last_joint_action is None else last_joint_action[:-1],
             taken=taken,
             target=target,
-            valid=valid_mask(rollout, of_team=True),
+            valid=valid_mask(rollout, of_team=config.critic_loss_mask == "team"),
         )
         return batch, log_pi[:-1]
 

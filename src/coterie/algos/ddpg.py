@@ -123,7 +123,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             team, config.network_config(team), draw, device, noise=config.noise, theta=config.noise_theta
         )
         self.critics = build_critics(config, team, self._state_name, draw).to(device)
-        settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        settings = config.adam_settings
         self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
         self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
         self.target_policy = TargetNetwork(self.policy.net, config.tau, config.target_update_interval)

@@ -35,12 +35,21 @@ class Optimizer:
     """Adam over named modules, each with its own learning rate and gradient clipping.
 
     The parameters of a module become views of one tensor in `flat`, so that norm, clipping and step are one operation.
-    Gradients are clipped to the norm `max_grad_norm` per module; None disables clipping. On a GPU nothing is read by
-    the host, and learning rates are tensors there, so that a captured step follows their schedules.
+    Entries of gradients are clipped to `max_grad_value`, then gradients to the norm `max_grad_norm` per module; None
+    disables either. On a GPU nothing is read by the host, and learning rates are tensors there, so that a captured step
+    follows their schedules.
     """
 
-    def __init__(self, modules: dict[str, nn.Module], eps: float, weight_decay: float, max_grad_norm: float | None):
-        self._eps, self._weight_decay, self._max_grad_norm = eps, weight_decay, max_grad_norm
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        eps: float,
+        weight_decay: float,
+        max_grad_norm: float | None,
+        max_grad_value: float | None = None,
+    ):
+        self._eps, self._weight_decay = eps, weight_decay
+        self._max_grad_norm, self._max_grad_value = max_grad_norm, max_grad_value
         self.flat: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
         for name, module in modules.items():
@@ -69,7 +78,7 @@ class Optimizer:
             lr: Learning rate of each module; on a GPU numbers or tensors [] float32.
 
         Returns:
-            Gradient norms before clipping [modules].
+            Norms of the averaged gradients [modules], after clipping of entries and before that of the norm.
         """
         for gradient in self._gradients.values():
             gradient.zero_()
@@ -80,6 +89,8 @@ class Optimizer:
             gradient, state = self._gradients[name], self._state[name]
             if not state:
                 state |= _no_moments(flat)
+            if self._max_grad_value is not None:
+                gradient.clamp_(-self._max_grad_value, self._max_grad_value)
             options: dict[str, Any] = {
                 "lr": _rate(lr[name], flat),
                 "weight_decay": self._weight_decay,

@@ -148,7 +148,7 @@ class QLearning(OffPolicyLearner):
         if config.weighting != "none":
             parts["central"] = build_central(config, team, self._state_name, draw, device=device)
         self.module = nn.ModuleDict(parts).to(device)
-        self._optimizer = Optimizer({"value": self.module}, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self._optimizer = Optimizer({"value": self.module}, *config.adam_settings)
         self.target = TargetNetwork(self.module, config.tau, config.target_update_interval)
         targets: dict[str, TeamQNetwork] = dict(self.target.module.items())  # pyright: ignore[reportCallIssue]
         self.target_value = targets["value"]

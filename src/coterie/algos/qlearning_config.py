@@ -28,6 +28,8 @@ class QLearningConfig(OffPolicyConfig):
     """Width of the mixing layer."""
     hypernet_embed_dim: int = Field(64, ge=1, le=100_000)
     """Hidden units of the mixer's hypernetworks."""
+    hypernet_layers: Literal[1, 2] = 2
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     weighting: Literal["none", "optimistic", "central"] = "none"
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -99,6 +101,8 @@ def require_consistent(team: TeamSpec, config: QLearningConfig) -> None:
         raise UserError(
             f"algo.output_gain={config.output_gain:g}: has no effect with algo.init={config.init}. Omit one of them."
         )
+    if config.hypernet_layers == 1 and config.mixer != "qmix":
+        raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
     if config.weighting != "none" and config.mixer != "qmix":
         raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
 

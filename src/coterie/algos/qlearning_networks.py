@@ -48,7 +48,7 @@ def build_value(
         state_size=0 if encoder is None else encoder.features,
         joint_size=joint.size,
         embed_dim=config.mixing_embed_dim,
-        hidden=config.hypernet_embed_dim,
+        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
         generator=draw,
     )
     return TeamQNetwork(policy.net, mixer, encoder, joint)

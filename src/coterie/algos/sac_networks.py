@@ -51,7 +51,7 @@ class SACNetworks:
             inputs = central_inputs(config.critic, team, state_name)
         self.critics = TwinCritic(team, network, generator, device, inputs=inputs, burn_in=burn_in)
         self.temperature = Temperature(self.policy.blocks, config.temperature, device)
-        settings = (config.adam_eps, config.weight_decay, config.max_grad_norm)
+        settings = config.adam_settings
         self.critic_optimizer = Optimizer({"critic": self.critics}, *settings)
         self.policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
         self.temperature_optimizer = Optimizer({"temperature": self.temperature}, config.adam_eps, 0.0, None)

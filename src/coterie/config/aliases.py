@@ -48,7 +48,8 @@ EXACT: dict[str, str] = {
     "algo.hypernet_embed_dim": "hypernet_embed hidden_dim_hyper_net",
     "algo.hidden_sizes": "net_arch fcnet_hiddens",
     "algo.rnn_size": "rnn_hidden_dim recurrent_hidden_size lstm_cell_size",
-    "algo.max_grad_norm": "grad_norm_clip gradient_clip clip_grad_norm grad_norm",
+    "algo.max_grad_norm": "grad_norm_clip gradient_clip clip_grad_norm grad_norm grad_clip_norm",
+    "algo.max_grad_value": "clip_grad_value grad_clip_value",
     "algo.normalize_obs": "use_obsnorm obs_norm normalize_observations normalize",
     "algo.normalize_advantage": "use_advnorm norm_adv normalize_advantages",
     "algo.normalize_value": "use_valuenorm",
@@ -67,6 +68,8 @@ CleanRL, RLlib, on-policy MAPPO or Spinning Up.
 
 _STEP_UNIT = "Coterie counts environment steps, summed over all environments"
 _FRAMES = "Frames count the repeats of actions elsewhere. Set steps, the environment steps of all environments."
+_CLIPPING = "Libraries clip by norm or by value. Set algo.max_grad_norm, a limit of the norm, or algo.max_grad_value."
+_GLOBAL_STATE = "It is a switch elsewhere. Set algo.critic=state where it is true, algo.critic=own where it is false."
 _ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
@@ -147,16 +150,18 @@ DIFFERENT: dict[str, str] = {
     "layer, e.g. [128,128].",
     "hidden_layers": "Libraries differ in what it is. Set algo.hidden_sizes, a list with the units of every layer, "
     "e.g. [64,64].",
-    "grad_clip": "Libraries clip by norm or by value. Set algo.max_grad_norm, a limit of the global norm.",
-    "clip_grad": "Libraries clip by norm or by value. Set algo.max_grad_norm, a limit of the global norm.",
+    "grad_clip": _CLIPPING,
+    "clip_grad": _CLIPPING,
+    "clip_type": "XuanCe clips entries with 0, and the norm with 1. Set algo.max_grad_value or algo.max_grad_norm.",
+    "use_grad_clip": "It is a switch elsewhere. Set algo.max_grad_norm, a limit of the norm; null disables it.",
     "use_popart": "PopArt also rescales the last layer. Set algo.normalize_value for normalized values without it.",
     "standardise_returns": "EPyMARL standardizes targets. Set algo.normalize_value for normalized values.",
     "standardise_rewards": "EPyMARL standardizes rewards. Set algo.reward_scale where the algorithm has it.",
     "huber_loss_delta": "It is used with a switch elsewhere. Set algo.huber_delta, the error from which the loss is "
     "linear; null for the squared error.",
     "start_noise": "XuanCe's noise decays per episode. Set algo.noise_std, algo.noise_schedule and algo.noise_end.",
-    "use_global_state": "It is a switch elsewhere. Set algo.critic, e.g. algo.critic=state or algo.critic=joint.",
-    "use_centralized_v": "It is a switch elsewhere. Set algo.critic, e.g. algo.critic=state or algo.critic=joint.",
+    "use_global_state": _GLOBAL_STATE,
+    "use_centralized_v": _GLOBAL_STATE,
     "use_parameter_sharing": "It is a switch elsewhere. Set algo.share_params=role, all or none.",
     "use_rnn": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",
     "use_recurrent_policy": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",

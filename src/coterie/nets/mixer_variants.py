@@ -73,7 +73,7 @@ def build_mixer(
     state_size: int,
     joint_size: int,
     embed_dim: int,
-    hidden: int,
+    hidden: int | None,
     generator: torch.Generator,
 ) -> Mixer | None:
     """Creates a mixer.
@@ -84,7 +84,7 @@ def build_mixer(
         state_size: Features of the state that the mixer reads.
         joint_size: Length of the joint action.
         embed_dim: Width of the mixing layer.
-        hidden: Hidden units of the hypernetworks.
+        hidden: Hidden units of the hypernetworks; None for single linear layers, which only QMIX can have.
         generator: Generator of the initial weights.
 
     Returns:
@@ -96,4 +96,5 @@ def build_mixer(
         return VDNMixer()
     if kind == "qmix":
         return QMIXMixer(agents, state_size, embed_dim, hidden, generator=generator)
+    assert hidden is not None
     return QPLEXMixer(agents, state_size, joint_size, embed_dim, hidden=hidden, generator=generator)

@@ -53,26 +53,34 @@ class QMIXMixer(Mixer):
         Q_tot = elu(Q |W1(s)| + b1(s)) |w2(s)| + V(s)
 
     Source: Rashid et al. 2018 (QMIX).
+
+    Args:
+        agents: Number of agents.
+        state_size: Features of the state.
+        embedding: Width of the mixing layer.
+        hidden: Hidden units of the hypernetworks W1 and w2; None: they are single linear layers.
+        generator: Draws the initial weights.
     """
 
-    def __init__(self, agents: int, state_size: int, embedding: int, hidden: int, generator: torch.Generator):
+    def __init__(self, agents: int, state_size: int, embedding: int, hidden: int | None, generator: torch.Generator):
         super().__init__()
         self.agents, self.embedding = agents, embedding
         # As few products as possible: the hidden layers of both hypernetworks are one layer.
-        self.hidden = Linear(state_size, 2 * hidden, gain=2**0.5, generator=generator)
-        self.first = Linear(hidden, agents * embedding, gain=1.0, generator=generator)
-        self.second = Linear(hidden, embedding, gain=1.0, generator=generator)
+        self.hidden = None if hidden is None else Linear(state_size, 2 * hidden, gain=2**0.5, generator=generator)
+        inputs = state_size if hidden is None else hidden
+        self.first = Linear(inputs, agents * embedding, gain=1.0, generator=generator)
+        self.second = Linear(inputs, embedding, gain=1.0, generator=generator)
         self.direct = Linear(state_size, 2 * embedding, gain=1.0, generator=generator)
         self.value = Linear(embedding, 1, gain=1.0, generator=generator)
 
     def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
-        if switch.on:
+        if switch.on and self.hidden is not None:
             layers = (self.hidden, self.first, self.second, self.direct, self.value)
             if (total := qmix(chosen, state, layers)) is not None:
                 return total
         lead = chosen.shape[:-1]
         state = state.reshape(-1, state.shape[-1])
-        h1, h2 = self.hidden(state).relu().chunk(2, -1)
+        h1, h2 = (state, state) if self.hidden is None else self.hidden(state).relu().chunk(2, -1)
         bias, v = self.direct(state).chunk(2, -1)
         w1 = self.first(h1).abs().unflatten(-1, (self.agents, self.embedding))
         w2 = self.second(h2).abs()
