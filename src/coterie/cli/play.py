@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ from coterie.cli.options import (
     run_or_settings,
 )
 from coterie.core.errors import UserError
+from coterie.core.terminal import print_line
 
 if TYPE_CHECKING:
     from coterie.config.resolve import Resolved
@@ -46,7 +49,11 @@ EpisodeCount = Annotated[int, typer.Option(min=1, max=1000, help="Number of epis
 Size = Annotated[int, typer.Option(min=64, max=4096, help="Length of the longer side in pixels.")]
 Replay = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", show_default=False, help="Write the game's own replay to this folder instead."),
+    typer.Option(
+        metavar="FOLDER",
+        show_default=False,
+        help="Write the game's own replay to this folder instead; of Coterie's environments a recording for view.",
+    ),
 ]
 Record = Annotated[
     Path | None, typer.Option(metavar="FILE", show_default=False, help="Record to this .zip for `coterie view`.")
@@ -101,6 +108,9 @@ def play(
     if not human:
         _check_no_page({"--fps": fps != _FPS, "--host": host != _HOST, "--port": port != 0, "--open": open_})
     path, resolved = _run_or_configuration(what, algo, env, human)
+    if replay is not None and _is_built_in(path, resolved):
+        # No game writes a replay of them; a recording shows the same, with what the policy computes.
+        record = replay / "episodes.zip"
     if not human and record is None:
         from coterie.commands import play as command
 
@@ -133,6 +143,19 @@ def _run_or_configuration(
     return None, resolve(settings)
 
 
+def _is_built_in(run: Path | None, resolved: Resolved | None) -> bool:
+    """True if episodes are played in one of Coterie's own environments."""
+    from coterie.config import registry
+
+    if run is not None:
+        from coterie.runs.folder import RunFolder
+
+        name = str(RunFolder.open(run).read_manifest().get("env"))
+    else:
+        name = "" if resolved is None else resolved.config.env.name
+    return name.partition("/")[0] in registry.FAMILIES
+
+
 def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fps: float, address: Address) -> None:
     """Starts interactive play if the request names human players, otherwise records episodes."""
     from coterie.playing import play_by_hand
@@ -146,6 +169,7 @@ def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fp
             play_by_hand.play_by_hand(game, title, fps, record, address=address)
         elif record is not None:
             play_by_hand.record_episodes(game, title, episodes, record)
+            print_line(f"wrote the episodes. Show them with: coterie view {shlex.quote(str(record))}", sys.stderr)
 
 
 def view(

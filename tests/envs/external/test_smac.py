@@ -26,6 +26,7 @@ from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
+from coterie.playing.episode_recording import Recording
 from tinyruns import stop_at, train
 
 PATROL = "squads:Patrol"
@@ -191,7 +192,8 @@ def test_version_and_difficulty_are_in_the_manifest_and_changes_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("name", "folder"), [("smac/3m", "given"), ("smacv2/terran_5_vs_5", "given"), (PATROL, None), ("skirmish/3m", None)]
+    ("name", "folder"),
+    [("smac/3m", "given"), ("smacv2/terran_5_vs_5", "given"), (PATROL, None), ("gym/CartPole-v1", None)],
 )
 def test_native_replays_are_saved_if_the_environment_supports_them(
     name: str, folder: str | None, game: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -206,6 +208,15 @@ def test_native_replays_are_saved_if_the_environment_supports_them(
         assert str(file) in output
     else:
         assert f"{name}: replays cannot be saved. Record a video instead: --video FILE" in output
+
+
+def test_a_replay_of_a_built_in_skirmish_is_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "replays"
+    assert main(["play", "--algo", "random", "--env", "skirmish/3m", "--replay", str(out), "--episodes", "2"]) == 0
+    recording = Recording(out / "episodes.zip")
+    assert [timestep.episode for timestep in recording.timesteps if timestep.final] == [0, 1]
+    recording.close()
+    assert f"Show them with: coterie view {out / 'episodes.zip'}" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ what is missing
