@@ -225,7 +225,7 @@ SINGLE: Table = {
     ),
     "text_observed": ("space-type", "the observation space Text", drift(observation_space=spaces.Text(3))),
     "endless_actions": ("space-type", "infinite bounds", drift(action_space=spaces.Box(-np.inf, np.inf, (2,)))),
-    "dict_of_actions": ("space-type", "none of Discrete", drift(action_space=spaces.Dict(a=spaces.Discrete(2)))),
+    "text_of_actions": ("space-type", "none of Discrete", drift(action_space=spaces.Text(2))),
     "space_widens": ("space-changes", "at step 1, but was Box(-10", Growing),
     "space_of_the_moment": (
         "space-changes",

@@ -33,7 +33,7 @@ def written(space: spaces.Space, value: Any) -> Any:
         (spaces.Box(-9, 9, (3,)), np.array([1.0]), r"shape \(1,\), but its space declares \(3,\)"),
         (spaces.Box(-9, 9, (3,)), 1.0, r"shape \(\), but its space declares \(3,\)"),
         (spaces.Box(0, 255, (2, 2, 1), np.uint8), np.zeros((2, 2), np.uint8), r"shape \(2, 2\)"),
-        (spaces.Box(-9, 9, (2, 2)), np.array([1.0]), "1 numbers, but its space declares 4"),
+        (spaces.Box(-9, 9, (2, 2)), np.array([1.0]), r"shape \(1,\), but its space declares \(2, 2\)"),
         (spaces.Discrete(4, start=2), 1, "the value 1, but its space declares integers 2 to 5"),
         (spaces.Discrete(4), 4, "the value 4, but its space declares integers 0 to 3"),
     ],

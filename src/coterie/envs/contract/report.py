@@ -145,7 +145,7 @@ RULES: dict[str, Rule] = {
         "Ignore this if the first axis is the height.",
     ),
     "spec-actions": Rule(
-        "error", "Use Discrete, MultiDiscrete, a one-dimensional Box with finite bounds, or a Tuple of these."
+        "error", "Use Discrete, MultiDiscrete, MultiBinary, a Box with finite bounds, or a Tuple or Dict of these."
     ),
     "spec-states": Rule(
         "error", "Name each state `global` or after a group, and give its number of features, at least 1."

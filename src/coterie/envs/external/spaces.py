@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -129,31 +130,33 @@ def _within(write: _Write, get: Callable[[Any], Any], name: str) -> _Write:
 def _separate_sensor(space: spaces.Space) -> bool:
     return (
         isinstance(space, spaces.Dict)
-        or _is_image(space)
+        or is_image(space)
         or (isinstance(space, spaces.Tuple) and any(_separate_sensor(part) for part in space.spaces))
     )
 
 
-def _is_image(space: spaces.Space) -> bool:
+def is_image(space: spaces.Space) -> bool:
+    """True for a Box of images, uint8 of two or three axes."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
 def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
     """Box and writer of a space without named parts."""
-    if isinstance(space, spaces.Box) and _is_image(space):
+    if isinstance(space, spaces.Box) and is_image(space):
         shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
         shown = spaces.Box(space.low.reshape(shape), space.high.reshape(shape), dtype=np.uint8)
         return shown, _copy if len(space.shape) == 3 else lambda place, value: _copy(place[..., 0], value)
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):  # bounds beyond float32 are infinite
             low, high = (bound.astype(np.float32).reshape(-1) for bound in (space.low, space.high))
-        return spaces.Box(low, high, dtype=np.float32), _copy if len(space.shape) == 1 else _flat
+        return spaces.Box(low, high, dtype=np.float32), _copy if len(space.shape) == 1 else _flat(space.shape)
     if isinstance(space, spaces.Discrete):
         return _zero_one(int(space.n)), _one_hot(int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return _zero_one(int(space.nvec.sum())), _one_hots(space.nvec.reshape(-1), space.start.reshape(-1))
+        write = _one_hots(space.nvec.reshape(-1), space.start.reshape(-1))
+        return _zero_one(int(space.nvec.sum())), write if space.nvec.ndim == 1 else _shaped(write, space.nvec.shape)
     if isinstance(space, spaces.MultiBinary):
-        return _zero_one(int(np.prod(space.shape))), _binary
+        return _zero_one(int(np.prod(space.shape))), _binary(space.shape)
     if isinstance(space, spaces.Tuple) and space.spaces:
         leaves = [_leaf(part) for part in space.spaces]
         low, high = (np.concatenate([getattr(box, side) for box, _ in leaves]) for side in ("low", "high"))
@@ -175,11 +178,20 @@ def _copy(place: np.ndarray, value: Any) -> None:
     _assign(place, value)
 
 
-def _flat(place: np.ndarray, value: Any) -> None:
-    numbers = np.ravel(value)
-    if numbers.shape != place.shape:
-        raise unlike(f"{numbers.size} numbers", f"{place.size}")
-    _assign(place, numbers)
+def _flat(shape: tuple[int, ...]) -> _Write:
+    return _shaped(lambda place, value: _assign(place, np.ravel(value)), shape)
+
+
+def _shaped(write: _Write, shape: tuple[int, ...]) -> _Write:
+    """Refuses values of another shape. A single number may have any."""
+
+    def write_shaped(place: np.ndarray, value: Any) -> None:
+        found = getattr(value, "shape", None)
+        if found != shape and np.shape(value) != shape and not np.size(value) == math.prod(shape) == 1:
+            raise unlike(f"shape {np.shape(value)}", f"{shape}")
+        write(place, value)
+
+    return write_shaped
 
 
 def _assign(place: np.ndarray, value: Any) -> None:
@@ -264,9 +276,14 @@ def codes(picks: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarra
     return (picks - starts).astype(np.int64)
 
 
-def _binary(place: np.ndarray, value: Any) -> None:
-    _flat(place, value)
-    require_binary(place)
+def _binary(shape: tuple[int, ...]) -> _Write:
+    flat = _flat(shape)
+
+    def write(place: np.ndarray, value: Any) -> None:
+        flat(place, value)
+        require_binary(place)
+
+    return write
 
 
 def require_binary(values: np.ndarray) -> None:

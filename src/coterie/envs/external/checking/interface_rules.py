@@ -30,8 +30,8 @@ INTERFACE_RULES: dict[str, Rule] = {
     ),
     "space-type": Rule(
         "error",
-        "Use spaces of `gymnasium.spaces`. Observations: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
-        "of these. Actions: Discrete, MultiDiscrete, a one-dimensional Box with finite bounds, or a Tuple of these.",
+        "Use spaces of `gymnasium.spaces`. Observations and actions: Box, Discrete, MultiDiscrete, MultiBinary, or a "
+        "Dict or Tuple of these. Actions have finite bounds and at least one component.",
     ),
     "spaces-as-dict": Rule(
         "error",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from coterie.core.errors import UserError
 from coterie.core.specs import ActionSpec
 from coterie.envs.external.checking.interface_rules import INTERFACE_RULES
-from coterie.envs.external.spaces import Observer
+from coterie.envs.external.spaces import Observer, is_image
 
 Problem = tuple[str, str]
 """A violated rule, and a message."""
@@ -139,9 +140,11 @@ def _box_problems(space: spaces.Box, value: Any, name: str) -> Iterator[Problem]
         yield "observation-type", f"{name} is a {type(value).__name__}, expected an array of {list(space.shape)}"
         return
     if array.shape != space.shape:
-        yield "observation-shape", f"{name} has the shape {list(array.shape)}, expected {list(space.shape)}"
-        return
-    if array.dtype.kind == "f" and space.dtype is not None and space.dtype.kind in "iu":
+        if len(space.shape) == 1 or not array.size == math.prod(space.shape) == 1:
+            yield "observation-shape", f"{name} has the shape {list(array.shape)}, expected {list(space.shape)}"
+            return
+        array = array.reshape(space.shape)
+    if array.dtype.kind == "f" and is_image(space) and (array != np.floor(array)).any():
         problem = f"{name} is {array.dtype}, but its space is {space.dtype}: fractions are lost"
         yield "observation-dtype", f"{problem} (values from {array.min():.4g} to {array.max():.4g})"
         return
@@ -165,9 +168,9 @@ def _box_problems(space: spaces.Box, value: Any, name: str) -> Iterator[Problem]
 def _integer_problems(space: spaces.Space, value: Any, name: str) -> Iterator[Problem]:
     """Problems of Discrete, MultiDiscrete and MultiBinary."""
     array, shape = _as_array(value), space.shape or ()
-    if array is None or array.dtype.kind not in "biu":
+    if array is None or not (array == np.floor(array)).all():
         yield "observation-type", f"{name} is {_short_repr(value)}, expected integers of {space}"
-    elif array.shape != shape:
+    elif array.shape != shape and not array.size == math.prod(shape) == 1:
         yield "observation-shape", f"{name} has the shape {list(array.shape)}, expected {list(shape)}"
     elif not _in_bounds(space, array):
         yield "observation-range", f"{name} is {_short_repr(value)}, outside of {space}"
@@ -175,7 +178,7 @@ def _integer_problems(space: spaces.Space, value: Any, name: str) -> Iterator[Pr
 
 def _in_bounds(space: spaces.Space, array: np.ndarray) -> bool:
     if isinstance(space, spaces.Discrete):
-        return bool(space.start <= array < space.start + space.n)
+        return bool(((array >= space.start) & (array < space.start + space.n)).all())
     if isinstance(space, spaces.MultiDiscrete):
         return bool(((array >= space.start) & (array < space.start + space.nvec)).all())
     return bool(((array == 0) | (array == 1)).all())
