@@ -17,7 +17,9 @@ class WrappersConfig(BaseModel):
     action_repeat: int = Field(default=1, ge=1)
     """Environment steps per action. Rewards are summed. Repetition stops when an agent or the episode ends."""
     channels_last: bool = False
-    """Convert images from [channels, height, width] to [height, width, channels]."""
+    """Convert images from [channels, height, width] to [height, width, channels]. Images whose first axis is not the
+    shortest one are unchanged.
+    """
     grayscale: bool = False
     """Convert color images to one channel of brightness."""
     resize: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=2)] | None = None

@@ -298,10 +298,16 @@ class EnvSpec:
 
 def is_channels_first(space: spaces.Space) -> bool:
     """True for images that seem to be [channels, height, width]; they are read as [height, width, channels]."""
-    if not (isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3):
+    if not may_be_channels_first(space):
         return False
-    first, *sides = space.shape
-    return first < min(sides) and (first <= 4 < min(sides) or sides[0] == sides[1] > 4)
+    channels, *sides = space.shape or ()
+    return channels <= 4 < min(sides) or sides[0] == sides[1] > 4
+
+
+def may_be_channels_first(space: spaces.Space) -> bool:
+    """True for images whose first axis is the shortest one."""
+    shape = space.shape or ()
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:])
 
 
 def to_bounds(continuous: Tensor, spec: ActionSpec) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
-from coterie.core.specs import is_channels_first
+from coterie.core.specs import may_be_channels_first
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.wrappers.action_wrappers import ActionRepeat, StickyActions
 from coterie.envs.external.wrappers.observation_wrappers import (
@@ -79,7 +79,7 @@ def _check(layout: Layout, wrappers: WrappersConfig) -> None:
     """UserError for wrappers that do not fit the environment."""
     name = layout.spec.name
     sensors = [sensor.space for observer in layout.observers.values() for sensor in observer.sensors]
-    if wrappers.channels_last and not any(is_channels_first(space) for space in sensors):
+    if wrappers.channels_last and not any(may_be_channels_first(space) for space in sensors):
         raise UserError(
             f"env.wrappers.channels_last=true: '{name}' has no images [channels, height, width]. Leave the setting out."
         )

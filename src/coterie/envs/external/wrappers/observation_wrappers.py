@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from PIL import Image
 
-from coterie.core.specs import is_channels_first
+from coterie.core.specs import may_be_channels_first
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor
 from coterie.envs.external.spaces import Observer
@@ -40,7 +40,7 @@ def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box
 
 @final
 class ChannelsLast(Wrapper):
-    """Moves the first axis of images that seem to have their channels first to the end.
+    """Moves the first axis of images to the end if it is the shortest one.
 
     Args:
         inner: The wrapped instance.
@@ -55,7 +55,7 @@ class ChannelsLast(Wrapper):
         obs = {role: dict(arrays) for role, arrays in buffers.obs.items()}
         for role, observer in self._layout.observers.items():
             for sensor in observer.sensors:
-                if is_channels_first(sensor.space):  # the instance writes to a view of the same memory
+                if may_be_channels_first(sensor.space):  # the instance writes to a view of the same memory
                     obs[role][sensor.name] = np.moveaxis(obs[role][sensor.name], -1, -3)
         self.inner.attach(replace(buffers, obs=obs))
 
@@ -74,7 +74,7 @@ class ChannelsLast(Wrapper):
 
 def channels_last_space(space: spaces.Box) -> spaces.Box:
     """Returns the space of a sensor whose images have their channels last; other sensors are unchanged."""
-    if not is_channels_first(space):
+    if not may_be_channels_first(space):
         return space
     low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=np.uint8)
