@@ -139,7 +139,7 @@ SEVERAL: Table = {
     ),
     "agents_of_none": (
         "agents-empty",
-        "`agents` is missing after reset()",
+        "`agents` is missing, expected a list of names",
         meadow(
             reset=lambda self, seed=None, options=None: (Meadow.reset(self, seed), setattr(self, "agents", None))[0]
         ),

@@ -109,7 +109,7 @@ TURNS: Table = {
         "has the shape [], expected [1]",
         observing(lambda self: np.float32(1), lambda self: [1, 0]),
     ),
-    "no_truncations": ("raises", "AttributeError", Ended),
+    "no_truncations": ("step-return", "`truncations` is None, expected a dict by agent", Ended),
     "text_observed": ("space-type", "has no fixed shape", nim(observation_space=lambda self, agent: spaces.Text(4))),
 }
 

@@ -300,8 +300,9 @@ def is_channels_first(space: spaces.Space) -> bool:
     """True for images that seem to be [channels, height, width]; they are read as [height, width, channels]."""
     if not may_be_channels_first(space):
         return False
-    channels, *sides = space.shape or ()
-    return channels <= 4 < min(sides) or sides[0] == sides[1] > 4
+    shape = space.shape or ()
+    sides = shape[1:]
+    return shape[0] <= 4 < min(sides) or sides[0] == sides[1] > 4
 
 
 def may_be_channels_first(space: spaces.Space) -> bool:

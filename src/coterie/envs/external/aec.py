@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Hashable, Mapping
+from typing import Any, cast, final
 
 import numpy as np
 from gymnasium import spaces
+
+from coterie.envs.external.returned import WrongReturn, current_agents, described
 
 
 @final
@@ -24,20 +27,27 @@ class TurnBasedEnv:
     def __init__(self, env: Any):
         self.env = env
 
-    def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], Any]:
         env = self.env
         env.reset(seed=seed)
-        self._update_agents(env.terminations, env.truncations)
-        return {agent: env.observe(agent) for agent in self.agents}, env.infos
+        self._update_agents(self._by_agent("terminations"), self._by_agent("truncations"))
+        return {agent: env.observe(agent) for agent in self.agents}, self._infos()
 
-    def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
-        """Steps the environment like a parallel one; `actions` holds the actions of all agents."""
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, ...]:
+        """Steps the environment like a parallel one; `actions` holds the actions of all agents.
+
+        Raises:
+            WrongReturn: If an attribute of the environment that holds a result is no dict by agent.
+        """
         env = self.env  # attribute access passes through all wrappers, so each is read once
-        before = dict(env._cumulative_rewards)
+        before = dict(self._by_agent("_cumulative_rewards"))
         before[self.mover] = 0  # the accumulated reward of an agent is reset when it acts
         env.step(actions[self.mover])
-        rewards = {agent: total - before.get(agent, 0) for agent, total in env._cumulative_rewards.items()}
-        terminations, truncations, infos = dict(env.terminations), dict(env.truncations), env.infos
+        rewards = {
+            agent: total - before.get(agent, 0) for agent, total in self._by_agent("_cumulative_rewards").items()
+        }
+        terminations, truncations = dict(self._by_agent("terminations")), dict(self._by_agent("truncations"))
+        infos = self._infos()
         present = self._update_agents(terminations, truncations)
         observations = {}
         if len(self.agents) < len(present):
@@ -49,15 +59,28 @@ class TurnBasedEnv:
                     break
                 env.step(None)
                 self._update_agents(terminations, truncations)
-            infos |= env.infos
+            infos |= self._infos()
         observations |= {agent: env.observe(agent) for agent in self.agents}
         return observations, rewards, terminations, truncations, infos
 
+    def _by_agent(self, name: str) -> dict[Any, Any]:
+        """An attribute of the environment that is a dict by agent. WrongReturn if it is none."""
+        value = getattr(self.env, name, None)
+        if type(value) is dict or isinstance(value, Mapping):
+            return cast("dict[Any, Any]", value)
+        raise WrongReturn("step-return", f"`{name}` is {described(value)}, expected a dict by agent", name)
+
+    def _infos(self) -> dict[Any, Any]:
+        return {} if getattr(self.env, "infos", None) is None else self._by_agent("infos")
+
     def _update_agents(self, terminations: dict[Any, bool], truncations: dict[Any, bool]) -> list[Any]:
         """Updates the agents and the agent to act, and returns all agents that the environment lists."""
-        present = list(self.env.agents)
+        present = list(current_agents(self.env))
         self.agents = [agent for agent in present if not (terminations.get(agent) or truncations.get(agent))]
-        self.mover = self.env.agent_selection
+        self.mover = getattr(self.env, "agent_selection", None)
+        if self.agents and not (isinstance(self.mover, Hashable) and self.mover in present):
+            message = f"`agent_selection` is {described(self.mover)}, expected one of {present}"
+            raise WrongReturn("agents-unknown", message, "agent_selection")
         return present
 
     def __getattr__(self, name: str) -> Any:

@@ -129,7 +129,7 @@ def current_agents(env: Any) -> Any:
     agents = getattr(env, "agents", None)
     if not isinstance(agents, list | tuple | set | dict):
         found = "is missing" if agents is None else f"is {described(agents)}"
-        raise WrongReturn("agents-empty", f"`agents` {found} after reset(), expected a list of names")
+        raise WrongReturn("agents-empty", f"`agents` {found}, expected a list of names")
     return agents
 
 

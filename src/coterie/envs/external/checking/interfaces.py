@@ -42,6 +42,9 @@ class EnvInterface(ABC):
         """Calls a function of the environment. An exception becomes a finding, and CheckAborted is raised."""
         try:
             return function(*args, **kwargs)
+        except WrongReturn as error:
+            self._findings.add(error.rule, str(error), error.subject)
+            raise CheckAborted from error
         except (Exception, SystemExit) as error:  # an environment may raise anything
             if (
                 call == "reset(seed)"
