@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
@@ -39,7 +40,7 @@ class CounterfactualCritic(nn.Module):
         self.obs_agent_id = config.obs_agent_id
         last_size = JointAction(team, device).size if reads_last_action else 0
         central_size = self.encoder.features + self.joint.size + last_size
-        self.obs_encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
+        self.obs_encoders, self.networks = ModulesByName(), ModulesByName()
         for block in self.blocks:
             sets = config.parameter_sets(block.n)
             obs_encoder = build_encoder(block.roles[0].observation_space, sets, generator)

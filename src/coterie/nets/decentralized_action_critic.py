@@ -9,6 +9,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
 from coterie.nets.action_critics import ActionValueNetwork
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.layers import action_size
@@ -22,7 +23,7 @@ class DecentralizedActionCritic(nn.Module):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
         self.obs_agent_id = config.obs_agent_id
-        self.encoders, self.networks = nn.ModuleDict(), nn.ModuleDict()
+        self.encoders, self.networks = ModulesByName(), ModulesByName()
         for block in self.blocks:
             sets, network = config.parameter_sets(block.n), config.of_role(block.name)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coterie.core import precision
 from coterie.core.specs import RoleSpec
 from coterie.core.tree import Tree
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.initialization import GAINS, orthogonal
 from coterie.nets.layers import VectorEncoder
 
@@ -114,7 +115,7 @@ class DictEncoder(nn.Module):
 
     def __init__(self, space: spaces.Dict, sets: int | None, generator: torch.Generator):
         super().__init__()
-        self.sensors = nn.ModuleDict(
+        self.sensors = ModulesByName(
             {name: build_encoder(part, sets, generator) for name, part in space.spaces.items()}
         )
         self.features: int = sum(part.features for part in self.sensors.values())  # pyright: ignore

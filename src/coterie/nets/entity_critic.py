@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.layers import ACTIVATIONS, Linear, action_size, encode_actions
@@ -78,7 +79,7 @@ class EntityCritic(nn.Module):
         super().__init__()
         self.num_agents, self.config = team.n, config
         self.roles = team.roles
-        self.encoders = nn.ModuleDict(
+        self.encoders = ModulesByName(
             {r.name: EntityEncoder(r, embedding_size, config.activation, generator) for r in team.roles}
         )
         self.attention = ResidualAttention(embedding_size, generator)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree
 from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.nets.by_name import key_of
 from coterie.nets.team import Block
 
 
@@ -32,16 +33,17 @@ class ObservationNormalizer:
         buffers = dict(self.buffers.named_buffers())
         for name, moments in self._moments.items():
             for part, value in zip(("mean", "std"), mean_and_std(moments), strict=True):
-                if f"{part}_{name}" in buffers:
-                    buffers[f"{part}_{name}"].copy_(value)  # in place, since CUDA graphs read it where it is
+                key = key_of(f"{part}_{name}")
+                if key in buffers:
+                    buffers[key].copy_(value)  # in place, since CUDA graphs read it where it is
                 else:
-                    self.buffers.register_buffer(f"{part}_{name}", value)
+                    self.buffers.register_buffer(key, value)
 
     def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
         """Returns normalized observations by role [.., n, D]."""
         normalized = dict(obs)
         for block in self._blocks:
-            mean, std = (self.buffers.get_buffer(f"{part}_{block.name}") for part in ("mean", "std"))
+            mean, std = (self.buffers.get_buffer(key_of(f"{part}_{block.name}")) for part in ("mean", "std"))
             for role in block.roles:
                 normalized[role.name] = ((obs[role.name] - mean) / std).clamp(-self._clip, self._clip)
         return normalized

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
@@ -41,7 +42,7 @@ class SoftCritic(nn.Module):
         self._config, self._burn_in = config, burn_in
         self.blocks = team_blocks(team, config.share_params)
         self.central_encoder = CentralEncoder(team, inputs, generator)
-        self.obs_encoders, self.histories, self.heads = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        self.obs_encoders, self.histories, self.heads = ModulesByName(), ModulesByName(), ModulesByName()
         for block in self.blocks:
             sets, network = config.parameter_sets(block.n), config.of_role(block.name)
             encoder = build_encoder(block.roles[0].observation_space, sets, generator)

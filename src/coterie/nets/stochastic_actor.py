@@ -9,6 +9,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
 from coterie.math.distributions import log_prob_and_entropy
+from coterie.nets.by_name import ParametersByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
@@ -42,7 +43,7 @@ class StochasticActor(nn.Module):
         extra_sizes = {name: action_size(spec) for name, spec in specs.items()} if config.obs_last_action else None
         self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01, extra_sizes=extra_sizes)
         self._init_log_std = torch.tensor(init_std).log().item()
-        self.log_std = nn.ParameterDict()
+        self.log_std = ParametersByName()
         for block in self.blocks:
             if block.action_spec.continuous and not state_dependent_std:
                 shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)

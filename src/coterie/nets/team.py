@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from coterie.core.specs import ActionSpec, RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
 from coterie.nets.layers import Linear
@@ -206,7 +207,7 @@ class TeamNetwork(nn.Module):
             networks[block.name] = BlockNetwork(
                 block, outputs[block.name], config, generator, head_gain=head_gain, extra_size=extra_size
             )
-        self.networks = nn.ModuleDict(networks)
+        self.networks = ModulesByName(networks)
 
     def initial_hidden_state(self, num_envs: int, device: torch.device) -> HiddenState:
         """Returns zeros by name [B, N, H]; {} for feed-forward networks."""
@@ -249,7 +250,7 @@ class CentralEncoder(nn.Module):
     def __init__(self, team: TeamSpec, inputs: CentralInputs, generator: torch.Generator):
         super().__init__()
         roles = (*(team.roles if inputs.joint_obs else ()), *inputs.other_roles)
-        self.encoders = nn.ModuleDict({r.name: build_encoder(r.observation_space, None, generator) for r in roles})
+        self.encoders = ModulesByName({r.name: build_encoder(r.observation_space, None, generator) for r in roles})
         sizes = [int(self.encoders[role.name].features) * role.n for role in roles]  # pyright: ignore[reportArgumentType]
         self.features = inputs.state_size + sum(sizes)
 

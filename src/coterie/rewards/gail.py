@@ -35,6 +35,7 @@ from coterie.math.adversarial_imitation import (
 )
 from coterie.math.returns import valid_mask
 from coterie.math.statistics import masked_mean
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer, obs_shape
@@ -104,7 +105,7 @@ class GAIL(RewardSignal):
         self._updates = 0
         self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
 
-    def _build(self, weights: torch.Generator) -> nn.ModuleDict:
+    def _build(self, weights: torch.Generator) -> ModulesByName:
         config = self.config
         network = NetworkConfig(config.hidden_sizes, config.activation, share_params=config.share_params)
         nets = {}
@@ -112,7 +113,7 @@ class GAIL(RewardSignal):
             inputs = obs_shape(block)[0] + (action_size(block.action_spec) if config.actions else 0)
             sets = block.n if config.share_params == "none" else None
             nets[block.name] = AgentNetwork(inputs, 1, network, weights, sets=sets)
-        return nn.ModuleDict(nets)
+        return ModulesByName(nets)
 
     def reward(self, rollout: Rollout) -> Tensor:
         valid = valid_mask(rollout)

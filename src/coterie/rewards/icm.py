@@ -30,6 +30,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
 from coterie.math.intrinsic_rewards import action_error, curiosity_reward, squared_error
 from coterie.math.statistics import masked_mean
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer
@@ -66,12 +67,12 @@ class CuriosityModels(nn.Module):
         self.encoder = TeamNetwork(team, features, network, weights)
         actions = {b.name: action_size(b.action_spec) for b in self.blocks}
 
-        def heads(inputs: dict[str, int], outputs: dict[str, int]) -> nn.ModuleDict:
+        def heads(inputs: dict[str, int], outputs: dict[str, int]) -> ModulesByName:
             nets = {}
             for block in self.blocks:
                 sets = block.n if config.share_params == "none" else None
                 nets[block.name] = AgentNetwork(inputs[block.name], outputs[block.name], network, weights, sets=sets)
-            return nn.ModuleDict(nets)
+            return ModulesByName(nets)
 
         self.inverse_model = heads({b.name: 2 * width for b in self.blocks}, actions)
         self.forward_model = heads({name: width + size for name, size in actions.items()}, features)

@@ -12,8 +12,8 @@ from gymnasium import spaces
 import coterie
 from coterie.__main__ import main
 from coterie.commands.export import export, onnx_graph
-from coterie.commands.export.out_folder import require_free
-from coterie.commands.export.signature import require_names
+from coterie.commands.export.out_folder import team_folders
+from coterie.commands.export.signature import inputs, outputs
 from coterie.commands.export.subject import subject_of
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
@@ -129,20 +129,45 @@ def test_nothing_is_replaced_if_one_team_fails(tmp_path: Path, monkeypatch: pyte
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["../agent", ".agent", "a/b"])
-def test_names_of_teams_are_no_paths(tmp_path: Path, name: str):
-    with pytest.raises(UserError, match="its name is no name of a folder"):
-        require_free(tmp_path, [name], [], None)
+def test_folders_of_teams_are_their_names_and_never_paths():
+    names = [
+        "agent",
+        "left wing",
+        "ä",
+        "../agent",
+        ".agent",
+        "a/b",
+        "A/B",
+        "",
+        "..",
+        "a\\b",
+        "a:b",
+        "a\nb",
+        "x" * 500,
+        "Agent",
+    ]
+    folders = team_folders(names)
+    assert [folders[name] for name in names[:3]] == names[:3]
+    for folder in folders.values():
+        assert folder == Path(folder).name
+        assert not folder.startswith(".")
+        assert not set(folder) & set('\\/:*?"<>|\n')
+        assert len(folder) < 130
+    assert len({folder.lower() for folder in folders.values()}) == len(names)
 
 
-def test_roles_whose_tensors_would_share_a_name_are_refused():
+def test_tensors_of_names_that_look_alike_have_different_names():
     roles = tuple(
-        RoleSpec(name, "team", (name,), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)) for name in ("a b", "a_b")
+        RoleSpec(name, "team", (name,), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)) for name in ("a b", "a_b", "a.b")
     )
     (team,) = EnvSpec("names", roles, {}).default_teams()
-    policy = StochasticPolicy(team, NetworkConfig((4,)), torch.Generator(), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"two tensors would have the name 'obs\.a_b'"):
-        require_names(subject_of(team, policy, "greedy"))
+    subject = subject_of(
+        team, StochasticPolicy(team, NetworkConfig((4,)), torch.Generator(), torch.device("cpu")), "greedy"
+    )
+    for entries in (inputs(subject), outputs(subject)):
+        names = [entry.name for entry in entries]
+        assert len(set(names)) == len(names)
+    assert [entry.name for entry in inputs(subject)[:3]] == ["obs.a_b", "obs.a_b_2", "obs.a.b"]
 
 
 @pytest.mark.parametrize(

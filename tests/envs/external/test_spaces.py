@@ -134,6 +134,26 @@ def test_parts_of_a_dict_are_sensors_named_by_their_path():
     assert written(mixed, (np.array([[[3]]], np.uint8), 0)) == {"0": [[[3]]], "1": [1, 0]}
 
 
+def test_sensors_of_any_names_stay_distinct():
+    """A key with a dot next to the nested part that it looks like, an empty key, and numbers."""
+    one = spaces.Box(-9, 9, (1,))
+    space = spaces.Dict({"a.b": one, "a": spaces.Dict({"b": one, "": one}), "": one, "c.d": one, "1": one})
+    value = {"a.b": [1], "a": {"b": [2], "": [3]}, "": [4], "c.d": [5], "1": [6]}
+    names = {"'a.b'": [1], "a.b": [2], "a.": [3], "''": [4], "c.d": [5], "1": [6]}
+    assert written(space, value) == names
+    batch = {
+        key: np.array([part]) if key != "a" else {k: np.array([p]) for k, p in part.items()}
+        for key, part in value.items()
+    }
+    assert {name: x.tolist() for name, x in BatchObserver(space)(batch, 1).items()} == {
+        n: [x] for n, x in names.items()
+    }
+    assert Observer(space).space.spaces.keys() == names.keys()
+    assert Observer(spaces.Dict({"": one})).space == spaces.Dict({"''": one})
+    with pytest.raises(TypeError, match="has no parts"):
+        Observer(spaces.Dict({}))
+
+
 def test_continuous_actions_are_mapped_to_the_bounds_and_clipped():
     rows = Actuator(uneven())(None, np.float32([[-1.0, -1], [1, 1], [0, 0.5], [-7, 7]]))
     assert [row.tolist() for row in rows] == [[0, -3], [1, 5], [0.5, 3], [0, 5]]

@@ -12,9 +12,8 @@ from safetensors.numpy import save
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.export.description import describe, provenance, seal
 from coterie.commands.export.onnx_graph import kernels_off, require_libraries, write_onnx
-from coterie.commands.export.out_folder import replaced, require_free
+from coterie.commands.export.out_folder import replaced, require_free, team_folders
 from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
-from coterie.commands.export.signature import require_names
 from coterie.commands.export.subject import Subject, subject_of
 from coterie.commands.export.unity_graph import require_unity, write_unity
 from coterie.commands.export.weights import NetworkDescription, require_own_layers
@@ -66,12 +65,13 @@ def export(
     }
     sources = {} if form == "mlagents" else {PLAYER: player_source()}
     sources |= {TORCH_POLICY: torch_source()} if form == "torch" else {}
-    require_free(out, list(origins), list(sources), None if team is None else origins[team])
+    folders = team_folders(origins)
+    require_free(out, list(folders.values()), list(sources), None if team is None else origins[team])
     with contextlib.ExitStack() as all_at_once, kernels_off():
         for subject in subjects:
             name = subject.team.name
             print_progress(f"exporting team {name}")
-            place = all_at_once.enter_context(replaced(out / name))
+            place = all_at_once.enter_context(replaced(out / folders[name]))
             report["teams"][name] = write_team(subject, form, origins[name], place)
     for name, source in sources.items():
         write_text(out / name, source)
@@ -86,7 +86,6 @@ def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) 
             policy = algorithm.policy
             try:
                 subject = subject_of(policy.team, policy, modes[name])
-                require_names(subject)
                 if form != "onnx":
                     require_own_layers(subject)
                 if form == "mlagents":

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.commands.export.signature import DTYPES, Input, inputs, outputs
-from coterie.commands.export.subject import NetworkPolicy, Subject
+from coterie.commands.export.subject import NetworkPolicy, Subject, sensor_paths
 from coterie.core.errors import UserError, one_line
 from coterie.core.installation import install_extra
 from coterie.core.text import shorten
@@ -46,6 +46,10 @@ class TeamGraph(nn.Module):
     def __init__(self, subject: Subject):
         super().__init__()
         self.subject, self.inputs, self.outputs = subject, inputs(subject), outputs(subject)
+        self._paths = {
+            role.name: {name: path for name, (path, _) in sensor_paths(role.observation_space).items()}
+            for role in subject.team.roles
+        }
         self.policy = copy.deepcopy(subject.policy)
         self.networks = nn.ModuleList(self.policy.networks)
         for module in self.networks.modules():
@@ -55,7 +59,7 @@ class TeamGraph(nn.Module):
         given: dict[str, dict[str, Any]] = {"hidden": {}, "noise": {}, "mask": {}, "obs": {}}
         for spec, tensor in zip(self.inputs, tensors, strict=True):
             if spec.sensor:
-                _put(given["obs"].setdefault(spec.key, {}), spec.sensor.split("."), tensor)
+                _put(given["obs"].setdefault(spec.key, {}), self._paths[spec.key][spec.sensor], tensor)
             else:
                 given.setdefault(spec.kind, {})[spec.key] = tensor
         policy, timestep = self.policy, self._timestep(given, tensors[0])
@@ -175,7 +179,7 @@ def kernels_off() -> Iterator[None]:
         switch.on = before
 
 
-def _put(tree: dict[str, Any], path: list[str], value: Tensor) -> None:
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Tensor) -> None:
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     tree[path[-1]] = value

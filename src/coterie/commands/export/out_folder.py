@@ -5,16 +5,40 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, sync_folder
 
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f-\xa0%\\/:*?"<>|\u2000-\u206f\ufeff\ud800-\udfff]')
+"""Characters that some file systems do not allow, or that are not visible."""
+_LONGEST = 120
 _MAX_DESCRIPTION = 1 << 24
 _FIRST_WORDS = b'"""Acts with teams', b'"""Loads teams that'
+
+
+def team_folders(teams: Iterable[str]) -> dict[str, str]:
+    """Returns the name of each team's folder: that of the team, with characters escaped that not all systems allow.
+
+    Names that differ by capital letters only, which some systems take for one, get a number.
+    """
+    found: dict[str, str] = {}
+    for team in teams:
+        folder = _UNSAFE.sub(_escaped, team)[:_LONGEST] or "%"
+        folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+        taken, base = {other.lower() for other in found.values()}, folder
+        while folder.lower() in taken:
+            folder = f"{base}%{len(found)}"
+        found[team] = folder
+    return found
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode(errors="surrogatepass"))
 
 
 def require_free(out: Path, teams: list[str], sources: list[str], provenance: dict[str, Any] | None) -> None:
@@ -22,13 +46,11 @@ def require_free(out: Path, teams: list[str], sources: list[str], provenance: di
 
     Args:
         out: Folder of the export.
-        teams: Teams to write.
+        teams: Folders of the teams to write.
         sources: Names of the files with source code to write.
         provenance: Origin of the teams, if teams of the same run may remain; None if none may.
     """
     for team in teams:
-        if team != Path(team).name or team.startswith("."):
-            raise UserError(f"team '{team}' cannot be exported: its name is no name of a folder. Rename the team.")
         if os.path.lexists(out / team) and _description(out / team) is None:
             raise UserError(f"--out {out}: {out / team} exists and is no export. Choose another folder.")
     for name in sources:

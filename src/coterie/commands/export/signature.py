@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
 from coterie.commands.export.subject import Subject, sensors, tensor_name
-from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
 _LAST = "last"
 """Name of the last actions in the hidden state."""
+
+E = TypeVar("E", "Input", "Output")
 
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "bool": torch.bool}
 
@@ -79,12 +81,12 @@ def inputs(subject: Subject) -> list[Input]:
     for role in team.roles:
         shape = (role.n, sum(size for _, size in noise_parts(subject, role)))
         found.append(Input(tensor_name("noise", role.name), "noise", role.name, "", shape, "float32"))
-    return found
+    return _unique(found)
 
 
 def outputs(subject: Subject) -> list[Output]:
     """Returns the outputs of a team in order."""
-    return list(_outputs(subject))
+    return _unique(_outputs(subject))
 
 
 def _outputs(subject: Subject) -> Iterator[Output]:
@@ -103,15 +105,18 @@ def _outputs(subject: Subject) -> Iterator[Output]:
             yield Output(tensor_name("next_hidden", key), "hidden", key, "any")
 
 
-def require_names(subject: Subject) -> None:
-    """Raises UserError if two tensors of a team would have the same name, of letters, digits, dots and underscores."""
-    for names in ([x.name for x in inputs(subject)], [x.name for x in outputs(subject)]):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UserError(
-                f"team '{subject.team.name}' cannot be exported: two tensors would have the name '{twice}'. Rename the "
-                "roles or sensors that differ in other characters than letters and digits only."
-            )
+def _unique(entries: Iterable[E]) -> list[E]:
+    """Returns entries whose names differ: those of later ones get a number where texts of users do not."""
+    found: list[E] = []
+    taken: set[str] = set()
+    for entry in entries:
+        name, count = entry.name, 1
+        while name in taken:
+            count += 1
+            name = f"{entry.name}_{count}"
+        taken.add(name)
+        found.append(replace(entry, name=name))
+    return found
 
 
 def hidden_sizes(subject: Subject) -> dict[str, int]:

@@ -79,15 +79,20 @@ def subject_of(team: TeamSpec, policy: Policy, mode: Mode) -> Subject:
     return Subject(team, policy, mode)
 
 
-def sensors(space: spaces.Space, name: str = "") -> dict[str, spaces.Box]:
+def sensors(space: spaces.Space) -> dict[str, spaces.Box]:
     """Returns the arrays of an observation by name, `outer.inner` if nested; a single array has the empty name."""
+    return {name: box for name, (_, box) in sensor_paths(space).items()}
+
+
+def sensor_paths(space: spaces.Space, *path: str) -> dict[str, tuple[tuple[str, ...], spaces.Box]]:
+    """Returns the keys that lead to each array of an observation, and its space, by name."""
     if isinstance(space, spaces.Dict):
-        found: dict[str, spaces.Box] = {}
+        found: dict[str, tuple[tuple[str, ...], spaces.Box]] = {}
         for key, part in space.spaces.items():
-            found |= sensors(part, f"{name}.{key}" if name else str(key))
+            found |= sensor_paths(part, *path, str(key))
         return found
     assert isinstance(space, spaces.Box)
-    return {name: space}
+    return {".".join(path): (path, space)}
 
 
 def tensor_name(*parts: str) -> str:

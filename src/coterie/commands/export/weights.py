@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.commands.export.signature import reads_last_action
 from coterie.commands.export.subject import Subject
 from coterie.core.errors import UserError
+from coterie.nets.by_name import key_of
 from coterie.nets.encoders import DictEncoder, Encoder, ImageEncoder
 from coterie.nets.layers import ACTIVATIONS, MLP, action_size
 from coterie.nets.normalization import ObservationNormalizer
@@ -71,6 +72,8 @@ class NetworkDescription:
         }
 
     def _tensor(self, name: str, value: Tensor) -> str:
+        while name in self.tensors:  # two names of users may look like one, such as `a.b` and `b` of `a`
+            name += "'"
         self.tensors[name] = np.ascontiguousarray(value.detach().to("cpu", torch.float32).numpy())
         return name
 
@@ -81,7 +84,7 @@ class NetworkDescription:
         normalizer = self._subject.policy.obs_normalizer
         if normalizer is None or len(block.roles[0].observation_space.shape or ()) != 1:
             return None
-        parts = {x: normalizer.buffers.get_buffer(f"{x}_{block.name}") for x in ("mean", "std")}
+        parts = {x: normalizer.buffers.get_buffer(key_of(f"{x}_{block.name}")) for x in ("mean", "std")}
         names = {part: self._tensor(f"{block.name}.normalizer.{part}", value) for part, value in parts.items()}
         return {**names, "clip": self._clip(block, normalizer)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from coterie.core.specs import ActionSpec
 from coterie.envs.external.spaces import (
     ObservationError,
     Observer,
+    PartPath,
     codes,
     native_batch,
     numeric,
-    parts_of,
     require_binary,
+    sensor_parts,
     shortened,
     unlike,
 )
@@ -36,7 +37,7 @@ class BatchObserver:
         shown = Observer(space)
         self.space = shown.space
         boxes = {sensor.name: sensor.space for sensor in shown.sensors}
-        self._readers = [(name, boxes[name], read) for name, read in _sensors(space)]
+        self._readers = [(path, boxes[path.name], _leaf(part)) for path, part in sensor_parts(space)]
 
     def __call__(self, seen: Any, num_envs: int) -> dict[str, np.ndarray]:
         """Returns freshly allocated arrays for observations of `num_envs` environments.
@@ -44,41 +45,17 @@ class BatchObserver:
         Raises:
             ObservationError: For unexpected shapes and types, and for values outside of a discrete range.
         """
-        return {name: self._array(name, box, read, seen, num_envs) for name, box, read in self._readers}
+        return {path.name: self._array(path, box, read, seen, num_envs) for path, box, read in self._readers}
 
     @staticmethod
-    def _array(name: str, box: spaces.Box, read: _Read, seen: Any, num_envs: int) -> np.ndarray:
+    def _array(path: PartPath, box: spaces.Box, read: _Read, seen: Any, num_envs: int) -> np.ndarray:
         try:
-            array = read(seen)
+            array = read(path.extract(seen))
             if len(array) != num_envs:
                 raise unlike(f"{len(array)} environments", str(num_envs))
         except ObservationError as error:
-            raise error.at(f" of the sensor '{name}'" if name else "") from None
+            raise error.at(f" of the sensor '{path.name}'" if path.name else "") from None
         return array.astype(box.dtype).reshape(num_envs, *box.shape)
-
-
-def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] = lambda seen: seen) -> list:
-    """Leaves of a space by name, as in `Observer`, each with a function that extracts it from a batch."""
-    parts = parts_of(space)
-    if not parts:
-        read = _leaf(space)
-        return [(name, lambda seen: read(get(seen)))]
-    found = []
-    for key, part in parts.items():
-        found += _sensors(part, f"{name}.{key}" if name else str(key), _part_of(parts, key, get))
-    return found
-
-
-def _part_of(parts: Mapping[Any, spaces.Space], key: Any, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def extract(seen: Any) -> Any:
-        whole = get(seen)
-        try:
-            return whole[key]
-        except (KeyError, IndexError, TypeError):
-            shown = f"the parts {list(whole)}" if isinstance(whole, Mapping) else shortened(whole)
-            raise unlike(shown, f"the parts {list(parts)}") from None
-
-    return extract
 
 
 def _leaf(space: spaces.Space) -> _Read:

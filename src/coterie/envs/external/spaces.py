@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,24 +64,73 @@ class Observer:
     """
 
     def __init__(self, space: spaces.Space):
-        self.sensors = tuple(_sensors(space))
+        self.sensors = tuple(_sensor(*part) for part in sensor_parts(space))
         self.space: spaces.Space = (
             spaces.Dict({sensor.name: sensor.space for sensor in self.sensors})
-            if self.sensors[0].name
+            if parts_of(space)
             else self.sensors[0].space
         )
 
 
-def _sensors(space: spaces.Space, name: str = "", get: Callable[[Any], Any] | None = None) -> list[Sensor]:
-    """Leaves of a space; `get` extracts the part `name` from a complete observation."""
-    parts = parts_of(space)
-    if not parts:
-        shown, write = _leaf(space)
-        return [Sensor(name, shown, write if get is None else _within(write, get, name))]
+@dataclass(frozen=True)
+class PartPath:
+    """Place of a sensor in an observation.
+
+    Attributes:
+        name: Name of the sensor; empty if it is the whole observation.
+        keys: Keys that lead to it.
+        parts: Keys of the Dict or Tuple at each of these places.
+    """
+
+    name: str
+    keys: tuple[Any, ...]
+    parts: tuple[tuple[Any, ...], ...]
+
+    def extract(self, value: Any) -> Any:
+        """Returns the sensor's part of an observation. ObservationError if there is none."""
+        for key, parts in zip(self.keys, self.parts, strict=True):
+            value = _part(value, key, parts)
+        return value
+
+
+def sensor_parts(space: spaces.Space) -> list[tuple[PartPath, spaces.Space]]:
+    """Returns place and space of every sensor. Their names differ, whatever the keys are.
+
+    Raises:
+        TypeError: For a Dict or Tuple without parts.
+    """
+    leaves = list(_leaves(space, (), ()))
+    if not leaves:
+        raise TypeError(f"the observation space {space} has no parts")
+    names = [".".join(map(str, keys)) for keys, _, _ in leaves]
+    taken: set[str] = set()
     found = []
-    for key, part in parts.items():
-        found += _sensors(part, f"{name}.{key}" if name else str(key), _part_of(parts, key, get, name))
+    for name, (keys, parts, leaf) in zip(names, leaves, strict=True):
+        ambiguous = names.count(name) > 1 and any("." in str(key) for key in keys)
+        if keys and (ambiguous or not name):
+            name = ".".join(f"'{key}'" if "." in str(key) or key == "" else str(key) for key in keys)
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        found.append((PartPath(name, keys, parts), leaf))
     return found
+
+
+def _leaves(
+    space: spaces.Space, keys: tuple[Any, ...], parts: tuple[tuple[Any, ...], ...]
+) -> Iterator[tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...], spaces.Space]]:
+    """Yields keys, parts at each of them, and space of everything that is a sensor."""
+    if not isinstance(space, spaces.Dict) and not parts_of(space):
+        yield keys, parts, space
+        return
+    own = parts_of(space)
+    for key, part in own.items():
+        yield from _leaves(part, (*keys, key), (*parts, tuple(own)))
+
+
+def _sensor(path: PartPath, space: spaces.Space) -> Sensor:
+    shown, write = _leaf(space)
+    return Sensor(path.name, shown, _within(write, path) if path.keys else write)
 
 
 def parts_of(space: spaces.Space) -> Mapping[Any, spaces.Space]:
@@ -93,19 +142,11 @@ def parts_of(space: spaces.Space) -> Mapping[Any, spaces.Space]:
     return {}
 
 
-def _part_of(
-    parts: Mapping[Any, spaces.Space], key: Any, get: Callable[[Any], Any] | None, name: str
-) -> Callable[[Any], Any]:
-    """Function that extracts a part of an observation's part `name`."""
-
-    def extract(value: Any) -> Any:
-        whole = value if get is None else get(value)
-        try:
-            return whole[key]
-        except (KeyError, IndexError, TypeError):
-            raise ObservationError(_shown_parts(whole), f"the parts {list(parts)}", _of_sensor(name)) from None
-
-    return extract
+def _part(whole: Any, key: Any, parts: tuple[Any, ...]) -> Any:
+    try:
+        return whole[key]
+    except (KeyError, IndexError, TypeError):
+        raise ObservationError(_shown_parts(whole), f"the parts {list(parts)}") from None
 
 
 def _shown_parts(whole: Any) -> str:
@@ -116,13 +157,14 @@ def _of_sensor(name: str) -> str:
     return f" of the sensor '{name}'" if name else ""
 
 
-def _within(write: _Write, get: Callable[[Any], Any], name: str) -> _Write:
+def _within(write: _Write, path: PartPath) -> _Write:
+    of_sensor = _of_sensor(path.name)
+
     def write_part(place: np.ndarray, value: Any) -> None:
-        part = get(value)
         try:
-            write(place, part)
+            write(place, path.extract(value))
         except ObservationError as error:
-            raise error.at(_of_sensor(name)) from None
+            raise error.at(of_sensor) from None
 
     return write_part
 

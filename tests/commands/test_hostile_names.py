@@ -1,0 +1,129 @@
+"""Runs of environments whose agents, sensors, teams and metrics have names that mean something to Python or PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import coterie
+from coterie.__main__ import main
+from coterie.commands.export.portable.player import Player
+from tinyruns import log_entries, train
+
+NAMES = ["items", "team.a_0", "values", "a/b", "", "ä ☃", "train", "%2E"]
+EYES = spaces.Dict(
+    {
+        "pos": spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "keys": spaces.Discrete(3)}),
+        "pos.x": spaces.Box(-1, 1, (1,)),
+        "items": spaces.MultiBinary(2),
+        "": spaces.Box(-1, 1, (1,)),
+        "a/b": spaces.Box(-1, 1, (1,)),
+    }
+)
+
+
+class Named:
+    """Agents with the names above, of which two have the sensors above. Rewards are the actions."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "named", "render_modes": []}
+
+    def __init__(self, continuous: bool = False):
+        self.possible_agents, self.agents = list(NAMES), []
+        self.acts = spaces.Box(0, 2, (1,)) if continuous else spaces.Discrete(3)
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return EYES if agent in ("items", "train") else spaces.Box(-1, 1, (3,))
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return self.acts
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
+        self.agents, self.time, self.draw = list(NAMES), 0, np.random.default_rng(seed)
+        return self._observations(), {agent: {} for agent in NAMES}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        self.time += 1
+        ends = dict.fromkeys(NAMES, self.time >= 4)
+        rewards = {agent: float(np.sum(action)) for agent, action in actions.items()}
+        infos = {agent: {"m.x": 1.0, "items": 2.0, "a/b": 3.0} for agent in NAMES}
+        seen = self._observations()
+        self.agents = [] if self.time >= 4 else self.agents
+        return seen, rewards, ends, dict.fromkeys(NAMES, False), infos
+
+    def _observations(self) -> dict[str, Any]:
+        return {agent: self._drawn(self.observation_space(agent)) for agent in self.agents}
+
+    def _drawn(self, space: spaces.Space) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {key: self._drawn(part) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Box):
+            return self.draw.uniform(-1, 1, space.shape).astype(np.float32)
+        return int(self.draw.integers(3)) if isinstance(space, spaces.Discrete) else self.draw.integers(0, 2, 2)
+
+    def close(self) -> None:
+        pass
+
+
+def make(continuous: bool = False) -> Named:
+    return Named(continuous)
+
+
+REPLAY = ("algo.learning_starts=20", "algo.batch_size=4", "algo.gradient_steps=1", "algo.buffer_size=200")
+CLIPPED = ("algo.epochs=1", "algo.num_minibatches=1")
+SIGNALS = ("rewards.icm.weight=0.1", "rewards.rnd.weight=0.1")
+CASES = {
+    "ippo, teams": ("algo=ippo", *CLIPPED, *SIGNALS),
+    "mappo, unshared, GRU": ("algo=mappo", "env.teams=shared", *CLIPPED, "algo.rnn=gru", "algo.share_params=none"),
+    "mappo, numbers": ("algo=mappo", "env.teams=shared", *CLIPPED, "env.continuous=true", "algo.critic=joint"),
+    "coma": ("algo=coma", "env.teams=shared"),
+    "poca": ("algo=poca", "env.teams=shared", *CLIPPED),
+    "qmix, on disk": ("algo=qmix", "env.teams=shared", *REPLAY, "algo.rnn=none", "algo.obs_last_action=false")
+    + ("algo.buffer_storage=disk", "algo.share_params=role"),
+    "maddpg": ("algo=maddpg", "env.teams=shared", *REPLAY),
+    "masac": ("algo=masac", "env.teams=shared", *REPLAY),
+}
+
+
+def settings(case: str) -> list[str]:
+    """Returns the settings of a case, without those of a tiny run that its algorithm does not have."""
+    return [f"env={__name__}:make", "num_envs=2", "steps=48", "eval.every=24", *CASES[case]]
+
+
+@pytest.fixture(autouse=True)
+def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny runs of algorithms without epochs."""
+    kept = [word for word in train.__globals__["TINY"] if "epochs" not in word and "minibatches" not in word]
+    monkeypatch.setitem(train.__globals__, "TINY", tuple(kept))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_trains_is_evaluated_and_resumes(case: str, tmp_path: Path):
+    run = tmp_path / "run"
+    train(run, *settings(case))
+    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
+    assert main(["resume", str(run), "steps=96"]) == 0
+    player = coterie.load(run).player()
+    assert {agent for role in player._owner.values() for agent in role.agents} == set(NAMES)
+    returns = {name for name in log_entries(run)[-1] if name.startswith("eval/") and name.endswith("return_mean")}
+    assert len(returns) >= (len(NAMES) if case == "ippo, teams" else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "form"), [("ippo, teams", "numpy"), ("mappo, unshared, GRU", "torch"), ("qmix, on disk", "onnx")]
+)
+def test_a_run_is_exported_and_acts(case: str, form: str, tmp_path: Path):
+    out = tmp_path / "run"
+    train(out, *settings(case))
+    assert main(["export", str(out), "--format", form, "--out", str(tmp_path / "export")]) == 0
+    plain = np.zeros(3, np.float32)
+    eyes = {"'pos.x'": [0.5], "pos.x": [0.1, 0.2], "pos.keys": [1, 0, 0], "items": [1, 0], "''": [0.0], "a/b": [1.0]}
+    obs = {agent: eyes if agent in ("items", "train") else plain for agent in NAMES}
+    actions = Player(tmp_path / "export", mode="sample").act(obs)
+    assert actions.keys() == set(NAMES)
+    assert set(actions.values()) <= {0, 1, 2}
