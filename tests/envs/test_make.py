@@ -90,7 +90,11 @@ def test_a_user_factory_is_called_with_its_settings():
         (f"{HERE}:own", {"agnts": 3}, "has no setting 'agnts'. Did you mean 'agents'"),
         (f"{HERE}:onw", {}, f"module '{HERE}' has no 'onw'. Did you mean 'own'"),
         (f"{HERE}:number", {}, "expected a function that returns it, not a int"),
-        (f"{HERE}:wrong_type", {}, "returned a str: expected a coterie.envs.contract.vector.VectorEnv"),
+        (
+            f"{HERE}:wrong_type",
+            {},
+            ". A factory with a parameter num_envs returns a coterie.envs.contract.vector.VectorEnv",
+        ),
         (f"{HERE}:incomplete", {}, "returned None: expected PettingZoo's ParallelEnv or AECEnv"),
         ("no.such.module:make", {}, "there is no module 'no'"),
         (":make", {}, "is not of the form package.module:name"),

@@ -17,10 +17,12 @@ from coterie.core.specs import EnvSpec
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.batched_adapter import BatchAdapter
+from coterie.envs.external.foreign_interfaces import foreign_interface
 from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
 from coterie.envs.external.hosting.factory import instance_factory
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, EnvBackend, SerialBackend
+from coterie.envs.external.returned import described
 from coterie.envs.worlds.world import World, WorldEnv
 
 
@@ -186,7 +188,7 @@ def _call_factory(
             ) from error
         raise EnvironmentFailedError.of(f"environment '{name}'", "its factory", error) from error
     if not isinstance(env, VectorEnv):
-        raise UserError(
-            f"environment '{name}' returned a {type(env).__name__}: expected a coterie.envs.contract.vector.VectorEnv"
-        )
+        said = foreign_interface(env)
+        expected = "A factory with a parameter num_envs returns a coterie.envs.contract.vector.VectorEnv"
+        raise UserError(f"environment '{name}' returned {described(env) if said is None else said}. {expected}.")
     return env

@@ -121,6 +121,18 @@ def test_the_interface_is_named_when_an_environment_is_made_and_in_the_check(
     assert expected in finding["message"]
 
 
+def batch(num_envs: int, seed: int, device: Any, kind: str = "") -> Any:
+    return FOREIGN[kind][0]()
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_the_interface_is_named_when_a_batch_is_made(name: str):
+    with pytest.raises(UserError) as error:
+        make(f"{HERE}:batch", {"kind": name})
+    assert FOREIGN[name][1] in str(error.value)
+    assert "A factory with a parameter num_envs returns a coterie.envs.contract.vector.VectorEnv" in str(error.value)
+
+
 @pytest.mark.parametrize(("factory", "expected"), [("Old", "the interface of old Gym"), ("TimeStep", "dm_env")])
 def test_results_of_other_interfaces_are_named(factory: str, expected: str):
     with pytest.raises(UserError, match=expected):

@@ -17,7 +17,7 @@ EXPECTED = (
 
 _SHIMMY = "Wrap it with the package shimmy"
 _ONE = "Return a single environment: num_envs sets the number of environments, workers.count that of processes"
-_PAGE = "See the page 'Your own environments in Python' of the documentation"
+_PAGE = "See the tutorial 'Your own environment' of the documentation"
 
 
 def foreign_interface(env: Any, is_supported: bool = False) -> str | None:

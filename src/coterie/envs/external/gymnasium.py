@@ -195,8 +195,10 @@ class GymInstance(Instance):
         self._show(*from_reset(call_reset(self.env, seed), by_agent=False))
 
     def step(self, actions: list[Any]) -> None:
-        observation, reward, terminated, truncated, info = from_step(self.env.step(actions[0]), by_agent=False)
-        self._reward[0] = reward
+        returned = self.env.step(actions[0])
+        if type(returned) is not tuple or len(returned) != 5 or type(returned[4]) is not dict:
+            returned = from_step(returned, by_agent=False)
+        observation, self._reward[0], terminated, truncated, info = returned
         self._show(observation, info)
         self._elapsed += 1
         if terminated:
@@ -206,9 +208,10 @@ class GymInstance(Instance):
 
     def _show(self, observation: Any, info: Any) -> None:
         try:
+            shown = observation
             if self._check_keys is not None:
                 self._check_keys(observation)
-            shown = observation if self._extract is None else self._extract(observation)
+                shown = observation if self._extract is None else self._extract(observation)
             for write, array in self._writes:
                 write(array, shown)
         except UNLIKE as error:
