@@ -44,6 +44,8 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "multi matrix": spaces.MultiDiscrete([[2, 3], [2, 2]]),
     "bits": spaces.MultiBinary([2, 2]),
     "dict": spaces.Dict(a=TWO, b=spaces.Discrete(3), c=COLOR),
+    "nested dict": spaces.Dict(a=ARM, b=TWO),
+    "tuple of dicts": spaces.Tuple([ARM, spaces.Discrete(2)]),
     "dict of one": spaces.Dict(a=TWO),
     "empty dict": spaces.Dict({}),
     "dict of an empty dict": spaces.Dict(a=spaces.Dict({}), b=TWO),
