@@ -396,3 +396,42 @@ def test_an_error_inside_the_environment_is_reported_with_its_file_and_line(
     assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in errors
     assert f"(vecworlds.py:{line})" in errors
     assert f"The last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in errors
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "message"),
+    [
+        ("reset", lambda *_: None, "reset() returned None, expected the pair"),
+        ("reset", lambda seen, infos: seen, "reset() returned an ndarray, expected the pair"),
+        ("reset", lambda seen, infos: (seen, [infos]), "reset() returned a tuple of 2 whose second is a list of 1"),
+        ("step", lambda *_: None, "step() returned None, expected five"),
+        ("step", lambda seen, reward, over, *_: (seen, reward, over, {}), "step() returned 4 values, expected five"),
+        ("step", lambda *parts: (*parts[:4], [{}]), "step() returned info of type list, expected a dict"),
+        ("step", lambda seen, *parts: ({"a": seen}, *parts), "the environment returned an observation with"),
+        ("step", lambda seen, *parts: (None, *parts), "the environment returned an observation with"),
+    ],
+)
+def test_results_of_another_structure_are_one_line(
+    call: str, change: Any, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    original = getattr(Diary, call)
+    monkeypatch.setattr(Diary, call, lambda self, *args, **named: change(*original(self, *args, **named)))
+
+    def play() -> None:
+        env = make("gymvec/Diary-v0", num_envs=2)
+        env.reset()
+        list(played(env, 3))
+
+    with pytest.raises(UserError) as error:
+        play()
+    assert "gymvec/Diary-v0" in str(error.value)
+    assert message in str(error.value)
+
+
+def test_infos_of_none_are_empty(monkeypatch: pytest.MonkeyPatch):
+    for call in ("reset", "step"):
+        original = getattr(Diary, call)
+        monkeypatch.setattr(
+            Diary, call, lambda self, *args, original=original, **named: (*original(self, *args, **named)[:-1], None)
+        )
+    assert faults(make("gymvec/Diary-v0", num_envs=3)) == set()

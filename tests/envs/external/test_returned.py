@@ -215,6 +215,14 @@ def test_an_episode_that_only_the_key_of_all_agents_ends_is_reported_at_once(
         next(played(env, 1))
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_flags_of_all_agents_only_are_reported_at_once(over: bool, monkeypatch: pytest.MonkeyPatch):
+    only = {"__all__": over}
+    monkeypatch.setitem(STEPS, "only", lambda o, r, t, c, i: (o, r, only, only, i))
+    said = message_of_training(f"{HERE}:several", {"fault": "only"})
+    assert "'__all__' is RLlib's convention. Set the flag of every agent" in said
+
+
 NESTED = spaces.Dict({"pos": SPACE, "arm": spaces.Dict({"angle": SPACE, "grip": spaces.Discrete(3)})})
 GOOD: dict[str, Any] = {"pos": np.zeros(2, np.float32), "arm": {"angle": np.zeros(2, np.float32), "grip": 0}}
 WRONG: dict[str, tuple[Any, str]] = {

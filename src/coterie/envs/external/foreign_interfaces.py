@@ -54,11 +54,15 @@ def _has(*methods: str) -> Callable[[Any], bool]:
     return lambda env: all(callable(getattr(env, method, None)) for method in methods)
 
 
-def _is_rllib(env: Any) -> bool:
-    by_agent = (getattr(env, name, None) for name in ("observation_spaces", "action_spaces", "observation_space"))
-    dicts = any(isinstance(part, Mapping | gymnasium.spaces.Dict) for part in by_agent)
-    agents = hasattr(env, "get_agent_ids") or hasattr(env, "_agent_ids") or hasattr(env, "possible_agents")
-    return _has("reset", "step")(env) and dicts and agents and not callable(getattr(env, "observation_space", None))
+def is_rllib(env: Any) -> bool:
+    """True for a MultiAgentEnv of RLlib, a gymnasium.Env whose spaces and results are dictionaries by agent."""
+    if any(kind.__name__ == "MultiAgentEnv" and kind.__module__.startswith("ray.rllib.") for kind in type(env).__mro__):
+        return True
+    if callable(getattr(env, "observation_space", None)) or not _has("reset", "step")(env):
+        return False
+    agents = getattr(env, "possible_agents", None) or getattr(env, "_agent_ids", None) or ()
+    by_agent = (getattr(env, name, None) for name in ("observation_spaces", "observation_space"))
+    return any(isinstance(found, Mapping | gymnasium.spaces.Dict) and set(agents) & set(found) for found in by_agent)
 
 
 def _is_functional(env: Any) -> bool:
@@ -77,6 +81,11 @@ def _is_functional(env: Any) -> bool:
 _Kinds = tuple[tuple[Callable[[Any], bool], str], ...]
 
 _BATCHES: _Kinds = (
+    (
+        is_rllib,
+        "a MultiAgentEnv of RLlib, whose spaces are dictionaries by agent. Define the methods of PettingZoo's "
+        "ParallelEnv: observation_space(agent), action_space(agent), possible_agents and agents",
+    ),
     (
         lambda env: isinstance(env, gymnasium.vector.VectorEnv),
         "a gymnasium.vector.VectorEnv, which holds several environments. "
@@ -114,11 +123,6 @@ _OTHERS: _Kinds = (
     (
         _from("gymnasium.experimental.functional", "gymnasium.envs.functional"),
         "a FuncEnv of Gymnasium. Wrap it with gymnasium.envs.functional_jax_env.FunctionalJaxEnv",
-    ),
-    (
-        _is_rllib,
-        "a MultiAgentEnv of RLlib, whose spaces are dictionaries by agent. Define the methods of PettingZoo's "
-        "ParallelEnv: observation_space(agent), action_space(agent), possible_agents and agents",
     ),
     (
         lambda env: _from("gym")(env) or _has("seed", "reset", "step")(env),

@@ -22,7 +22,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
 import gymnasium
@@ -50,7 +50,7 @@ from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.gymnasium import ROLE, registered, user_errors
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.mask_sources import MASK, late_mask, similar_note, source_note, without_mask
-from coterie.envs.external.returned import call_reset, from_reset, from_step
+from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step
 from coterie.envs.external.spaces import Observer, unlike
 
 _SAVED = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
@@ -146,7 +146,7 @@ class GymnasiumBatch(VectorEnv):
     """
 
     def __init__(self, name: str, env: Any, *, mode: AutoresetMode, limit: int | None, seed: int, device: torch.device):
-        self._env, self._mode, self._closed = env, mode, False
+        self._name, self._env, self._mode, self._closed = name, env, mode, False
         self.num_envs, self.device, self._here = int(env.num_envs), device, device.type == "cpu"
         self._actuator = BatchActuator(env.single_action_space)
         kind = type(env)
@@ -170,7 +170,7 @@ class GymnasiumBatch(VectorEnv):
         """Returns the role, and sentences on its masks. An environment that may have masks is reset to find them."""
         observes, acts = env.single_observation_space, env.single_action_space
         may_have_masks = bool(self._actuator.spec.choices) and self._saved is None
-        infos = from_reset(call_reset(env, 0), by_agent=False)[1] if may_have_masks else {}
+        infos = first_reset(self._name, env, by_agent=False)[1] if may_have_masks else {}
         source = find_batched_masks(env, infos) if may_have_masks else None
         in_observation = source is not None and source.kind == "observation"
         shown = without_mask(observes) if in_observation else observes
@@ -199,7 +199,7 @@ class GymnasiumBatch(VectorEnv):
         own = (
             None if seed is None else seed_of(seed, "env", self.spec.name) >> 32
         )  # 31 bits, which every library accepts
-        seen, self._mask = self._shown(*from_reset(call_reset(self._env, own), by_agent=False))
+        seen, self._mask = self._shown(*self._read(from_reset, call_reset(self._env, own)))
         self._age = np.zeros_like(self._age)
         self._final = self._reset_here = np.zeros_like(self._final)
         return self._timestep(seen, np.ones_like(self._final))
@@ -218,7 +218,7 @@ class GymnasiumBatch(VectorEnv):
         if restarts and self._mode is AutoresetMode.DISABLED:
             self._mask = self._reset_some(ours, None)[1]
         returned = self._env.step(self._native(action[ROLE], fresh, some))
-        observations, reward, terminated, truncated, infos = from_step(returned, by_agent=False)
+        observations, reward, terminated, truncated, infos = self._read(from_step, returned)
         seen, self._mask = self._shown(observations, infos)
         if restarts:
             seen, self._mask = self._reset_some(ours, seen)
@@ -245,6 +245,13 @@ class GymnasiumBatch(VectorEnv):
         timestep = self._timestep(seen, fresh if some else None, mask)
         return self._step(reward, terminated, truncated | at_limit), timestep
 
+    def _read(self, read: Callable[[Any, bool], Any], returned: Any) -> Any:
+        """Parts of what the environment returned. UserError for another structure."""
+        try:
+            return read(returned, False)
+        except UserError as error:
+            raise UserError(f"{self._name}: {error}") from error
+
     def _shown(self, observation: Any, info: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Observations by sensor, and masks."""
         try:
@@ -252,12 +259,20 @@ class GymnasiumBatch(VectorEnv):
             seen = self._observer(shown, self.num_envs)
         except (KeyError, IndexError, TypeError) as error:
             kind, space = type(observation).__name__, self._env.single_observation_space
-            raise unlike(f"type {kind} ({one_line(error)})", f"a batch of {space}") from error
-        if self._masks is not None:
-            return seen, self._masks(observation, info, self.num_envs)
+            said = unlike(f"type {kind} ({one_line(error)})", f"a batch of {space}")
+            raise UserError(f"{self._name}: {said}") from error
+        except UserError as error:
+            raise UserError(f"{self._name}: {error}") from error
+        return seen, self._masks_of(observation, info)
+
+    def _masks_of(self, observation: Any, info: Any) -> np.ndarray:
+        """The masks, all True if there are none."""
         if self._masks_may_follow and MASK in info:
-            raise late_mask("info")
-        return seen, self._mask
+            raise UserError(f"{self._name}: {late_mask('info')}")
+        try:
+            return self._mask if self._masks is None else self._masks(observation, info, self.num_envs)
+        except UserError as error:
+            raise UserError(f"{self._name}: {error}") from error
 
     def _native(self, action: Action, fresh: np.ndarray, some: bool) -> Any:
         """Native actions; environments at the start of an episode get a fixed action, the first legal one."""
@@ -272,7 +287,7 @@ class GymnasiumBatch(VectorEnv):
         self, who: np.ndarray, seen: dict[str, np.ndarray] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Resets some environments and returns all observations and masks. UserError if those of others changed."""
-        begun, mask = self._shown(*from_reset(self._env.reset(options={"reset_mask": who.copy()}), by_agent=False))
+        begun, mask = self._shown(*self._read(from_reset, self._env.reset(options={"reset_mask": who.copy()})))
         mask = np.where(who[:, None], mask, self._mask)
         if seen is None:
             return begun, mask

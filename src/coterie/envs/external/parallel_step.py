@@ -16,6 +16,7 @@ from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance
 from coterie.envs.external.mask_sources import MASK, late_mask
 from coterie.envs.external.returned import (
+    ALL_KEY,
     call_reset,
     check_all_key,
     current_agents,
@@ -112,12 +113,13 @@ class ParallelInstance(Instance):
                     buffers.truncated[seat] = True
                     ended.append(agent)
         except KeyError as error:
-            name = next(
-                name
+            name, given = next(
+                (name, given)
                 for name, given in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations))
                 if error.args[0] not in given
             )
-            raise self._error(f"step() returned no {name} of agent '{error.args[0]}', which acted") from error
+            only = f". '{ALL_KEY}' is RLlib's convention. Set the flag of every agent" if ALL_KEY in given else ""
+            raise self._error(f"step() returned no {name} of agent '{error.args[0]}', which acted{only}") from error
         return ended
 
     def _update_agents(

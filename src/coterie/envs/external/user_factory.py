@@ -21,7 +21,7 @@ from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
-from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface
+from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface, is_rllib
 from coterie.envs.external.grouping import group_roles
 from coterie.envs.external.gym_like import as_gym
 from coterie.envs.external.gymnasium import GymInstance, SingleLayout, single_layout
@@ -136,8 +136,10 @@ def supported(made: Any) -> Any:
     """Returns an environment of a supported interface, wrapped if it has Gymnasium's without its class, else None."""
     if inspect.isclass(made):
         return None
-    if is_multiagent(made) or isinstance(made, gymnasium.Env):
+    if is_multiagent(made):
         return made
+    if isinstance(made, gymnasium.Env):
+        return None if is_rllib(made) else made
     env = as_gym(made)
     if not (isinstance(env, gymnasium.Env) or is_zoo(env)):
         return None

@@ -15,7 +15,7 @@ from coterie.envs.contract.invariants import describe_error
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.external.aec import TurnBasedEnv
 from coterie.envs.external.checking.spaces_fit import space_problems
-from coterie.envs.external.foreign_interfaces import foreign_interface
+from coterie.envs.external.foreign_interfaces import foreign_interface, is_rllib
 from coterie.envs.external.mask_sources import MASK, MaskSource, find_masks, holds_mask, similar_note
 from coterie.envs.external.multi_agent_env import is_multiagent
 from coterie.envs.external.pettingzoo import as_parallel
@@ -270,7 +270,7 @@ def interface_of(env: Any, findings: FindingCollector) -> EnvInterface | Unknown
         raise CheckAborted
     said = foreign_interface(env)
     if said is not None:
-        findings.add("factory", f"the factory returned {said}")
+        findings.add("spaces-as-dict" if is_rllib(env) else "factory", f"the factory returned {said}")
         raise CheckAborted
     return GymnasiumInterface(env, findings) if has_methods else UnknownInterface(env)
 
