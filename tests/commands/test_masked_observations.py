@@ -1,15 +1,18 @@
-"""Observations that carry their action mask."""
+"""Observations that contain their action mask, and observations of several sensors."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import coterie
 from coterie.commands.masked_observations import split_masks
 from coterie.core.errors import UserError
+from gymworlds import SampledEnv
 from tinyruns import train
 
 
@@ -56,3 +59,48 @@ def test_masks_are_split_from_observations() -> None:
 def test_mistakes_are_one_line(obs: dict, mask: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         split_masks(obs, mask)  # type: ignore[arg-type]
+
+
+NESTED = spaces.Dict(
+    eye=spaces.Box(0, 255, (9, 9, 3), np.uint8), arm=spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Box(-1, 1, (1,)))
+)
+
+
+def nested() -> Any:
+    return SampledEnv(NESTED, spaces.Discrete(3), ends=4)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of one agent with several sensors."""
+    folder = tmp_path_factory.mktemp("seeing")
+    train(folder / "run", f"env={__name__}:nested", "algo=ippo", "steps=40")
+    return coterie.load(folder / "run")
+
+
+def test_observations_of_several_sensors_are_read_in_every_form(seeing: Any) -> None:
+    seen: Any = NESTED.sample()
+    flat = {"eye": seen["eye"], "arm.a": seen["arm"]["a"], "arm.b": seen["arm"]["b"]}
+    mask = [0, 0, 1]
+    for given in (seen, flat):
+        assert seeing.player().act(given, mask) == 2
+        assert seeing.player().act(given | {"action_mask": mask}) == 2
+        assert seeing.player().act({"observation": given, "action_mask": mask}) == 2
+        assert seeing.player().act({"agent": given}, {"agent": mask}) == {"agent": 2}
+        assert seeing.player().act({"agent": given | {"action_mask": mask}}) == {"agent": 2}
+        assert seeing.player().act({"agent": {"observation": given, "action_mask": mask}}) == {"agent": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda seen: {"eye": seen["eye"]}, "a dict with 'eye', expected"),
+        (lambda seen: seen | {"ear": np.zeros(2)}, "'ear', expected"),
+        (lambda seen: {"agnet": seen}, "no agent or role 'agnet'. Did you mean 'agent'"),
+        (lambda seen: np.zeros(3), "a ndarray, expected"),
+        (lambda seen: seen | {"eye": np.zeros((9, 9))}, r"'eye' has shape \[9, 9\], expected \[9, 9, 3\]"),
+    ],
+)
+def test_wrong_sensors_are_named(seeing: Any, change: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        seeing.player().act(change(NESTED.sample()))

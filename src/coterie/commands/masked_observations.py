@@ -46,7 +46,7 @@ def split_masks(
     masks: dict[str, Any] = {}
     for name, value in obs.items():
         arrays[name] = value
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (name in roles or not roles):
             arrays[name], mask = _split(f"obs of '{name}'", value, roles.get(name))
             if mask is not None:
                 masks[name] = mask

@@ -301,7 +301,7 @@ def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int,
     found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
     if found.keys() != expected.keys():
         sensors = ", ".join(map(repr, expected)) if "" not in expected else "an array"
-        given = ", ".join(map(repr, found)) if "" not in found else f"a {type(value).__name__}"
+        given = f"a dict with {', '.join(map(repr, found))}" if "" not in found else f"a {type(value).__name__}"
         raise UserError(f"{name}: {given}, expected {sensors}")
     return {
         sensor: _checked(found[sensor], (*leading, *(space.shape or ())), f"{name}{f', {sensor!r}' if sensor else ''}")

@@ -148,6 +148,12 @@ def test_keys_that_look_like_masks_are_noted(key: str, monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.parametrize(("mask", "place"), [("info", "info"), ("obs", "observation")])
+def test_the_place_of_the_masks_of_several_agents_is_noted(mask: str, place: str):
+    (note,) = make("zooworlds:isle", {"mask": mask}).spec.notes
+    assert note.startswith(f"action masks of worker are read from {place}['action_mask'];")
+
+
 def test_a_mask_of_continuous_actions_stays_a_sensor():
     class Numbers(Masked):
         def __init__(self):
