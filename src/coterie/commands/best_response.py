@@ -11,7 +11,14 @@ from typing import Any
 
 from coterie.algos.algorithm import Algorithm
 from coterie.commands import train as training
-from coterie.commands.environment import lessons_of, load_teams, make_environment, select_device
+from coterie.commands.environment import (
+    lessons_of,
+    load_teams,
+    make_environment,
+    recorded_agents,
+    select_device,
+    with_agent_order,
+)
 from coterie.commands.learners import eval_modes, load_run, teams_sharing_policy
 from coterie.config import registry
 from coterie.config.resolve import Resolved, based_on, load_resolved
@@ -103,7 +110,7 @@ def exploit(
         checkpoint: Checkpoint of the run: auto, best, best:TEAM, last or a number of steps.
     """
     folder = RunFolder.open(run)
-    config = load_resolved(folder.config_path).config
+    config = with_agent_order(load_resolved(folder.config_path).config, recorded_agents(folder.read_manifest()))
     device = select_device("cpu" if config.device == "auto" else config.device)
     names = list(load_teams(config, device))
     fixed, response = _sides(folder.path, names, team)

@@ -9,7 +9,13 @@ from dataclasses import replace
 import torch
 
 from coterie.commands.callbacks import make_callbacks
-from coterie.commands.environment import assign_teams, make_environment, select_device, swap_sides
+from coterie.commands.environment import (
+    assign_teams,
+    make_environment,
+    select_device,
+    swap_sides,
+    with_agent_order,
+)
 from coterie.commands.global_critics import connect_global_critics
 from coterie.commands.learners import eval_modes, make_algorithms, teams_sharing_policy
 from coterie.commands.rank_processes import device_of
@@ -46,7 +52,8 @@ def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
         env = stack.enter_context(closing(train_env))
         teams = assign_teams(config, env.spec)
         algorithms = make_algorithms(config, teams, device, ranks=ranks)
-        eval_env = stack.enter_context(closing(_make_eval_environment(config, device)))
+        eval_config = with_agent_order(config, env.spec.agents)
+        eval_env = stack.enter_context(closing(_make_eval_environment(eval_config, device)))
         lesson_envs = LessonEnvs(train=env, eval=eval_env)
         if teams_sharing_policy(config, teams) and config.selfplay.sides != "first":
             env, eval_env = swap_sides(env, ranks.rank * num_envs), swap_sides(eval_env)

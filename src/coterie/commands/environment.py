@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 
@@ -17,6 +19,7 @@ from coterie.core.teams import assign
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.side_swap import SideSwapEnv
 from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.external.agents import AgentsConfig, slots_are_fixed
 from coterie.envs.make import make, spec_of
 from coterie.training.curriculum.lessons import Lessons
 
@@ -89,6 +92,33 @@ def make_environment(
         env.close()
         raise
     return env
+
+
+def with_agent_order(config: RunConfig, agents: Sequence[str] | None) -> RunConfig:
+    """Returns a configuration whose environments have their agents in an order of names.
+
+    Environments whose agents have no names of users, or join and leave, keep their order. So do those whose setting
+    `env.agent_order` is given.
+
+    Args:
+        config: Configuration of a run.
+        agents: Names of all agents, as the run recorded them; None for no change.
+    """
+    params = config.env.params
+    if agents is None or not isinstance(params, AgentsConfig) or not slots_are_fixed(params) or params.agent_order:
+        return config
+    ordered = params.model_copy(update={"agent_order": tuple(agents)})
+    return config.model_copy(update={"env": config.env.model_copy(update={"params": ordered})})
+
+
+def recorded_agents(manifest: Mapping[str, Any]) -> list[str] | None:
+    """Returns the names of all agents in the order that a run's manifest has; None if it has none."""
+    try:
+        return [
+            agent for team in manifest["teams"].values() for role in team["roles"].values() for agent in role["agents"]
+        ] or None
+    except (KeyError, TypeError, AttributeError):  # runs of older versions
+        return None
 
 
 def lessons_of(config: RunConfig) -> Lessons | None:

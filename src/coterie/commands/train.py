@@ -17,6 +17,7 @@ from rich.console import Console
 from coterie.commands import rank_processes
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import best_notes, build, graph_notes
+from coterie.commands.environment import recorded_agents, with_agent_order
 from coterie.commands.local_ranks import local_result
 from coterie.commands.reference_returns import write_reference_returns
 from coterie.commands.result import TrainingResult
@@ -30,7 +31,7 @@ from coterie.commands.resume_notes import (
 )
 from coterie.commands.run_manifest import new_manifest, teams_with_roles
 from coterie.commands.training_findings import worst_findings
-from coterie.commands.warm_start import WarmStart, warm_start
+from coterie.commands.warm_start import WarmStart, agents_of_init, warm_start
 from coterie.config import user_code
 from coterie.config.provenance import to_yaml
 from coterie.config.resolve import Resolved, change, load_resolved, saved_settings
@@ -88,7 +89,7 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
         threads = measured_threads(config.threads)
         configure_process(threads)
         kernels = configure_arithmetic(config)
-        components = build(config, ranks)
+        components = build(with_agent_order(config, agents_of_init(config)), ranks)
         now = datetime.now().astimezone()
         with contextlib.closing(components), rank_processes.own_out(config, ranks) as out:
             warm = warm_start(config, components.algorithms)
@@ -140,7 +141,8 @@ def _resume(
                 notes += device_notes(folder, config, found)
             kernels, lines = resume_kernels(folder, config)
             notes += lines
-            with contextlib.closing(build(config, ranks)) as components:
+            arranged = with_agent_order(config, recorded_agents(folder.read_manifest()))
+            with contextlib.closing(build(arranged, ranks)) as components:
                 warm = None
                 if found is None:  # it starts again
                     warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))

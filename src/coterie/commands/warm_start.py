@@ -16,9 +16,12 @@ from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm
 from coterie.commands.checkpoint_choice import find_checkpoint
+from coterie.commands.environment import recorded_agents
 from coterie.config.messages import show
 from coterie.config.schema import InitConfig, RunConfig
 from coterie.core.errors import UserError, nearest
+from coterie.envs.external.agents import AgentsConfig
+from coterie.envs.make import spec_of
 from coterie.nets.config import NetworkConfig
 from coterie.runs.checkpoint_file import digest
 from coterie.runs.checkpoints import LoadedCheckpoint, decoding
@@ -103,6 +106,21 @@ def warm_start(
         lines += [f"{team}: {line}" for line in _report(transfer, differing, init.optimizer)]
     record = {"run": str(init.run), "checkpoint": found.steps, "sha256": digest(found.path), "teams": sources}
     return WarmStart(record, tuple(lines))
+
+
+def agents_of_init(config: RunConfig) -> list[str] | None:
+    """Returns the agents of the run that weights are taken from, in its order, if they are those of this environment.
+
+    Otherwise, and without `config.init`, None: agents are matched in order.
+    """
+    if config.init is None or not isinstance(config.env.params, AgentsConfig):
+        return None
+    try:
+        recorded = recorded_agents(RunFolder.open(config.init.run).read_manifest())
+        own = spec_of(config.env.name, config.env.params).agents
+    except UserError:  # reported when the weights are read
+        return None
+    return recorded if recorded is not None and set(recorded) == set(own) else None
 
 
 def _find(init: InitConfig, recorded: Mapping[str, Any] | None) -> LoadedCheckpoint:

@@ -106,6 +106,9 @@ class DemoRole:
         if other.observation != self.observation:
             own, its = _observation_text(self.observation), _observation_text(other.observation)
             return f"it observes {own} in the demonstrations, {its} now"
+        if self.agents != other.agents and set(self.agents) == set(other.agents):
+            order = ", ".join(self.agents)
+            return f"its agents are in another order in the demonstrations ({order}). Set env.agent_order to that order"
         if self.action != other.action:
             return f"it acts in {_action_text(self.action)} in the demonstrations, {_action_text(other.action)} now"
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coterie.algos.replay.memory import no_memory_check
-from coterie.commands.environment import lessons_of, load_teams
+from coterie.commands.environment import lessons_of, load_teams, recorded_agents, with_agent_order
 from coterie.commands.learners import EvalMode, eval_modes, make_algorithms
 from coterie.config.resolve import load_resolved
 from coterie.core.errors import UserError
@@ -52,7 +52,8 @@ class WatchedRun:
 
     def __init__(self, run: Path, mode: EvalMode):
         self.folder = RunFolder.open(run)
-        self.config = load_resolved(self.folder.config_path).config
+        config = load_resolved(self.folder.config_path).config
+        self.config = with_agent_order(config, recorded_agents(self.folder.read_manifest()))
         self.device = device = torch.device("cpu")  # a GPU is left to the training
         with no_memory_check():
             teams = load_teams(self.config, device)

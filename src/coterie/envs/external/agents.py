@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, final
@@ -42,6 +42,10 @@ class AgentsConfig(ExternalEnvConfig):
     max_agents: int | dict[str, int] | None = None
     """Number of slots per role for agents that join and leave, for all roles or by role name; by default one slot for
     each of `possible_agents`.
+    """
+    agent_order: tuple[str, ...] | None = None
+    """Names of all agents in the order of their policies' parameters and ids; by default that of `possible_agents`, and
+    of a run that is loaded that of its start.
     """
     agents_can_die: bool | None = None
     """Agents can terminate before their episode ends, or join later. By default true, except for PettingZoo
@@ -141,6 +145,8 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
     known = possible_agents(env)
     if not known:
         raise UserError("the environment lists no agents. Define `possible_agents`.")
+    if config.agent_order is not None and slots_are_fixed(config):
+        known = _arranged(known, config.agent_order)
     kinds = _kinds(env, known, given)
     if given:
         for name in given.keys() - {group for group, _, _ in kinds}:
@@ -225,6 +231,29 @@ def _kinds(env: Any, agents: Iterable[Any], given: Mapping[str, tuple[str, ...]]
             kinds.append((group, has, [agent]))
     order = list(dict.fromkeys(group for group, _, _ in kinds))
     return sorted(kinds, key=lambda kind: order.index(kind[0]))
+
+
+def slots_are_fixed(config: AgentsConfig) -> bool:
+    """True if every agent has a slot of its own; agents that join and leave take any free one."""
+    return config.max_agents is None
+
+
+def _arranged(known: list[Any], order: Sequence[str]) -> list[Any]:
+    """Returns the agents in an order of their names. UserError if the names differ."""
+    by_name = {str(agent): agent for agent in known}
+    if by_name.keys() != set(order):
+        raise UserError(
+            f"its agents are {shortened_names(by_name)}, but the run or env.agent_order has {shortened_names(order)}. "
+            "Policies belong to agents by name: give them the same names."
+        )
+    return [by_name[name] for name in order]
+
+
+def shortened_names(names: Iterable[str]) -> str:
+    """Returns the first names of a list, and the number of the others."""
+    listed = list(names)
+    more = f" and {len(listed) - 8} more" if len(listed) > 8 else ""
+    return ", ".join(listed[:8]) + more
 
 
 def _grouped(kinds: list[_Kind], config: AgentsConfig) -> tuple[Grouping, list[tuple[str, _Kind]]]:

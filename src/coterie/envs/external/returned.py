@@ -145,6 +145,8 @@ def possible_agents(env: Any) -> list[Any]:
     if isinstance(agents, str) or not isinstance(agents, Collection):
         raise WrongReturn("agents-empty", f"`possible_agents` is {described(agents)}, expected a list of names")
     listed = list(agents) or list(current_agents(env))
+    if isinstance(agents, set | frozenset):  # whose order differs between processes
+        listed.sort(key=str)
     twice = next((agent for agent in listed if listed.count(agent) > 1), None)
     if twice is not None:
         message = f"['{twice}'] occurs more than once in the list of agents. Give every agent a unique name"

@@ -167,6 +167,8 @@ class ProcessBackend(EnvBackend):
         self._timeout, self._max_restarts, self.failures = config.timeout, config.restarts, 0
         self._context = _context()
         layout, _ = instance_factory(name, params)
+        if "agent_order" in params and params["max_agents"] is None:
+            params = {**params, "agent_order": layout.spec.agents}  # in another process, agents may have another order
         self._name, self.factory = layout.spec.name, EnvFactory(name, dict(params))
         self._samplers: dict[str, Any] | None = None  # as they were sent to the workers
         # Anonymous memory: it is freed with the last process that maps it, however these end.
