@@ -36,9 +36,9 @@ CASES = {
     "four values": (
         STEP,
         STEP.replace("False, False", "False"),
-        "({file}:10) failed in a step: ValueError: not enough",
+        "({file}:10): step() returned 4 values, expected five",
     ),
-    "nothing": (STEP, "pass", "({file}:10) failed in a step: TypeError: cannot unpack"),
+    "nothing": (STEP, "pass", "({file}:10): step() returned None, expected five"),
     "late": ("self.count += 1", "self.count += 1 / (self.count < 30)", "ZeroDivisionError", "({file}:11)"),
 }
 
