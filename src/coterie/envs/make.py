@@ -14,7 +14,7 @@ from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import GlobalSettings, VectorEnv
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.batched_adapter import BatchAdapter
 from coterie.envs.external.foreign_interfaces import foreign_interface
@@ -60,6 +60,25 @@ def make(
     """
     if num_envs < 1:
         raise UserError(f"num_envs={num_envs}: expected at least 1")
+    before = GlobalSettings.now()
+    try:
+        return _make(name, params, num_envs, seed, device=device, with_state=with_state, workers=workers, ranks=ranks)
+    finally:
+        before.restore(name)
+
+
+def _make(
+    name: str,
+    params: Mapping[str, Any] | BaseModel | None,
+    num_envs: int,
+    seed: int,
+    *,
+    device: torch.device | str,
+    with_state: bool,
+    workers: WorkersConfig | None,
+    ranks: Ranks,
+) -> VectorEnv:
+    """Makes a vectorized environment, see `make`."""
     if registry.is_batch_factory(name):
         _refuse_workers(workers, name)
         seed = _rank_seed(seed, ranks)

@@ -46,6 +46,9 @@ declare(
     )
 )
 
+LARGEST_REWARD = 1e15
+"""Absolute reward above which float32 cannot hold the square of a return, so that losses are infinite."""
+
 
 class Collector:
     """Steps an environment with one policy per team and returns each team's rollout.
@@ -260,7 +263,7 @@ class Collector:
         rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
         read = torch.stack([x.double() for x in (*counts, *rewards)]).tolist()
         is_finite, num_acted, num_ended, *largest = read
-        if not is_finite:
+        if not is_finite or max(largest, default=0.0) > LARGEST_REWARD:
             self._report_non_finite(observed, outcome, visible)
         return int(num_acted), int(num_ended), largest
 
@@ -276,6 +279,20 @@ class Collector:
             self._raise_non_finite(~x.isfinite().all(-1), f"state '{name}'", None)
         self._raise_non_finite(~outcome.reward.isfinite(), "reward", spec.agents)
         self._raise_non_finite(~outcome.group_reward.isfinite(), "group reward", spec.groups, kind="group")
+        self._raise_too_large(outcome.reward, "reward", spec.agents, "agent")
+        self._raise_too_large(outcome.group_reward, "group reward", spec.groups, "group")
+
+    def _raise_too_large(self, reward: Tensor, what: str, names: tuple[str, ...], kind: str) -> None:
+        """Raises NonFiniteError for the first reward [T, B, names] of which returns and losses would be infinite."""
+        places = (reward.abs() > LARGEST_REWARD).nonzero()
+        if len(places):
+            t, env, owner = places[0].tolist()
+            step = self._collected - len(reward) + t
+            raise NonFiniteError(
+                f"the {what} is {reward[t, env, owner].item():.3g}: environment {self.env.spec.name}, number {env}, "
+                f"{kind} {names[owner]}, step {step}. Returns and losses of rewards above {LARGEST_REWARD:g} are "
+                "infinite. Scale the reward (env.wrappers.reward_scale)."
+            )
 
     def _raise_non_finite(self, bad: Tensor, what: str, names: tuple[str, ...] | None, *, kind: str = "agent") -> None:
         """Raises NonFiniteError for the first True of `bad`, [T, B] or [T, B, names]."""

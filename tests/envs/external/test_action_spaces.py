@@ -228,3 +228,21 @@ def test_players_refuse_masks_of_other_values(tmp_path: Path):
         for mask in ([0.0, -1e9, 0.0], [2, 0, 0], [0.5, 1, 1]):
             with pytest.raises((UserError, PolicyError), match=r"action_mask of 'agent'.* holds"):
                 player.act(zeros, mask)
+
+
+class Blind(Strict):
+    """Observes nothing."""
+
+    observation_space = spaces.Box(0, 1, (0,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return np.zeros(0, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.zeros(0, np.float32), *super().step(action)[1:]
+
+
+def test_an_observation_of_no_numbers_is_checked(capsys: pytest.CaptureFixture[str]):
+    assert main(["check-env", f"{__name__}:Blind"]) == 0
+    assert "nothing" in capsys.readouterr().out

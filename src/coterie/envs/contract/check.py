@@ -87,7 +87,8 @@ def _summary(spec: EnvSpec, *, trace: Trace, lengths: list[int], num_envs: int, 
                 for leaf in named_leaves(timestep.obs[role.name]).values()
             ]
         )
-        summary[f"obs {role.name}"] = f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}"
+        seen = f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}" if values.numel() else "nothing"
+        summary[f"obs {role.name}"] = seen
     if spec.notes:
         summary["notes"] = "; ".join(spec.notes)
     summary["states"] = ", ".join(f"{name} [{size}]" for name, size in spec.state_sizes.items()) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec
+from coterie.core.terminal import print_message
 from coterie.core.types import Action, Step, Timestep
 
 
@@ -102,18 +104,85 @@ class VectorEnv(ABC):
         """Releases processes, files and windows. May be called more than once."""
 
 
+@dataclass(frozen=True)
+class GlobalSettings:
+    """Settings of PyTorch and NumPy for the whole process, which an environment may change.
+
+    Attributes:
+        dtype: Type of new floating-point tensors.
+        device: Device of new tensors.
+        has_grad: True if gradients are recorded.
+        threads: Number of PyTorch's threads.
+        deterministic: True if PyTorch uses deterministic algorithms only.
+        floating_errors: NumPy's treatment of floating-point errors, as `np.seterr` takes it.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    has_grad: bool
+    threads: int
+    deterministic: bool
+    floating_errors: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def now(cls) -> GlobalSettings:
+        """Returns the present settings."""
+        return cls(
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.is_grad_enabled(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            tuple(np.geterr().items()),
+        )
+
+    def restore(self, environment: str) -> None:
+        """Restores these settings, and prints a line, once for each setting, if an environment has changed any."""
+        changed = self.now()
+        if changed == self:
+            return
+        torch.set_default_dtype(self.dtype)
+        torch.set_default_device(None if self.device.type == "cpu" else self.device)
+        torch.set_grad_enabled(self.has_grad)
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(self.deterministic)
+        np.seterr(**dict(self.floating_errors))
+        for field in fields(self):
+            was, now = (getattr(settings, field.name) for settings in (self, changed))
+            if was != now and (environment, field.name) not in _reported:
+                _reported.add((environment, field.name))
+                print_message(
+                    f"environment '{environment}' changed {_LIBRARY_NAMES[field.name]} for the whole process, which is "
+                    "restored after each call. Set the type or device of single tensors instead."
+                )
+
+
+_LIBRARY_NAMES = {
+    "dtype": "torch's default dtype",
+    "device": "torch's default device",
+    "has_grad": "torch's gradient mode",
+    "threads": "the number of torch's threads",
+    "deterministic": "torch's deterministic mode",
+    "floating_errors": "NumPy's treatment of floating-point errors",
+}
+_reported: set[tuple[str, str]] = set()
+
+
 def reset_env(env: VectorEnv, seed: int | None = None) -> Timestep:
     """Calls `env.reset(seed)`.
 
     Raises:
         EnvironmentFailedError: For any exception that is not a one-line error of Coterie already.
     """
+    before = GlobalSettings.now()
     try:
         return env.reset(seed)
     except ReportedError:
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
+    finally:
+        before.restore(env.spec.name)
 
 
 def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]:
@@ -123,6 +192,7 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
         EnvironmentFailedError: For any exception that is not a one-line error of Coterie already, and for what the
             environment returns if it is invalid, such as an observation of another shape.
     """
+    dtype, has_grad = torch.get_default_dtype(), torch.is_grad_enabled()  # the others take longer to read
     try:
         return env.step(action)
     except UserError as error:
@@ -131,3 +201,6 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error
+    finally:
+        if torch.get_default_dtype() is not dtype or torch.is_grad_enabled() is not has_grad:
+            replace(GlobalSettings.now(), dtype=dtype, has_grad=has_grad).restore(env.spec.name)

@@ -45,7 +45,15 @@ from coterie.envs.external.mask_sources import (
     source_note,
     without_mask,
 )
-from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step, require_space
+from coterie.envs.external.returned import (
+    call_reset,
+    first_reset,
+    from_reset,
+    from_step,
+    require_space,
+    to_flag,
+    to_number,
+)
 from coterie.envs.external.spaces import Actuator, Observer
 
 ROLE = "agent"
@@ -198,12 +206,13 @@ class GymInstance(Instance):
         returned = self.env.step(actions[0])
         if type(returned) is not tuple or len(returned) != 5 or type(returned[4]) is not dict:
             returned = from_step(returned, by_agent=False)
-        observation, self._reward[0], terminated, truncated, info = returned
+        observation, reward, terminated, truncated, info = returned
+        self._reward[0] = to_number(reward, "the reward")
         self._show(observation, info)
         self._elapsed += 1
-        if terminated:
+        if to_flag(terminated, "terminated"):
             self._buffers.terminated[0] = self._buffers.episode_end[0] = True
-        elif truncated or self._elapsed >= self._limit:
+        elif to_flag(truncated, "truncated") or self._elapsed >= self._limit:
             self._buffers.truncated[0] = self._buffers.episode_end[1] = True
 
     def _show(self, observation: Any, info: Any) -> None:

@@ -45,12 +45,12 @@ from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.agents import Part
 from coterie.envs.external.batched_adapter import BatchAdapter
 from coterie.envs.external.batched_masks import BatchMasks, find_batched_masks
-from coterie.envs.external.batched_spaces import BatchActuator, BatchObserver, on_host
+from coterie.envs.external.batched_spaces import BatchActuator, BatchObserver
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.gymnasium import ROLE, registered, user_errors
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.mask_sources import MASK, late_mask, similar_note, source_note, without_mask
-from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step
+from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step, to_flags, to_numbers
 from coterie.envs.external.spaces import Observer, unlike
 
 _SAVED = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
@@ -222,9 +222,9 @@ class GymnasiumBatch(VectorEnv):
         seen, self._mask = self._shown(observations, infos)
         if restarts:
             seen, self._mask = self._reset_some(ours, seen)
-        reward = self._checked("rewards", reward, np.float32)
-        terminated = self._checked("terminations", terminated, np.bool_)
-        truncated = self._checked("truncations", truncated, np.bool_) & ~terminated
+        reward = self._read(lambda x, _: to_numbers(x, "the rewards", self.num_envs), reward)
+        terminated = self._read(lambda x, _: to_flags(x, "the terminations", self.num_envs), terminated)
+        truncated = self._read(lambda x, _: to_flags(x, "the truncations", self.num_envs), truncated) & ~terminated
         self._age += 1
         if some:
             if self._mode is AutoresetMode.NEXT_STEP and ((terminated | truncated) & fresh & ~ours).any():
@@ -336,14 +336,6 @@ class GymnasiumBatch(VectorEnv):
         else:
             masks[ended] = self._masks(batch, {}, len(own))
         return masks
-
-    def _checked(self, what: str, value: Any, dtype: Any) -> np.ndarray:
-        array = on_host(value)
-        if array.shape != (self.num_envs,):
-            raise UserError(
-                f"{self.spec.name}: step() returned {what} of shape {array.shape}, expected one value per environment"
-            )
-        return array.astype(dtype)
 
     def _step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Step:
         own = self._tensor(reward)[:, None]

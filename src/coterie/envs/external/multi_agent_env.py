@@ -25,6 +25,7 @@ from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.mask_sources import as_mask
+from coterie.envs.external.returned import to_flag, to_flags, to_number, to_numbers
 from coterie.envs.external.spaces import Observer
 
 log = logging.getLogger(__name__)
@@ -183,10 +184,15 @@ def unpack_step(returned: Any, name: str) -> tuple[Any, bool, bool, Mapping[str,
     info = {} if info is None else info
     if not isinstance(info, Mapping):
         raise UserError(f"environment '{name}': step() returned a {type(info).__name__} for info, expected a dict")
-    terminated, truncated = bool(np.all(terminated)), bool(np.all(truncated))
+    terminated, truncated = _ended(terminated, "terminated"), _ended(truncated, "truncated")
     if terminated and any(bool(np.all(info.get(key, False))) for key in _LIMITS):  # not a termination for PyMARL
         terminated, truncated = False, True
     return reward, terminated, truncated and not terminated, info
+
+
+def _ended(flags: Any, name: str) -> bool:
+    """True if all flags are set, one for all agents or one for each."""
+    return bool(to_flags(flags, name, len(flags)).all()) if np.ndim(flags) == 1 else to_flag(flags, name)
 
 
 @final
@@ -263,9 +269,9 @@ class MultiAgentInstance(Instance):
             wanted = f"{self.layout.n} values, one per agent" if self.layout.own_rewards else "one value for all"
             raise UserError(f"environment '{self.layout.name}': step() returned {reward!r}, previously {wanted}")
         if self.layout.own_rewards:
-            self._buffers.reward[...] = reward
+            self._buffers.reward[...] = to_numbers(reward, "rewards", self.layout.n)
         else:
-            self._buffers.group_reward[0] = reward
+            self._buffers.group_reward[0] = to_number(reward, "the reward")
 
     def _show(self) -> None:
         """Writes a timestep: observations, masks and alive flags."""

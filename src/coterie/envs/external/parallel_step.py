@@ -23,6 +23,8 @@ from coterie.envs.external.returned import (
     from_reset,
     from_step,
     info_of,
+    to_flag,
+    to_number,
 )
 
 
@@ -105,11 +107,18 @@ class ParallelInstance(Instance):
         buffers, ended = self._buffers, []
         try:
             for agent, seat in self._seated.items():
-                buffers.reward[seat] = rewards[agent]
-                if terminations[agent]:
+                reward, terminated, truncated = rewards[agent], terminations[agent], truncations[agent]
+                if type(reward) is not float:
+                    reward = to_number(reward, f"the reward of agent '{agent}'")
+                if type(terminated) is not bool:
+                    terminated = to_flag(terminated, f"terminations of agent '{agent}'")
+                if type(truncated) is not bool:
+                    truncated = to_flag(truncated, f"truncations of agent '{agent}'")
+                buffers.reward[seat] = reward
+                if terminated:
                     buffers.terminated[seat] = True
                     ended.append(agent)
-                elif truncations[agent]:
+                elif truncated:
                     buffers.truncated[seat] = True
                     ended.append(agent)
         except KeyError as error:

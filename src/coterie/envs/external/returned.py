@@ -111,6 +111,68 @@ def from_step(returned: Any, by_agent: bool) -> tuple[Any, Any, Any, Any, Mappin
     return observations, rewards, terminations, truncations, infos
 
 
+def to_flag(value: Any, name: str) -> bool:
+    """Returns an end flag as a bool: of a bool, 0 or 1, also as an array without axes.
+
+    Raises:
+        WrongReturn: For anything else, such as None, NaN or a text.
+    """
+    if value is True or value is False:
+        return value
+    array = _as_array(value)
+    if array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biuf" and (array == 0) | (array == 1):
+        return bool(array.reshape(()))
+    raise WrongReturn("end-flag-type", f"{name} is {_value(value)}, expected True or False", name)
+
+
+def to_number(value: Any, name: str) -> float:
+    """Returns a reward as a float: of a number, or of an array with one entry.
+
+    Raises:
+        WrongReturn: For anything else, such as None, a text or a complex number.
+    """
+    if type(value) is float or type(value) is int:
+        return value
+    array = _as_array(value)
+    if array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biuf":
+        return float(array.reshape(()))
+    raise WrongReturn("reward-type", f"{name} is {_value(value)}, expected one number", name)
+
+
+def to_flags(values: Any, name: str, count: int) -> np.ndarray:
+    """Returns end flags of several environments or agents [count] bool. WrongReturn as in `to_flag`."""
+    array = _as_array(values)
+    if array.shape == (count,) and array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
+        return array.astype(np.bool_)
+    expected = f"expected True or False for each of {count} environments"
+    raise WrongReturn("end-flag-type", f"{name} are {_value(values)}, {expected}", name)
+
+
+def to_numbers(values: Any, name: str, count: int) -> np.ndarray:
+    """Returns rewards of several environments or agents [count] float32. WrongReturn as in `to_number`."""
+    array = _as_array(values)
+    if array.shape == (count,) and array.dtype.kind in "biuf":
+        return array.astype(np.float32)
+    raise WrongReturn("reward-type", f"{name} are {_value(values)}, expected {count} numbers", name)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """Returns a value of any array library as a NumPy array, of type object if it is none."""
+    detach = getattr(value, "detach", None)
+    try:
+        return np.asarray(value if detach is None else detach().cpu())
+    except (TypeError, ValueError, RuntimeError):
+        return np.array(None)
+
+
+def _value(value: Any) -> str:
+    """Returns a value with its type, for messages."""
+    array = _as_array(value)
+    shape = f" of shape {list(array.shape)}" if array.ndim else ""
+    text = " ".join(f"{value!r:.60}".split())
+    return f"{text} of type {type(value).__name__}{shape}"
+
+
 def check_all_key(terminations: Mapping[Any, Any], truncations: Mapping[Any, Any], continuing: Any) -> None:
     """WrongReturn if RLlib's key for all agents ends the episode, but not the flags of an agent."""
     for name, flags in (("terminations", terminations), ("truncations", truncations)):
