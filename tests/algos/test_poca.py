@@ -201,6 +201,31 @@ def test_the_target_of_a_dying_agent_bootstraps_from_the_value_of_the_group(with
     torch.testing.assert_close(target[last], rollout.group_reward[..., 0][last])  # no bootstrapping at termination
 
 
+@pytest.mark.parametrize("member_end", ["group", "member"])
+def test_the_trace_of_a_member_that_ends_continues_with_its_group_or_ends_and_bootstraps(member_end: str):
+    """Lambda is 1, the discount 0.5, all values 0.8. With the group, returns count its later reward of 1; with the
+    member, the last step of a member has half the next value and nothing else.
+    """
+    algorithm, collector = learner(
+        Sacrifice(), td_lambda=1.0, gamma=0.5, normalize_value=False, normalize_advantage=False, member_end=member_end
+    )
+    rollout = collect_rollout(algorithm, collector)
+    algorithm.critic = lambda obs, action, present, first, hidden_state: (
+        torch.full((*obs["agent"].shape[:2], 1 if action is None else 3, 1), 0.8),
+        hidden_state,
+    )
+    found = targets_of(algorithm, rollout).batch.advantage + 0.8  # the return: all baselines are 0.8
+    ended = (rollout.terminated | rollout.truncated) & ~rollout.episode_terminated.unsqueeze(-1)
+    ended &= ~rollout.episode_truncated.unsqueeze(-1)
+    reward = group_rewards(rollout).expand(ended.shape)
+    assert ended[:-3].sum() > 10
+    alone = torch.isclose(found, reward + 0.5 * 0.8)
+    if member_end == "member":
+        assert alone[ended].all()
+    else:
+        assert not alone[:-3][ended[:-3]].any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("with_mistake", [False, True])
 def test_probe_an_early_sacrifice_is_learned_unless_returns_end_with_the_agent(with_mistake, monkeypatch):

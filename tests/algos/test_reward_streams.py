@@ -84,25 +84,41 @@ def test_advantages_are_summed_with_scheduled_weights():
     torch.testing.assert_close(combined(advantage, learner.weights(0.25)), summed)
 
 
-def test_group_returns_sum_each_signal_over_the_members():
-    """One group of two members; the second signal is 0.25 and 0.75 times its literal rewards."""
-    learner = RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
-    flags, no = torch.tensor(TERMINATED).view(3, 1, 1, 1), torch.zeros(3, 1, 2, dtype=torch.bool)
-    share = torch.tensor([0.25, 0.75])
-    rollout = Rollout(
+def group_of_two() -> Rollout:
+    """One group, of whose two members the second is dead and gets 0.75 of the literal rewards of the signals."""
+    no, share = torch.zeros(3, 1, 2, dtype=torch.bool), torch.tensor([0.25, 0.75])
+    return Rollout(
         obs={}, action_mask={}, state={}, action={}, extras={}, hidden_state={},
         alive=torch.tensor([[[True, False]]] * 4), first=torch.zeros(4, 1, 2, dtype=torch.bool),
         acted=torch.ones(4, 1, dtype=torch.bool), reward=torch.zeros(3, 1, 2), group_reward=torch.zeros(3, 1, 1),
         terminated=no, truncated=no, episode_terminated=no[..., 0], episode_truncated=no[..., 0],
         streams={s.name: torch.tensor(REWARD[k]).view(3, 1, 1) * share for k, s in enumerate(STREAMS) if k},
     )  # fmt: skip
-    found = learner.group_returns(
-        rollout, torch.tensor(REWARD[0]).view(3, 1, 1), column(VALUE), terminated=flags, boundary=flags,
-        td_lambda=LAMBDA,
+
+
+def group_returns(*, summed: bool) -> torch.Tensor:
+    learner, flags = RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu")), torch.tensor(TERMINATED)
+    flags = flags.view(3, 1, 1, 1)
+    return learner.group_returns(
+        group_of_two(), torch.tensor(REWARD[0]).view(3, 1, 1), column(VALUE), terminated=flags, boundary=flags,
+        td_lambda=LAMBDA, summed=summed,
     )  # fmt: skip
+
+
+def test_group_returns_sum_each_signal_over_the_members():
+    found = group_returns(summed=True)
     assert found.shape == (3, 1, 1, 3)
     for k, gamma in enumerate((0.9, 0.5, 0.7)):
         torch.testing.assert_close(found[:, 0, 0, k], expected_returns(k, gamma))
+
+
+def test_group_returns_of_a_member_have_its_own_rewards_of_each_signal():
+    """The last step has a literal reward plus the value: the difference is the reward that the other member has."""
+    members, group = group_returns(summed=False), group_returns(summed=True)
+    assert members.shape == (3, 1, 2, 3)
+    torch.testing.assert_close(members[..., 0], group[..., 0].expand(3, 1, 2))
+    for k in (1, 2):
+        torch.testing.assert_close(members[-1, 0, 0, k], group[-1, 0, 0, k] - 0.75 * REWARD[k][-1])
 
 
 def test_only_the_weight_of_the_environment_s_reward_is_multiplied():

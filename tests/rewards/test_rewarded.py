@@ -240,11 +240,13 @@ def test_returns_of_the_environments_stream_end_with_the_episode():
     assert batch.target[..., 0].flatten().tolist() == [0.5, 1.0, 0.0, 0.5, 1.0]
 
 
-def test_poca_adds_up_the_members_rewards_of_a_signal():
+@pytest.mark.parametrize("returns", ["member", "group"])
+def test_poca_learns_a_signal_from_each_members_own_rewards_or_from_their_sum(returns: str):
     env = env_of(Everything(dead=0.0), 4)
     (team,) = env.spec.default_teams()
     config = POCAConfig.model_validate(
         {"hidden_sizes": (8,), "embedding_size": 8, "rollout_length": 8, "normalize_value": False, "td_lambda": 1.0}
+        | {"signal_returns": returns, "normalize_advantage": False, "extrinsic_weight": 0.0}
     )
     algorithm = POCA(
         config,
@@ -253,9 +255,14 @@ def test_poca_adds_up_the_members_rewards_of_a_signal():
         ),
     )
     rollout = random_rollout(env, 8)
-    acted = (rollout.alive[:-1] & rollout.acted[:-1, :, None]).float()
-    batch = targets_of(algorithm, replace(rollout, streams={"bonus": acted})).batch
-    torch.testing.assert_close(batch.target[:, :, 0, 1], acted.sum(-1))
+    acted = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    own = acted * torch.tensor([1.0, 2.0, 4.0, 8.0])[: acted.shape[-1]]
+    target = targets_of(algorithm, replace(rollout, streams={"bonus": own})).batch.target[..., 1]
+    if returns == "group":  # one target for all
+        torch.testing.assert_close(target, own.sum(-1, keepdim=True))
+    else:  # of the group's value: their mean; of each baseline: its member's
+        torch.testing.assert_close(target[..., 1:][acted], own[acted])
+        torch.testing.assert_close(target[..., 0], own.sum(-1) / acted.sum(-1).clamp(min=1))
 
 
 def test_a_weight_follows_its_schedule():

@@ -14,7 +14,7 @@ of actor and critic are clipped separately.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -45,7 +45,8 @@ _REPORTED += ("policy/grad_norm", "value/grad_norm")
 @register_pytree
 @dataclass(frozen=True)
 class Batch(ClippedBatch):
-    """Training data of MA-POCA: targets [.., 1, K] of the group, values [.., 1 + N, K] of the group and baselines."""
+    """Training data of MA-POCA: values [.., 1 + N, K] of the group and baselines, and targets of the same shape, or
+    [.., 1, K] if all are equal."""
 
     present: Tensor | None
     """[.., N] bool, members that the critic reads; None: all."""
@@ -175,16 +176,12 @@ class POCA(ClippedLearner):
         terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
         valid = valid_mask(rollout)
         any_valid = valid.any(-1, keepdim=True)
-        reward = group_rewards(rollout)
-        returns = {"terminated": terminated[..., :1, None], "boundary": boundary[..., :1, None]}
+        returns = self._returns(rollout, values, terminated[..., :1, None], boundary[..., :1, None])
         if self.reward_streams is None:
-            target = lambda_return(
-                reward.unsqueeze(-1), values[1:], **returns, gamma=config.gamma, td_lambda=config.td_lambda
-            )
-            advantage = combined(target - baseline, None) * config.extrinsic_weight
+            advantage = combined(returns - baseline, None) * config.extrinsic_weight
         else:
-            target = self.reward_streams.group_returns(rollout, reward, values, **returns, td_lambda=config.td_lambda)
-            advantage = combined(target - baseline, stream_weights)
+            advantage = combined(returns - baseline, stream_weights)
+        target = returns if returns.shape[2] == 1 else _mean_of_valid(returns, valid)
         metrics = {
             "value/explained_variance": explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid),
             "policy/advantage": masked_mean(advantage, valid),  # before normalization
@@ -192,6 +189,10 @@ class POCA(ClippedLearner):
             "value/baseline": masked_mean(baseline[..., 0], valid),
             "value/group_return": masked_mean(target[..., 0], any_valid),
         }
+        for k, stream in enumerate(() if self.reward_streams is None else self.reward_streams.streams):
+            if k:
+                metrics[f"value/{stream.name}_estimate"] = masked_mean(group_value[..., k], any_valid)
+                metrics[f"value/{stream.name}_baseline"] = masked_mean(baseline[..., k], valid)
         moments = before.moments
         if config.normalize_value:
             moments = update_value_moments(moments, target, any_valid, config.value_norm_decay)
@@ -203,7 +204,7 @@ class POCA(ClippedLearner):
             action=rollout.action,
             log_prob=rollout.extras["log_prob"],
             advantage=standardize(advantage, valid) if config.normalize_advantage else advantage,
-            target=(target - mean) / std,
+            target=((target if returns.shape[2] == 1 else torch.cat([target, returns], 2)) - mean) / std,
             value=old_value,
             present=rollout.alive[:-1] if team.agents_can_die else None,
             valid=valid if masked else None,
@@ -211,6 +212,37 @@ class POCA(ClippedLearner):
             critic_first=None if first is None else first[:-1],
         )
         return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
+
+    def _returns(self, rollout: Rollout, values: Tensor, terminated: Tensor, boundary: Tensor) -> Tensor:
+        """Returns the lambda-returns of the group [T, B, 1, K], or of its members [T, B, N, K] where they differ.
+
+        Args:
+            rollout: Experience of the team.
+            values: V [T + 1, B, 1, K].
+            terminated: [T, B, 1, 1] bool, see `bootstrap_masks`.
+            boundary: [T, B, 1, 1] bool, see `bootstrap_masks`.
+        """
+        config, reward = self.config, group_rewards(rollout)
+        ends_alone = config.member_end == "member" and self.team.agents_can_die
+        if ends_alone:
+            boundary = boundary | (rollout.terminated | rollout.truncated | ~rollout.alive[1:]).unsqueeze(-1)
+        flags: dict[str, Tensor] = {"terminated": terminated, "boundary": boundary}
+        if self.reward_streams is not None:
+            summed = config.signal_returns == "group" and not ends_alone
+            if config.signal_returns == "group" and ends_alone:
+                streams = {name: x.sum(-1, keepdim=True).expand_as(x) for name, x in rollout.streams.items()}
+                rollout = replace(rollout, streams=streams)
+            return self.reward_streams.group_returns(
+                rollout, reward, values, **flags, td_lambda=config.td_lambda, summed=summed
+            )
+        agents = boundary.shape[2]
+        return lambda_return(
+            reward.unsqueeze(-1).expand(-1, -1, agents, -1),
+            values[1:].expand(-1, -1, agents, -1),
+            **flags,
+            gamma=config.gamma,
+            td_lambda=config.td_lambda,
+        )
 
     def _values(
         self, obs: dict[str, Tree], rollout: Rollout, first: Tensor | None, hidden_state: HiddenState
@@ -272,6 +304,12 @@ class POCA(ClippedLearner):
         )
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0].expand(agents), hidden_state
+
+
+def _mean_of_valid(returns: Tensor, valid: Tensor) -> Tensor:
+    """Returns the mean of members' returns [T, B, N, K] over those that acted [T, B, N], [T, B, 1, K]."""
+    count = valid.sum(-1).clamp(min=1)[..., None, None]
+    return torch.where(valid.unsqueeze(-1), returns, 0.0).sum(2, keepdim=True) / count
 
 
 def group_rewards(rollout: Rollout) -> Tensor:

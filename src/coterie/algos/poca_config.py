@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from coterie.algos.base_config import Units
@@ -50,6 +52,14 @@ class POCAConfig(ClippedConfig):
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
     td_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of the returns."""
+    signal_returns: Literal["member", "group"] = "member"
+    """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member), or
+    of their sum over the group (group).
+    """
+    member_end: Literal["group", "member"] = "group"
+    """Trace of the return of a member that ends before its group: it continues through the group's later steps (group),
+    or ends with the member and bootstraps from the group's next value, as in ML-Agents (member).
+    """
     clip_eps: float = Field(0.2, gt=0, lt=1)
     """Initial clip range of the policy ratio."""
     clip_schedule: Schedule = "linear"

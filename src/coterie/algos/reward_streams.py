@@ -109,24 +109,29 @@ class RewardStreams:
         terminated: Tensor,
         boundary: Tensor,
         td_lambda: float,
+        summed: bool,
     ) -> Tensor:
-        """Returns the lambda-returns of a group, each signal summed over its members [T, B, 1, K].
+        """Returns the lambda-returns of a group [T, B, 1, K], or of each of its members [T, B, N, K].
 
         Args:
             rollout: Experience of the team.
             reward: The environment's reward of the group [T, B, 1].
             value: Values of the group [T + 1, B, 1, K].
             terminated: [T, B, 1, 1] bool, see `bootstrap_masks`.
-            boundary: [T, B, 1, 1] bool, see `bootstrap_masks`.
+            boundary: [T, B, 1, 1], or [T, B, N, 1] for members, bool, see `bootstrap_masks`.
             td_lambda: Lambda of the returns.
+            summed: True to sum the other signals' rewards over the members; False for returns of each member's own.
         """
-        summed = replace(rollout, streams={name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()})
-        rewards = self.rewards(summed, reward)
+        valid = valid_mask(rollout)
+        if summed:
+            streams = {name: x.sum(-1, keepdim=True) for name, x in rollout.streams.items()}
+            rollout, valid = replace(rollout, streams=streams), valid.any(-1, keepdim=True)
+        rewards = self.rewards(rollout, reward.expand(*reward.shape[:2], valid.shape[-1]))
+        values = value.expand(-1, -1, valid.shape[-1], -1)
         returns = lambda_return(
-            rewards, value[1:], terminated=terminated, boundary=boundary, gamma=self.gamma, td_lambda=td_lambda
+            rewards, values[1:], terminated=terminated, boundary=boundary, gamma=self.gamma, td_lambda=td_lambda
         )
-        valid = valid_mask(rollout).any(-1, keepdim=True)
-        return self.with_continuing(returns, rewards, value, valid=valid, td_lambda=td_lambda)
+        return self.with_continuing(returns, rewards, values, valid=valid, td_lambda=td_lambda)
 
     def with_continuing(
         self, returns: Tensor, reward: Tensor, value: Tensor, *, valid: Tensor, td_lambda: float

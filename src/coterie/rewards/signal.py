@@ -66,6 +66,20 @@ def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
         Metric(
             f"reward/{name}_std", "", f"{description} before weighting, standard deviation", better=None, combine="mean"
         ),
+        Metric(
+            f"value/{name}_estimate",
+            "reward",
+            f"mean value of {description}, before the update, of MA-POCA's critic",
+            better=None,
+            combine="mean",
+        ),
+        Metric(
+            f"value/{name}_baseline",
+            "reward",
+            f"mean baseline of {description}, before the update, of MA-POCA's critic",
+            better=None,
+            combine="mean",
+        ),
         Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", better=None, combine="last"),
     )
 
