@@ -34,6 +34,8 @@ class EnvBackend(ABC):
     shared: SharedArrays
     factory: EnvFactory | None
     """Recreates instances with other parameters; None if parameters cannot be randomized."""
+    dropped: np.ndarray | None = None
+    """Environments whose episodes were dropped since the last step; the next step returns them as lost."""
 
     @abstractmethod
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
@@ -163,6 +165,7 @@ class BackendVectorEnv(RandomizableEnv):
         self._zero_group_reward = torch.zeros(self.num_envs, len(self.spec.groups), device=self.device)
         self._was_alive = np.zeros((self.num_envs, n), np.bool_)  # at the previous timestep
         self._was_final = np.zeros(self.num_envs, np.bool_)  # the previous timestep was the final one of its episode
+        self._dropped: np.ndarray | None = None  # as `EnvBackend.dropped`, in a state that was loaded
         self._is_cpu = self.device.type == "cpu"
 
     def parameters(self) -> dict[str, Parameter]:
@@ -181,6 +184,7 @@ class BackendVectorEnv(RandomizableEnv):
     def reset(self, seed: int | None = None) -> Timestep:
         seed, self._seed = self._seed if seed is None else seed, None
         self.backend.reset(seed)
+        self._dropped = None
         self._was_alive[...] = False
         self._was_final[...] = True
         return self._timestep()
@@ -204,7 +208,14 @@ class BackendVectorEnv(RandomizableEnv):
     def receive(self) -> tuple[Step, Timestep]:
         """Waits for the step that `send` started, and returns its result and the next timestep."""
         self.backend.receive()
-        return self._step(), self._timestep()
+        if self._dropped is None:
+            return self._step(), self._timestep()
+        lost = self.backend.shared.lost
+        lost |= self._dropped
+        self._dropped = None
+        result = self._step(), self._timestep()
+        lost[...] = False
+        return result
 
     def _step(self) -> Step:
         shared = self.backend.shared
@@ -256,7 +267,9 @@ class BackendVectorEnv(RandomizableEnv):
         if not self.spec.exact_resume:
             return {}
         envs = [] if self._seed is not None else self.backend.state_dict()
-        return {"seed": self._seed, "envs": envs, "alive": torch.from_numpy(self.backend.shared.alive.copy())}
+        state = {"seed": self._seed, "envs": envs, "alive": torch.from_numpy(self.backend.shared.alive.copy())}
+        dropped = [x for x in (self.backend.dropped, self._dropped) if x is not None and x.any()]
+        return state | ({"dropped": torch.from_numpy(np.logical_or.reduce(dropped))} if dropped else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.spec.exact_resume:
@@ -265,6 +278,7 @@ class BackendVectorEnv(RandomizableEnv):
         if self._seed is None:
             self.backend.load_state_dict(state["envs"])
             self.backend.shared.alive[...] = state["alive"].cpu().numpy()
+        self._dropped = state["dropped"].cpu().numpy() if "dropped" in state else None
 
     def render(self, env_index: int = 0, size: int = 480) -> np.ndarray:
         native = self.backend.render(env_index)

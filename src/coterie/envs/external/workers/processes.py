@@ -1,7 +1,8 @@
 """Environments stepped by worker processes, which write into memory shared with the trainer.
 
 A worker that exits, raises, produces NaN or does not reply in time is killed and replaced. The episodes of its
-environments are dropped (`SharedArrays.lost`), and new ones start.
+environments are dropped (`SharedArrays.lost`), and new ones start. A worker that exits or does not reply outside a
+step, for example while a checkpoint is saved, is replaced too; the next step drops its episodes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import multiprocessing
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -97,7 +98,7 @@ class ProcessWorker(Worker):
         except (EOFError, OSError) as error:
             raise WorkerFailure(self._exit_reason()) from error
         if reply[:1] == FAILED:
-            raise WorkerFailure(reply[1:].decode())
+            raise WorkerFailure(reply[1:].decode(), replied=True)
         return reply[1:]
 
     def _exit_reason(self) -> str:
@@ -127,14 +128,16 @@ def _kill(process: BaseProcess, *connections: Connection) -> None:
 
 @dataclass
 class _PendingCommand:
-    """A command that all workers were sent.
+    """A command that workers were sent.
 
     Attributes:
         deadline: Monotonic time until which they must reply.
+        sent: The workers.
         failed: By worker, why it could not be sent the command.
     """
 
     deadline: float
+    sent: list[int]
     failed: dict[int, WorkerFailure]
 
 
@@ -183,6 +186,7 @@ class ProcessBackend(EnvBackend):
         self._seed = 0  # of the last seeded reset, from which seeds after a failure are derived
         specs = _worker_specs(name, params, num_envs, workers=config.count, first_index=first_index)
         self._pending: _PendingCommand | None = None
+        self.dropped = np.zeros(num_envs, np.bool_)
         self.workers: list[Worker] = []
         try:
             self.workers = [self._start_worker(spec) for spec in specs]
@@ -204,26 +208,30 @@ class ProcessBackend(EnvBackend):
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
         plain = {name: sampler.model_dump(mode="json") for name, sampler in samplers.items()}
         self._samplers = (self._samplers or {}) | plain
-        for worker in self.workers:
-            self._request(worker, SET_SAMPLERS + pack(plain))
+        for k in range(len(self.workers)):
+            self._request(k, SET_SAMPLERS + pack(plain))
 
     def reset(self, seed: int | None) -> None:
         self._finish_pending()
         self._seed = self._seed if seed is None else seed
+        self.dropped[...] = False
         self._broadcast(RESET + pack(seed))
         self._finish_pending()
 
     def send(self) -> None:
         self.shared.lost[...] = False
-        self._broadcast(STEP)
+        self._broadcast(STEP, skip={k for k, w in enumerate(self.workers) if self.dropped[w.spec.start]})
 
     def receive(self) -> None:
         self._finish_pending()
+        self.shared.lost[self.dropped] = True
+        self.dropped[...] = False
 
-    def _broadcast(self, command: bytes) -> None:
-        """Sends a command to all workers. `_finish_pending` must follow before any other command."""
-        failed = {k: why for k, worker in enumerate(self.workers) if (why := _failure_of(worker.send, command))}
-        self._pending = _PendingCommand(time.monotonic() + self._timeout, failed)
+    def _broadcast(self, command: bytes, skip: Collection[int] = ()) -> None:
+        """Sends a command to all workers but some. `_finish_pending` must follow before any other command."""
+        sent = [k for k in range(len(self.workers)) if k not in skip]
+        failed = {k: why for k in sent if (why := _failure_of(self.workers[k].send, command))}
+        self._pending = _PendingCommand(time.monotonic() + self._timeout, sent, failed)
 
     def _finish_pending(self) -> None:
         """Waits for the replies to a broadcast command, if there is one, and replaces workers that failed."""
@@ -231,8 +239,8 @@ class ProcessBackend(EnvBackend):
         if pending is None:
             return
         failed = pending.failed
-        for k, worker in enumerate(self.workers):
-            if k not in failed and (why := _failure_of(worker.receive, pending.deadline, self._timeout)):
+        for k in pending.sent:
+            if k not in failed and (why := _failure_of(self.workers[k].receive, pending.deadline, self._timeout)):
                 failed[k] = why
         for k, failure in failed.items():
             self._replace(k, failure)
@@ -271,24 +279,43 @@ class ProcessBackend(EnvBackend):
         worker.receive(time.monotonic() + self._timeout, self._timeout)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [state for worker in self.workers for state in unpack(self._request(worker, STATE))]
+        return [state for k in range(len(self.workers)) for state in unpack(self._request(k, STATE))]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        for worker in self.workers:
-            self._request(worker, LOAD + pack(states[worker.spec.own]))
+        for k, worker in enumerate(self.workers):
+            own = worker.spec.own
+            self._request(k, LOAD + pack(states[own]))
+            self.dropped[own] = False
 
     def render(self, env_index: int) -> np.ndarray | None:
-        worker = next(w for w in self.workers if w.spec.own.start <= env_index < w.spec.own.stop)
-        return unpack(self._request(worker, RENDER + str(env_index - worker.spec.start).encode()))
+        k = next(k for k, w in enumerate(self.workers) if w.spec.own.start <= env_index < w.spec.own.stop)
+        return unpack(self._request(k, RENDER + str(env_index - self.workers[k].spec.start).encode()))
 
-    def _request(self, worker: Worker, command: bytes) -> bytes:
-        """Returns one worker's reply to a command. UserError if it fails."""
+    def _request(self, k: int, command: bytes) -> bytes:
+        """Returns the k-th worker's reply to a command. If the worker ends or does not reply, its replacement does.
+
+        Raises:
+            UserError: If the worker reports an error of its environment.
+            WorkersFailedError: If workers failed too often.
+        """
         self._finish_pending()
+        reply = self._try_request(k, command)
+        while isinstance(reply, WorkerFailure):
+            if reply.replied:
+                raise UserError(f"{self._name}: {reply}")
+            self._replace(k, reply)
+            self.dropped[self.workers[k].spec.own] = True
+            if command[:1] == STATE:
+                log.warning("the checkpoint holds new episodes of these environments: resuming is not exact")
+            reply = self._try_request(k, command)
+        return reply
+
+    def _try_request(self, k: int, command: bytes) -> bytes | WorkerFailure:
         try:
-            worker.send(command)
-            return worker.receive(time.monotonic() + self._timeout, self._timeout)
+            self.workers[k].send(command)
+            return self.workers[k].receive(time.monotonic() + self._timeout, self._timeout)
         except WorkerFailure as failure:
-            raise UserError(f"{self._name}: {failure}") from None
+            return failure
 
     def close(self) -> None:
         for worker in self.workers:

@@ -27,6 +27,9 @@ from coterie.envs.external.workers.ray_actor import RayActor
 KILL, LEAVE = b"k", b"x"
 """Commands to this process: end an actor at once, or after it has closed its environments."""
 
+ENDED = b"~"
+"""First byte of the reply for an actor that ended; the reason follows."""
+
 ID_BYTES = 8
 """Bytes of the worker ID: before every command, and in a message of its own before every reply."""
 
@@ -178,7 +181,7 @@ class RayRelay:
             while True:
                 worker, future = self._replies.get()
                 error = future.exception()
-                reply = future.result() if error is None else _FAILED + _actor_error(error).encode()
+                reply = future.result() if error is None else ENDED + _actor_error(error).encode()
                 self._connection.send_bytes(worker.to_bytes(ID_BYTES, "big"))
                 self._connection.send_bytes(reply if isinstance(reply, bytes) else memoryview(reply))
 

@@ -29,7 +29,7 @@ from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
 from coterie.envs.external.workers.ray_actor import HEADER, START, action_arrays, array_shapes, required_versions
-from coterie.envs.external.workers.ray_client import ID_BYTES, KILL, LEAVE, LOCAL
+from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LEAVE, LOCAL
 from coterie.envs.external.workers.worker import Worker, WorkerFailure
 from coterie.envs.external.workers.worker_loop import FAILED, LOAD, RESET, STEP, WorkerSpec
 
@@ -280,8 +280,8 @@ class RayWorker(Worker):
         if reply is None:
             hint = ". Does the cluster have free cores? Each worker needs half a core" if self._command == START else ""
             raise WorkerFailure(f"it did not reply within {timeout:g} s{hint}")
-        if reply[:1] == FAILED:
-            raise WorkerFailure(reply[1:].decode())
+        if reply[:1] in (FAILED, ENDED):
+            raise WorkerFailure(reply[1:].decode(), replied=reply[:1] == FAILED)
         if self._command == START:
             started = unpack(reply[1:])
             self._pid, self.host = started["pid"], started["host"]

@@ -8,7 +8,15 @@ from coterie.envs.external.workers.worker_loop import WorkerSpec
 
 
 class WorkerFailure(Exception):
-    """A worker failed and cannot be used any more. The message gives the reason."""
+    """A worker failed. The message gives the reason.
+
+    Attributes:
+        replied: The worker reported an error of its environment; otherwise it ended or did not reply in time.
+    """
+
+    def __init__(self, reason: str, *, replied: bool = False):
+        super().__init__(reason)
+        self.replied = replied
 
 
 class Worker(ABC):
