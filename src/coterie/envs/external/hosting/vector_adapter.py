@@ -34,8 +34,8 @@ class EnvBackend(ABC):
     shared: SharedArrays
     factory: EnvFactory | None
     """Recreates instances with other parameters; None if parameters cannot be randomized."""
-    dropped: np.ndarray | None = None
-    """Environments whose episodes were dropped since the last step; the next step returns them as lost."""
+    dropped: np.ndarray = np.zeros(0, np.bool_)
+    """Environments whose episodes were dropped since the last step, which the next step returns as lost, or no values."""
 
     @abstractmethod
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
