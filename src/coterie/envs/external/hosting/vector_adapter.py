@@ -35,7 +35,7 @@ class EnvBackend(ABC):
     factory: EnvFactory | None
     """Recreates instances with other parameters; None if parameters cannot be randomized."""
     dropped: np.ndarray = np.zeros(0, np.bool_)
-    """Environments whose episodes were dropped since the last step, which the next step returns as lost, or no values."""
+    """Environments whose episodes were dropped since the last step, which the next step returns as lost; or empty."""
 
     @abstractmethod
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
