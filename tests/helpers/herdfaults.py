@@ -229,7 +229,7 @@ SEVERAL: Table = {
         meadow(seen=lambda self: {agent: list(map(float, seen)) for agent, seen in Meadow.seen(self).items()}),
     ),
     "mask_too_long": ("mask-size", "agent 'sheep_0': the action mask has 4 entries, expected 3", masks([1, 1, 1, 1])),
-    "mask_of_logits": ("mask-values", "expected 0 and 1", masks([0.0, -np.inf, 0.0])),
+    "mask_of_logits": ("mask-values", "an action mask holds", masks([0.0, -np.inf, 0.0])),
     "mask_of_nothing": ("mask-no-action", "allows nothing in component 0", masks([0, 0, 0])),
     "mask_later": ("mask-late", "step() returned an action mask, but the first reset() did not", MasksLater),
     "wrong_shape": (

@@ -93,7 +93,7 @@ TURNS: Table = {
         observing(heap, lambda self: [1, 1]),
     ),
     "mask_too_short": ("mask-size", "has 1 entries, expected 2", observing(heap, lambda self: [1])),
-    "mask_of_logits": ("mask-values", "expected 0 and 1", observing(heap, lambda self: [0.5, 0.5])),
+    "mask_of_logits": ("mask-values", "an action mask holds", observing(heap, lambda self: [0.5, 0.5])),
     "nan_observed": (
         "observation-finite",
         "contains NaN",

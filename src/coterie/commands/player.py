@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.envs.external.mask_sources import as_mask
+from coterie.envs.external.mask_sources import MaskForm, as_mask
 from coterie.envs.external.spaces import Actuator
 from coterie.policies.base import Mode, Policy
 from coterie.runs.folder import RunFolder
@@ -143,14 +144,6 @@ class Player:
         obs, action_mask = split_masks(obs, action_mask, self._named_roles)
         given_obs = self._by_agent(obs, "obs")
         masks = {} if action_mask is None else self._masks_by_agent(action_mask)
-        for agent, mask in masks.items():
-            try:
-                as_mask(mask)
-            except UserError as error:
-                raise UserError(f"action_mask of '{agent}': {error}") from None
-            parts = np.split(mask, np.cumsum(self._owner[agent].action.choices)[:-1])
-            if not all(part.any() for part in parts):
-                raise UserError(f"action_mask of '{agent}' leaves no choice: {mask.astype(int).tolist()}")
         taken: dict[str, Any] = {}
         for name, policy in self._policies.items():
             team = self._teams[name]
@@ -191,13 +184,24 @@ class Player:
         return arrays
 
     def _masks_by_agent(self, given: Obs) -> dict[str, np.ndarray]:
-        """Returns the masks by agent."""
-        if isinstance(given, Mapping):
-            roles = self._named_roles
-            given = {name: _flat_mask(mask, roles[name]) if name in roles else mask for name, mask in given.items()}
-        else:
-            given = _flat_mask(given, self._roles[0])
-        return {agent: parts[""] for agent, parts in self._by_agent(given, "action_mask").items()}
+        """Returns the masks by agent. UserError for other values than 0 and 1, and for masks that leave no choice."""
+        roles = self._named_roles
+        if not isinstance(given, Mapping) or (len(self._owner) == 1 and not roles.keys() & given.keys()):
+            if len(self._owner) != 1:
+                self._by_agent(given, "action_mask")  # which raises
+            given = {next(iter(self._owner)): given}
+        flat = {}
+        for name, mask in given.items():
+            with _place(f"action_mask of '{name}'"):
+                flat[name] = _flat_mask(mask, roles[name]) if name in roles else mask
+        masks = {agent: parts[""] for agent, parts in self._by_agent(flat, "action_mask").items()}
+        for agent, mask in masks.items():
+            with _place(f"action_mask of '{agent}'"):
+                as_mask(mask)
+            parts = np.split(mask, np.cumsum(self._owner[agent].action.choices)[:-1])
+            if not all(part.any() for part in parts):
+                raise UserError(f"action_mask of '{agent}' leaves no choice: {mask.astype(int).tolist()}")
+        return masks
 
     def _is_single(self, given: Obs, what: str) -> bool:
         """True for one array, or one dict of sensors, instead of a dict by agent or role."""
@@ -282,11 +286,14 @@ def _spaces(role: RoleSpec, what: str) -> Mapping[str, spaces.Space]:
 
 
 def _flat_mask(mask: Any, role: RoleSpec) -> Any:
-    """Concatenates the masks of several components; others are returned unchanged."""
-    sizes = role.action.choices
-    if not isinstance(mask, tuple | list) or len(sizes) < 2 or [np.shape(m) for m in mask] != [(n,) for n in sizes]:
+    """Returns a mask with the structure of the action space as one array; others are returned unchanged."""
+    if not isinstance(mask, Mapping | tuple | list):
         return mask
-    return np.concatenate([np.asarray(part) for part in mask])
+    try:
+        shape = () if isinstance(mask, Mapping) else np.shape(mask)
+    except ValueError:  # arrays of several lengths
+        shape = ()
+    return mask if shape[-1:] == (role.action.mask_size,) else MaskForm(role.action_space).flat(mask)
 
 
 def _has_agents(value: Any, role: RoleSpec, what: str) -> bool:
@@ -304,7 +311,7 @@ def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int,
         given = f"a dict with {', '.join(map(repr, found))}" if "" not in found else f"a {type(value).__name__}"
         raise UserError(f"{name}: {given}, expected {sensors}")
     return {
-        sensor: _checked(found[sensor], (*leading, *(space.shape or ())), f"{name}{f', {sensor!r}' if sensor else ''}")
+        sensor: _checked(found[sensor], space, leading, f"{name}{f', {sensor!r}' if sensor else ''}")
         for sensor, space in expected.items()
     }
 
@@ -314,16 +321,35 @@ def _is_image(space: spaces.Space) -> bool:
     return space.dtype == np.uint8
 
 
-def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """Returns the value as an array. UserError if it has another shape or is not finite."""
+@contextmanager
+def _place(name: str) -> Iterator[None]:
+    """Context whose UserErrors begin with a place."""
     try:
-        array = np.asarray(value, dtype=np.float32)
+        yield
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def _checked(value: Any, space: spaces.Space, leading: tuple[int, ...], what: str) -> np.ndarray:
+    """Returns the value as an array. UserError if it has another shape or type, or is not finite."""
+    shape = (*leading, *(space.shape or ()))
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "fiub":
+            raise TypeError(f"{given.dtype} instead of numbers")
+        array = given.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise UserError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from error
     if array.shape != shape:
         raise UserError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
     if not np.isfinite(array).all():
         raise UserError(f"{what} is NaN or infinite at index {np.argwhere(~np.isfinite(array))[0].tolist()}")
+    if _is_image(space) and given.dtype != np.uint8:
+        wrong = (array < 0) | (array > 255) | (array != np.floor(array))
+        if wrong.any():
+            raise UserError(
+                f"{what} holds {array[wrong][0]:g}, expected integers from 0 to 255, as images of uint8 have"
+            )
     return array
 
 

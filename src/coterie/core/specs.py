@@ -73,19 +73,23 @@ class ActionSpec:
             raise TypeError(f"the action space {space} has no component. An agent without a choice has Discrete(1)")
         return spec
 
+    def width(self, component: int) -> float:
+        """Returns the width of the range that [-1, 1] is mapped to; integers are one wide."""
+        return self.high[component] - self.low[component] + bool(self.integer and self.integer[component])
+
     def to_number(self, value: float, component: int) -> float:
         """Maps a value in [-1, 1] (clipped) to the bounds of a continuous component."""
         low, high = self.low[component], self.high[component]
         share = (min(max(value, -1.0), 1.0) + 1) / 2
         if self.integer and self.integer[component]:
-            return min(low + math.floor(share * (high - low + 1)), high)
+            return min(low + math.floor(share * self.width(component)), high)
         return low + share * (high - low)
 
     def from_number(self, number: float, component: int) -> float:
         """Maps a number within the bounds of a component to [-1, 1], an integer to the center of its share."""
         low, high = self.low[component], self.high[component]
         if self.integer and self.integer[component]:
-            return 2 * (round(number) - low + 0.5) / (high - low + 1) - 1
+            return 2 * (round(number) - low + 0.5) / self.width(component) - 1
         return 2 * (number - low) / (high - low) - 1 if high > low else 0.0
 
 

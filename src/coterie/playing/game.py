@@ -269,8 +269,7 @@ def _outputs_of(spec: ActionSpec, distribution: ActionDistribution | None, i: in
     if distribution.mean is not None:
         fields["mean"] = round_all(_within(spec, distribution.mean[0, i].tolist()))
     if distribution.std is not None:
-        widths = zip(distribution.std[0, i].tolist(), spec.low, spec.high, strict=True)
-        fields["std"] = round_all([x * (high - low) / 2 for x, low, high in widths])
+        fields["std"] = round_all([x * spec.width(c) / 2 for c, x in enumerate(distribution.std[0, i].tolist())])
     return fields
 
 

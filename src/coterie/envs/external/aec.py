@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any, cast, final
 
@@ -90,9 +91,14 @@ class TurnBasedEnv:
 def with_waiting(space: spaces.Space) -> spaces.Space:
     """The action space with a wait action appended to every discrete component."""
     if isinstance(space, spaces.Discrete):
-        return spaces.Discrete(int(space.n) + 1, start=int(space.start))
+        kind: dict[str, Any] = {} if space.dtype == np.int64 else {"dtype": np.dtype(space.dtype).type}
+        return spaces.Discrete(int(space.n) + 1, start=int(space.start), **kind)
     if isinstance(space, spaces.MultiDiscrete):
         return spaces.MultiDiscrete(space.nvec + 1, dtype=np.dtype(space.dtype).type, start=space.start)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete(np.full(space.shape, 3), dtype=np.dtype(space.dtype).type)
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([with_waiting(part) for part in space.spaces])
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(OrderedDict((key, with_waiting(part)) for key, part in space.spaces.items()))
     return space

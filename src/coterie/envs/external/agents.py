@@ -18,7 +18,15 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
-from coterie.envs.external.mask_sources import MASK, as_mask, holds_mask, similar_note, source_note, without_mask
+from coterie.envs.external.mask_sources import (
+    MASK,
+    MaskForm,
+    as_mask,
+    holds_mask,
+    similar_note,
+    source_note,
+    without_mask,
+)
 from coterie.envs.external.returned import info_of, possible_agents, require_space
 from coterie.envs.external.spaces import Observer
 
@@ -336,7 +344,7 @@ class Choices:
     def __init__(self, part: Part):
         self._role, self._turns = part.role.name, part.turns
         native = ActionSpec.of(part.acts).choices
-        self._size = sum(native)
+        self._form = MaskForm(part.acts)
         sizes = part.role.action.choices
         stops = np.cumsum(sizes, dtype=int).tolist()
         starts = [stop - size for stop, size in zip(stops, sizes, strict=True)]
@@ -347,7 +355,7 @@ class Choices:
         self._places = np.flatnonzero(self._all)
 
     def write(self, place: np.ndarray, mask: Any) -> None:
-        """Writes a mask in the format of the environment, flat or one sequence per component; None allows all actions.
+        """Writes a mask in the format of the environment, as `MaskForm` takes it; None allows all actions.
 
         In a component without a legal action the first one is allowed. UserError for a wrong length, and for values
         besides 0 and 1.
@@ -355,10 +363,10 @@ class Choices:
         if mask is None:
             place[...] = self._all
             return
-        flat = np.concatenate([np.ravel(m) for m in mask]) if isinstance(mask, tuple | list) else np.ravel(mask)
-        if flat.size != self._size:
-            raise UserError(f"role {self._role}: an action mask has {flat.size} entries, expected {self._size}")
         try:
+            flat = self._form.flat(mask)
+            if flat.size != self._form.size:
+                raise UserError(f"an action mask has {flat.size} entries, expected {self._form.size}")
             legal = as_mask(flat)
         except UserError as error:
             raise UserError(f"role {self._role}: {error}") from None

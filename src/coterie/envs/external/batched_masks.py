@@ -79,7 +79,7 @@ class BatchMasks:
                 return self._with_an_action(np.where(has[:, None], array, 1) != 0)
         masks = np.ones((num_envs, self._size), np.bool_)
         for index in np.flatnonzero(has):
-            self._choices.write(masks[index], given[index])
+            self._choices.write(masks[index], _of_env(given, index, self.in_observation))
         return masks
 
     def _with_an_action(self, masks: np.ndarray) -> np.ndarray:
@@ -93,8 +93,24 @@ class BatchMasks:
         return np.stack([masks[:, component].argmax(1) for component in self._components], 1)
 
 
+def _of_env(given: Any, index: int, in_observation: bool) -> Any:
+    """The mask of one environment. Infos hold dicts of arrays, with a flag of each that tells who has it."""
+    if isinstance(given, Mapping):
+        flags = {key: f"_{key}" for key in given if f"_{key}" in given}
+        return {
+            key: _of_env(part, index, in_observation)
+            for key, part in given.items()
+            if key not in flags.values() and (key not in flags or given[flags[key]][index])
+        }
+    if in_observation and isinstance(given, tuple):
+        return tuple(_of_env(part, index, in_observation) for part in given)
+    return given[index]
+
+
 def _is_split(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Dict) and isinstance(space.spaces.get(MASK), spaces.Tuple)
+    """True if observations hold one array per component."""
+    mask = space.spaces.get(MASK) if isinstance(space, spaces.Dict) else None
+    return isinstance(mask, spaces.Tuple) and all(part.shape is not None for part in mask.spaces)
 
 
 def _reader(env: Any, source: MaskSource) -> _Read:

@@ -20,6 +20,7 @@ from coterie.envs.external.spaces import (
     require_binary,
     sensor_parts,
     shortened,
+    sizes_and_starts,
     unlike,
 )
 
@@ -61,9 +62,9 @@ class BatchObserver:
 def _leaf(space: spaces.Space) -> _Read:
     """Function that reads a batch of a leaf space as [B, ...]."""
     if isinstance(space, spaces.Discrete):
-        return _one_hots(np.array([space.n]), np.array([space.start]))
+        return _one_hots(np.array([space.n], np.int64), np.array([space.start], np.int64))
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hots(space.nvec.reshape(-1), space.start.reshape(-1))
+        return _one_hots(*sizes_and_starts(space))
     if isinstance(space, spaces.Tuple):
         leaves = [_leaf(part) for part in space.spaces]
 

@@ -254,23 +254,26 @@ class GymnasiumBatch(VectorEnv):
 
     def _shown(self, observation: Any, info: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Observations by sensor, and masks."""
+        return self._by_sensor(observation, self.num_envs), self._masks_of(observation, info)
+
+    def _by_sensor(self, observation: Any, num_envs: int) -> dict[str, np.ndarray]:
+        """Observations by sensor. UserError for others than those of the space."""
         try:
             shown = observation if self._extract is None else self._extract(observation)
-            seen = self._observer(shown, self.num_envs)
+            return self._observer(shown, num_envs)
         except (KeyError, IndexError, TypeError) as error:
             kind, space = type(observation).__name__, self._env.single_observation_space
             said = unlike(f"type {kind} ({one_line(error)})", f"a batch of {space}")
             raise UserError(f"{self._name}: {said}") from error
         except UserError as error:
             raise UserError(f"{self._name}: {error}") from error
-        return seen, self._masks_of(observation, info)
 
-    def _masks_of(self, observation: Any, info: Any) -> np.ndarray:
+    def _masks_of(self, observation: Any, info: Any, num_envs: int | None = None) -> np.ndarray:
         """The masks, all True if there are none."""
         if self._masks_may_follow and MASK in info:
             raise UserError(f"{self._name}: {late_mask('info')}")
         try:
-            return self._mask if self._masks is None else self._masks(observation, info, self.num_envs)
+            return self._mask if self._masks is None else self._masks(observation, info, num_envs or self.num_envs)
         except UserError as error:
             raise UserError(f"{self._name}: {error}") from error
 
@@ -319,11 +322,10 @@ class GymnasiumBatch(VectorEnv):
             if any(x is None for x in own):
                 raise UserError(f"{self.spec.name}: infos['final_obs'] lacks an environment whose episode ended")
             batch = concatenate(space, own, create_empty_array(space, len(own)))
-            shown = self._observer(batch if self._extract is None else self._extract(batch), len(own))
+            shown = self._by_sensor(batch, len(own))
         else:
             batch, own = final, None
-            final_obs = final if self._extract is None else self._extract(final)
-            shown = {name: array[ended] for name, array in self._observer(final_obs, self.num_envs).items()}
+            shown = {name: array[ended] for name, array in self._by_sensor(final, self.num_envs).items()}
         for name, array in seen.items():
             array[ended] = shown[name]
         if self._masks is None:
@@ -332,9 +334,9 @@ class GymnasiumBatch(VectorEnv):
         if self._masks.by_method:  # the method returns those of the next episode
             masks[ended] = True
         elif own is None or not self._masks.in_observation:
-            masks[ended] = self._masks(batch, info if isinstance(info, Mapping) else {}, self.num_envs)[ended]
+            masks[ended] = self._masks_of(batch, info if isinstance(info, Mapping) else {})[ended]
         else:
-            masks[ended] = self._masks(batch, {}, len(own))
+            masks[ended] = self._masks_of(batch, {}, len(own))
         return masks
 
     def _step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Step:

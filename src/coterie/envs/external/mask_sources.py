@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from coterie.core.errors import UserError
-from coterie.core.specs import ActionSpec
+from coterie.core.specs import ActionSpec, leaf_specs
 
 MASK = "action_mask"
 
@@ -106,6 +106,71 @@ def as_mask(values: Any) -> np.ndarray:
         wrong = array[~(legal | (array == 0))].flat[0]
         raise UserError(f"an action mask holds {wrong:g}, expected 1 for available actions and 0 for others")
     return legal
+
+
+@final
+class MaskForm:
+    """Structure of the masks of an action space.
+
+    Args:
+        space: The action space; None for what is within a component.
+
+    Attributes:
+        size: Length of a flat mask, `sum A`.
+    """
+
+    def __init__(self, space: spaces.Space | None):
+        parts = space.spaces if isinstance(space, spaces.Dict | spaces.Tuple) else ()
+        by_key = parts if isinstance(parts, Mapping) else dict(enumerate(parts))
+        self._parts = {key: MaskForm(part) for key, part in by_key.items()}
+        self._has_keys = isinstance(parts, Mapping)
+        self.size = 0 if space is None else sum(sum(leaf.choices) for leaf in leaf_specs(space))
+
+    def flat(self, mask: Any) -> np.ndarray:
+        """Returns a mask as one array.
+
+        The mask is flat, has one array per component, or the structure of the space: a dict for a Dict, and a sequence
+        for a Tuple. In these, None allows everything, and parts without choices need no entry.
+
+        Raises:
+            UserError: For a dict with other keys than those of the space.
+        """
+        if not isinstance(mask, Mapping):
+            try:
+                array = np.asarray(mask)
+            except ValueError:  # arrays of several lengths
+                array = None
+            if array is not None and array.dtype != object:
+                return array.reshape(-1)
+        found = self._joined(mask)
+        return found if found.size == self.size or isinstance(mask, Mapping) else _COMPONENT._joined(mask)
+
+    def _joined(self, mask: Any) -> np.ndarray:
+        leaves = [np.ravel(leaf) for leaf in self._leaves(mask)]
+        return np.concatenate(leaves) if leaves else np.zeros(0, np.bool_)
+
+    def _leaves(self, mask: Any) -> Iterator[Any]:
+        if mask is None and self.size:
+            yield np.ones(self.size, np.bool_)
+        elif isinstance(mask, Mapping):
+            needed = [key for key, part in self._parts.items() if part.size and self._has_keys]
+            if not needed or not set(needed) <= mask.keys() <= self._parts.keys():
+                expected = f"the parts {needed}" if needed else "an array"
+                raise UserError(f"an action mask has the parts {list(mask)}, expected {expected}")
+            for key in needed:
+                yield from self._parts[key]._leaves(mask[key])
+        elif isinstance(mask, tuple | list) or (isinstance(mask, np.ndarray) and mask.dtype == object and mask.ndim):
+            is_structured = len(self._parts) == len(mask) and not self._has_keys
+            for one, part in zip(
+                mask, self._parts.values() if is_structured else [_COMPONENT] * len(mask), strict=True
+            ):
+                if part.size or part is _COMPONENT:
+                    yield from part._leaves(one)
+        else:
+            yield mask
+
+
+_COMPONENT = MaskForm(None)
 
 
 def source_note(place: object, roles: Sequence[str] = ()) -> str:

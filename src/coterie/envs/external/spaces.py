@@ -195,8 +195,9 @@ def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
     if isinstance(space, spaces.Discrete):
         return _zero_one(int(space.n)), _one_hot(int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        write = _one_hots(space.nvec.reshape(-1), space.start.reshape(-1))
-        return _zero_one(int(space.nvec.sum())), write if space.nvec.ndim == 1 else _shaped(write, space.nvec.shape)
+        sizes, starts = sizes_and_starts(space)
+        write = _one_hots(sizes, starts)
+        return _zero_one(int(sizes.sum())), write if space.nvec.ndim == 1 else _shaped(write, space.nvec.shape)
     if isinstance(space, spaces.MultiBinary):
         return _zero_one(int(np.prod(space.shape))), _binary(space.shape)
     if isinstance(space, spaces.Tuple) and space.spaces:
@@ -296,6 +297,13 @@ def _one_hots(sizes: np.ndarray, starts: np.ndarray) -> _Write:
         place[offsets + codes(np.ravel(value), sizes, starts)] = 1
 
     return write
+
+
+def sizes_and_starts(space: spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of choices and first values of all components, int64 [K]. The type of the space may be too
+    small for sums of them.
+    """
+    return space.nvec.reshape(-1).astype(np.int64), space.start.reshape(-1).astype(np.int64)
 
 
 def codes(picks: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -450,21 +458,16 @@ def _reals_within(space: spaces.Box) -> Native:
 
 
 def _integers_within(space: spaces.Box) -> Native:
-    """Gives each integer an equal share of [-1, 1]. The ends are exact, although float64 cannot hold all of int64."""
+    """Gives each integer an equal share of [-1, 1]. Integers are exact, although float64 cannot hold all of int64."""
     low, high = space.low.reshape(-1), space.high.reshape(-1)
-    lowest = low.astype(np.float64)
-    levels = np.array([int(b) - int(a) + 1 for a, b in zip(low, high, strict=True)], np.float64)
-    most = np.array([_largest_float(int(b)) for b in high], np.float64)
+    widths = [int(b) - int(a) for a, b in zip(low, high, strict=True)]
+    levels, width = np.array([n + 1 for n in widths], np.float64), np.array(widths, np.uint64)
+    lowest = low.astype(np.uint64 if space.dtype == np.uint64 else np.int64).view(np.uint64)  # sums are modulo 2**64
 
     def convert(_: np.ndarray, values: np.ndarray) -> np.ndarray:
         share = (np.clip(values.astype(np.float64), -1, 1) + 1) / 2
-        numbers = np.minimum(lowest + np.floor(share * levels), most).astype(space.dtype)
-        return np.where(share >= 1, high, np.where(share <= 0, low, numbers)).reshape(-1, *space.shape)
+        level = np.floor(np.where(share < 1, share, 0) * levels).astype(np.uint64)
+        numbers = lowest + np.where(share < 1, np.minimum(level, width), width)
+        return numbers.view(np.int64).astype(space.dtype).reshape(-1, *space.shape)
 
     return convert
-
-
-def _largest_float(bound: int) -> float:
-    """Returns the largest float64 that is not above an integer."""
-    found = float(bound)
-    return found if int(found) <= bound else float(np.nextafter(found, -np.inf))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ class Player:
         for agent, value in list(given_obs.items()):
             given_obs[agent], mask = _split_mask(value, self._owner[agent][0]["sensors"])
             if mask is not None:
-                given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0]))
+                place = f"action_mask of '{agent}'"
+                given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0], place))
         taken: dict[str, Any] = {}
         for i, policy in enumerate(self.policies):
             alive = np.array([[agent in given_obs for agent in policy.agents]])
@@ -136,10 +138,13 @@ class Player:
             return {}
         if what == "action_mask":
             roles = self._roles | {agent: role for agent, (role, _) in self._owner.items()}
+            if len(self._owner) == 1 and not (isinstance(given, dict) and roles.keys() & given.keys()):
+                given = {next(iter(self._owner)): given}
             if isinstance(given, dict):
-                given = {name: _flat_mask(mask, roles[name]) if name in roles else mask for name, mask in given.items()}
-            else:
-                given = _flat_mask(given, next(iter(self._roles.values())))
+                given = {
+                    name: _flat_mask(mask, roles[name], f"action_mask of '{name}'") if name in roles else mask
+                    for name, mask in given.items()
+                }
         if not self._named(given):
             if len(self._owner) != 1:
                 raise PolicyError(f"{what}: pass a dict by agent ({', '.join(self._owner)})")
@@ -201,15 +206,64 @@ def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
         return parts
     shape, dtype = tuple(role["shape"]), role["dtype"]
     rows = [_checked(given[a], shape, f"obs of '{a}'") if a in given else np.zeros(shape) for a in role["agents"]]
-    return np.stack(rows).astype(dtype)[None]
+    values = np.stack(rows)
+    if dtype == "uint8":
+        wrong = (values < 0) | (values > 255) | (values != np.floor(values))
+        if wrong.any():
+            agent = role["agents"][int(np.argwhere(wrong)[0, 0])]
+            raise PolicyError(f"obs of '{agent}' holds {values[wrong][0]:g}, expected integers from 0 to 255")
+    return values.astype(dtype)[None]
 
 
-def _flat_mask(mask: Any, role: dict[str, Any]) -> Any:
-    """Concatenates the masks of several components; others are returned unchanged."""
-    sizes = role["choices"]
-    if not isinstance(mask, (tuple, list)) or len(sizes) < 2 or [np.shape(m) for m in mask] != [(n,) for n in sizes]:
+def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:
+    """A mask with the structure of the action space as one array; others are returned unchanged."""
+    if not isinstance(mask, (dict, tuple, list)):
         return mask
-    return np.concatenate([np.asarray(part) for part in mask])
+    size = sum(role["choices"])
+    if not isinstance(mask, dict):
+        try:
+            if np.shape(mask)[-1:] == (size,):
+                return mask
+        except ValueError:  # arrays of several lengths
+            pass
+    leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, role["action"], what)]
+    if not isinstance(mask, dict) and sum(leaf.size for leaf in leaves) != size:
+        leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, {"kind": ""}, what)]
+    return np.concatenate(leaves) if leaves else np.zeros(0, bool)
+
+
+def _mask_leaves(mask: Any, space: dict[str, Any], what: str) -> Iterator[Any]:
+    """Yields the arrays of a mask. None allows everything, and parts without choices need no entry."""
+    parts, size = space.get("parts", []), _choices(space)
+    if mask is None and size:
+        yield np.ones(size, bool)
+    elif isinstance(mask, dict):
+        by_key = dict(zip(space["keys"], parts, strict=True)) if space["kind"] == "dict" else {}
+        needed = [key for key, part in by_key.items() if _choices(part)]
+        if not needed or not set(needed) <= mask.keys() <= by_key.keys():
+            expected = f"the parts {needed}" if needed else "an array"
+            raise PolicyError(f"{what} has the parts {list(mask)}, expected {expected}")
+        for key in needed:
+            yield from _mask_leaves(mask[key], by_key[key], what)
+    elif isinstance(mask, (tuple, list)):
+        is_structured = space["kind"] == "tuple" and len(parts) == len(mask)
+        for i, one in enumerate(mask):
+            if not is_structured or _choices(parts[i]):
+                yield from _mask_leaves(one, parts[i] if is_structured else {"kind": ""}, what)
+    else:
+        yield mask
+
+
+def _choices(space: dict[str, Any]) -> int:
+    """Length of a mask of an action space."""
+    kind = space["kind"]
+    if kind in ("tuple", "dict"):
+        return sum(_choices(part) for part in space["parts"])
+    if kind == "discrete":
+        return space["n"]
+    return (
+        sum(space["nvec"]) if kind == "multi_discrete" else 2 * _size(space["shape"]) if kind == "multi_binary" else 0
+    )
 
 
 def _split_mask(value: Any, sensors: Any) -> tuple[Any, Any]:
@@ -261,7 +315,10 @@ def _as_mask(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     try:
-        array = np.asarray(value, np.float32)
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError
+        array = array.astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         raise PolicyError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from None
     if array.shape != shape:

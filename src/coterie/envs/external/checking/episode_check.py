@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from coterie.core.errors import UserError
 from coterie.core.specs import ActionSpec
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.external.checking.interfaces import ByAgent, EnvInterface
@@ -22,7 +23,7 @@ from coterie.envs.external.checking.spaces_fit import (
     observation_problems,
     space_problems,
 )
-from coterie.envs.external.mask_sources import MASK, without_mask
+from coterie.envs.external.mask_sources import MASK, MaskForm, as_mask, without_mask
 from coterie.envs.external.spaces import Actuator
 
 _ALL_KEY = "__all__"
@@ -227,18 +228,21 @@ class EpisodeCheck:
             yield from observation_problems(part, observation[key], name)
 
     def _read_mask(self, agent: Any, result: ByAgent, spec: ActionSpec) -> np.ndarray | None:
-        """The agent's flattened mask; None if there is none or it cannot be read."""
+        """The agent's flattened mask; None if there is none.
+
+        Raises:
+            CheckAborted: If it has other parts than the action space.
+        """
         if not spec.choices:
             return None
         mask = self.interface.mask(agent, result["observations"].get(agent), result["infos"].get(agent))
         if mask is None:
             return None
         try:
-            return np.concatenate(
-                [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
-            )
-        except ValueError:
-            return None
+            return MaskForm(self.spaces(agent)[1]).flat(mask)
+        except UserError as error:
+            self._add("mask-size", f"{self.interface.agent_prefix(agent)}{error}")
+            raise CheckAborted from error
 
     def _check_mask(self, agent: Any, result: ByAgent, call: str) -> None:
         spec = ActionSpec.of(self.spaces(agent)[1])
@@ -252,10 +256,11 @@ class EpisodeCheck:
         if mask.size != spec.mask_size:
             self._add("mask-size", f"{prefix}the action mask has {mask.size} entries, expected {spec.mask_size}")
             raise CheckAborted
-        if not ((mask == 0) | (mask == 1)).all():
-            values = np.unique(mask)[:4].tolist()
-            self._add("mask-values", f"{prefix}the action mask contains {values}, expected 0 and 1")
-            raise CheckAborted
+        try:
+            mask = as_mask(mask)
+        except UserError as error:
+            self._add("mask-values", f"{prefix}{error}")
+            raise CheckAborted from error
         if agent not in self.interface.acting_agents():
             return
         for i, component in enumerate(np.split(mask, np.cumsum(spec.choices)[:-1])):
