@@ -44,8 +44,8 @@ def test_arrays_of_any_shape_are_components(space, choices, continuous):
     ("space", "message"),
     [
         (spaces.Box(-np.inf, np.inf, (1,)), "infinite bounds"),
-        (spaces.Box(-3e38, 3e38, (1,)), "infinite bounds"),
-        (spaces.Box(-1e300, 1e300, (1,), np.float64), "infinite bounds"),
+        (spaces.Box(-3e38, 3e38, (1,)), r"bounds beyond 1e\+30"),
+        (spaces.Box(-1e300, 1e300, (1,), np.float64), r"bounds beyond 1e\+30"),
         (spaces.Box(0, 1, (0,)), "has no component"),
         (spaces.Tuple([spaces.Box(0, 1, (0,))]), "has no component"),
         (spaces.Dict({}), "has no component"),

@@ -254,7 +254,11 @@ SINGLE: Table = {
         "step() raised KeyError: 'pond' (ownfaults.py, line",
         drift(reward=lambda self: {}["pond"]),
     ),
-    "observation_of_none": ("observation-type", "is a NoneType, expected an array of [2]", seen(lambda x: None)),
+    "observation_of_none": (
+        "observation-type",
+        "is a NoneType, expected an array of [2] numbers",
+        seen(lambda x: None),
+    ),
     "a_list": ("observation-list", "the observation is a list, expected an array", seen(lambda x: x.tolist())),
     "a_list_of_choices": (
         "observation-list",

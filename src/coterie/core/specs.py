@@ -121,7 +121,10 @@ def _box_spec(space: spaces.Box) -> ActionSpec:
     is_integer = space.dtype is not None and space.dtype.kind in "biu"
     largest = math.inf if is_integer else LARGEST_BOUND
     if not all(abs(x) < largest for x in (*low, *high)):  # NaN too
-        raise TypeError(f"the action space {space} has infinite bounds; give finite ones")
+        bounds = (*low, *high)
+        reason = "infinite bounds" if any(map(math.isinf, bounds)) else f"bounds beyond {LARGEST_BOUND:g}"
+        reason = "NaN as a bound" if any(map(math.isnan, bounds)) else reason
+        raise TypeError(f"the action space {space} has {reason}. Give those of the numbers that the environment uses")
     if any(a > b for a, b in zip(low, high, strict=True)):
         raise TypeError(f"the action space {space} has a lower bound above its upper bound")
     size = len(low)

@@ -200,7 +200,7 @@ class GymInstance(Instance):
 
     def reset(self, seed: int | None) -> None:
         self._elapsed = 0
-        self._show(*from_reset(call_reset(self.env, seed), by_agent=False))
+        self._show(*from_reset(call_reset(self.env, seed), by_agent=False, space=self._part.observes))
 
     def step(self, actions: list[Any]) -> None:
         returned = self.env.step(actions[0])

@@ -17,6 +17,8 @@ STEP_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 _SINGLE = ("observation", "reward", "terminated", "truncated", "info")
 _OLD_GYM = "the interface of old Gym. Implement that of gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0"
+_ONLY_OBSERVATION = f": returning only the observation is {_OLD_GYM}"
+_NUMBERS = (int, float, np.generic, np.ndarray)
 
 
 @final
@@ -58,7 +60,7 @@ def first_reset(name: str, env: Any, by_agent: bool) -> tuple[Any, Mapping[Any, 
         EnvironmentFailedError: If it raises anything else.
     """
     try:
-        return from_reset(call_reset(env, 0), by_agent)
+        return from_reset(call_reset(env, 0), by_agent, None if by_agent else getattr(env, "observation_space", None))
     except UserError as error:
         place = place_of(name, "reset")
         raise UserError(f"environment '{name}'{f' ({place})' if place else ''}: {error}") from error
@@ -68,16 +70,20 @@ def first_reset(name: str, env: Any, by_agent: bool) -> tuple[Any, Mapping[Any, 
         raise EnvironmentFailedError.of(f"environment '{name}'", "reset", error, place_of(name, "reset")) from error
 
 
-def from_reset(returned: Any, by_agent: bool) -> tuple[Any, Mapping[Any, Any]]:
+def from_reset(returned: Any, by_agent: bool, space: spaces.Space | None = None) -> tuple[Any, Mapping[Any, Any]]:
     """Returns the observations and infos that `reset` returned. None for the infos means that there are none.
 
     Args:
         returned: Result of the call.
         by_agent: True if both are dictionaries by agent.
+        space: Space of an observation that could be mistaken for the pair, because it is a pair itself.
 
     Raises:
         WrongReturn: For anything but a pair of these.
     """
+    if isinstance(space, spaces.Tuple) and len(space.spaces) == 2 and _is_observation(returned, space):
+        found = f"reset() returned {described(returned)}, an observation, expected the pair (observation, info)"
+        raise WrongReturn("reset-return", f"{found}{_ONLY_OBSERVATION}")
     if not _is_sequence_of(returned, 2) or not (returned[1] is None or isinstance(returned[1], Mapping)):
         raise _wrong_reset(returned, by_agent)
     observations, infos = returned
@@ -242,6 +248,11 @@ def _is_sequence_of(returned: Any, size: int) -> bool:
     return isinstance(returned, tuple | list) and len(returned) == size
 
 
+def _is_observation(returned: Any, space: spaces.Tuple) -> bool:
+    """True if the result of a reset is an observation of two parts, instead of a pair of one and an info."""
+    return _is_sequence_of(returned, 2) and space.contains(tuple(returned)) and not space.contains(returned[0])
+
+
 def _infos(call: str, infos: Any, by_agent: bool) -> Mapping[Any, Any]:
     if infos is not None and not isinstance(infos, Mapping):
         name, expected = ("infos", "a dict by agent") if by_agent else ("info", "a dict")
@@ -274,15 +285,17 @@ def _wrong_reset(returned: Any, by_agent: bool) -> WrongReturn:
     found = described(returned)
     if by_agent and isinstance(returned, Mapping):
         hint = ": returning only the observations is an old interface"
-    elif not by_agent and isinstance(returned, Mapping | np.ndarray | int | float | np.generic):
-        hint = f": returning only the observation is {_OLD_GYM}"
+    elif not by_agent and isinstance(returned, (Mapping, *_NUMBERS)):
+        hint = _ONLY_OBSERVATION
     elif _is_sequence_of(returned, 2):
         if by_agent and isinstance(returned[0], Mapping):
             _infos("reset()", returned[1], by_agent)
         found = f"{found} whose second is {described(returned[1])}"
         hint = ", which is a dict" if not by_agent else ""
-        if not by_agent and isinstance(returned[1], int | float | np.generic):
-            hint = f": returning only the observation is {_OLD_GYM}"
+        if not by_agent and isinstance(returned[1], _NUMBERS):
+            hint = _ONLY_OBSERVATION
+    elif not by_agent and isinstance(returned, tuple | list) and returned and isinstance(returned[-1], _NUMBERS):
+        hint = _ONLY_OBSERVATION
     else:
         hint = _foreign_result(returned)
     return WrongReturn("reset-return", f"reset() returned {found}, expected {expected}{hint}")

@@ -185,6 +185,8 @@ def is_image(space: spaces.Space) -> bool:
 def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
     """Box and writer of a space without named parts."""
     if isinstance(space, spaces.Box) and is_image(space):
+        if not space.low.size:
+            raise TypeError(f"the observation space {space} has images without pixels")
         shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
         shown = spaces.Box(space.low.reshape(shape), space.high.reshape(shape), dtype=np.uint8)
         return shown, _copy if len(space.shape) == 3 else lambda place, value: _copy(place[..., 0], value)
@@ -362,8 +364,6 @@ Native = Callable[[np.ndarray, np.ndarray], Any]
 """Converts choices [M, K] and numbers [M, C] in [-1, 1] to M native actions: an array [M, ...], or a tuple or dict of
 them."""
 
-_NOTHING = np.zeros((0, 0))
-
 
 class Actuator:
     """Converts actions to those of an agent's own space.
@@ -382,8 +382,11 @@ class Actuator:
         Types are those of `space.sample()`: a NumPy integer (Discrete), an array within the bounds (MultiDiscrete,
         MultiBinary, Box), or a tuple or dict of these.
         """
-        picks = _NOTHING if discrete is None else discrete
-        return self._split(self._native(picks, _NOTHING if continuous is None else continuous))
+        if discrete is None:
+            discrete = np.zeros((0 if continuous is None else len(continuous), 0), np.int64)
+        if continuous is None:
+            continuous = np.zeros((len(discrete), 0), np.float32)
+        return self._split(self._native(discrete, continuous))
 
 
 def native_batch(space: spaces.Space) -> Native:
@@ -395,9 +398,9 @@ def native_batch(space: spaces.Space) -> Native:
     if isinstance(space, spaces.Discrete):
         return lambda picks, _: (picks[:, 0] + space.start).astype(space.dtype)
     if isinstance(space, spaces.MultiBinary):
-        return lambda picks, _: picks.astype(space.dtype).reshape(-1, *space.shape)
+        return lambda picks, _: picks.astype(space.dtype).reshape(len(picks), *space.shape)
     assert isinstance(space, spaces.MultiDiscrete)
-    return lambda picks, _: space.start + picks.astype(space.dtype).reshape(-1, *space.shape)
+    return lambda picks, _: space.start + picks.astype(space.dtype).reshape(len(picks), *space.shape)
 
 
 def _splitter(space: spaces.Space) -> Callable[[Any], list[Any]]:
@@ -450,7 +453,7 @@ def _reals_within(space: spaces.Box) -> Native:
         numbers += 1
         numbers *= half
         numbers += lowest
-        numbers = numbers.reshape(-1, *space.shape)
+        numbers = numbers.reshape(len(values), *space.shape)
         # Rounding may have exceeded the bounds.
         return numbers if exact else np.minimum(np.maximum(numbers.astype(dtype), low), high)
 
@@ -468,6 +471,6 @@ def _integers_within(space: spaces.Box) -> Native:
         share = (np.clip(values.astype(np.float64), -1, 1) + 1) / 2
         level = np.floor(np.where(share < 1, share, 0) * levels).astype(np.uint64)
         numbers = lowest + np.where(share < 1, np.minimum(level, width), width)
-        return numbers.view(np.int64).astype(space.dtype).reshape(-1, *space.shape)
+        return numbers.view(np.int64).astype(space.dtype).reshape(len(values), *space.shape)
 
     return convert

@@ -117,10 +117,10 @@ class EnvInterface(ABC):
             except Exception as error:
                 self._findings.add("close", f"{call} raised {describe_error(error)}{_location(error)}")
 
-    def _read(self, read: Callable[..., Any], returned: Any, by_agent: bool) -> Any:
+    def _read(self, read: Callable[..., Any], returned: Any, **more: Any) -> Any:
         """Returns what `from_reset` or `from_step` reads. A wrong structure becomes a finding, and CheckAborted."""
         try:
-            return read(returned, by_agent)
+            return read(returned, **more)
         except WrongReturn as error:
             self._findings.add(error.rule, str(error), error.subject)
             raise CheckAborted from error
@@ -160,7 +160,7 @@ class GymnasiumInterface(EnvInterface):
 
     def reset(self, seed: int | None) -> ByAgent:
         result = self.call("reset(seed)", self.env.reset, seed=seed)
-        observation, info = self._read(from_reset, result, by_agent=False)
+        observation, info = self._read(from_reset, result, by_agent=False, space=self.env.observation_space)
         if self._is_new:
             self._is_new = False
             self._find_masks(info)

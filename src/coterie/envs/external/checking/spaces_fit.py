@@ -137,7 +137,9 @@ def key_problems(space: spaces.Dict, value: Mapping[Any, Any], name: str = "the 
 def _box_problems(space: spaces.Box, value: Any, name: str) -> Iterator[Problem]:
     array = _as_array(value)
     if array is None:
-        yield "observation-type", f"{name} is a {type(value).__name__}, expected an array of {list(space.shape)}"
+        is_array = isinstance(value, list | tuple | np.ndarray)
+        found = _short_repr(value) if is_array else f"a {type(value).__name__}"
+        yield "observation-type", f"{name} is {found}, expected an array of {list(space.shape)} numbers"
         return
     if array.shape != space.shape:
         if len(space.shape) == 1 or not array.size == math.prod(space.shape) == 1:
