@@ -10,6 +10,9 @@ import pytest
 from gymnasium import spaces
 
 import coterie
+from coterie.__main__ import main
+from coterie.commands.export.portable.player import Player as PortablePlayer
+from coterie.commands.export.portable.policy_files import PolicyError
 from coterie.commands.masked_observations import split_masks
 from coterie.core.errors import UserError
 from gymworlds import SampledEnv
@@ -104,3 +107,25 @@ def test_observations_of_several_sensors_are_read_in_every_form(seeing: Any) -> 
 def test_wrong_sensors_are_named(seeing: Any, change: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         seeing.player().act(change(NESTED.sample()))
+
+
+@pytest.mark.parametrize(
+    ("eye", "message"),
+    [
+        (np.full((9, 9, 3), 256), "holds 256, expected integers from 0 to 255"),
+        (np.full((9, 9, 3), -1), "holds -1, expected integers from 0 to 255"),
+        (np.full((9, 9, 3), 0.5), r"holds 0\.5, expected integers from 0 to 255"),
+        (np.full((9, 9, 3), "7"), "Pass numbers of shape"),
+    ],
+)
+def test_images_out_of_range_and_texts_are_refused_by_players(
+    seeing: Any, eye: Any, message: str, tmp_path: Path
+) -> None:
+    """They were taken modulo 256, without fractions."""
+    seen: Any = NESTED.sample()
+    assert main(["export", str(seeing.path), "--format", "numpy", "--out", str(tmp_path / "policy"), "--trust"]) == 0
+    for player in (seeing.player(mode="greedy"), PortablePlayer(tmp_path / "policy", mode="greedy")):
+        whole = player.act(seen | {"eye": np.full((9, 9, 3), 255.0)})
+        assert whole == player.act(seen | {"eye": np.full((9, 9, 3), 255, np.uint8)})
+        with pytest.raises((UserError, PolicyError), match=message):
+            player.act(seen | {"eye": eye})

@@ -12,6 +12,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 PLACES = ("info", "observation", "sensors", "nested", "renamed", "action_masks", "action_mask", "attribute")
 """Places of the mask. The first observed number is the age of the environment over all episodes, its `phase`."""
+SHOWN = ("observation", "sensors", "nested", "renamed")
+"""Places within the observation."""
 PHASE = spaces.Box(0, np.inf, (2,), np.float32)
 
 
@@ -22,14 +24,30 @@ def mask_of(phase: int, multi: bool) -> np.ndarray:
 
 
 class Masked(gymnasium.Env):
-    """An episode has 5 steps; every step earns 1."""
+    """An episode has 5 steps; every step earns 1.
 
-    def __init__(self, place: str = "info", multi: bool = False, split: bool = False, late: int = 0, gap: int = 0):
-        self.place, self.multi, self.split, self.late, self.gap = place, multi, split, late, gap
-        self.action_space = spaces.MultiDiscrete([2, 3]) if multi else spaces.Discrete(3)
+    Args:
+        place: Place of the mask.
+        multi: Two components, of 2 and 3 choices.
+        split: The mask has one array per component.
+        parts: The components are parts of a Dict, and so are those of the mask.
+        late: First phase with a mask.
+        gap: Every so many phases have none.
+    """
+
+    def __init__(
+        self, place: str = "info", multi: bool = False, split: bool = False, late: int = 0, gap: int = 0,
+        parts: bool = False,
+    ):  # fmt: skip
+        self.place, self.multi, self.split, self.late, self.gap, self.parts = place, multi, split, late, gap, parts
+        self.action_space: Any = spaces.MultiDiscrete([2, 3]) if multi else spaces.Discrete(3)
         bits: Any = spaces.MultiBinary(5 if multi else 3)
         if split:
             bits = spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
+        if parts:
+            speed, pair = spaces.Box(-1, 1, (1,)), spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+            self.action_space = spaces.Dict({"speed": speed, "pair": pair, "turn": spaces.Discrete(3, start=1)})
+            bits = spaces.Dict({"turn": spaces.MultiBinary(3), "pair": spaces.Tuple([spaces.MultiBinary(2)])})
         self.observation_space = {
             "observation": spaces.Dict({"observation": PHASE, "action_mask": bits}),
             "sensors": spaces.Dict({"action_mask": bits, "pos": PHASE, "vel": PHASE}),
@@ -40,6 +58,8 @@ class Masked(gymnasium.Env):
 
     def mask(self) -> Any:
         flat = mask_of(self.phase, self.multi)
+        if self.parts:
+            return {"turn": flat[2:], "pair": (flat[:2],) if self.place in SHOWN else (flat[:2], None)}
         return (flat[:2], flat[2:]) if self.split else flat
 
     def seen(self) -> Any:
@@ -64,6 +84,8 @@ class Masked(gymnasium.Env):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action)
         if self.info() or self.place != "info":
+            if self.parts:
+                action = action["pair"][0], action["turn"] - 1
             flat = [action[0], 2 + action[1]] if self.multi else [action]
             assert mask_of(self.phase, self.multi)[flat].all(), f"{action} is illegal in phase {self.phase}"
         self.phase, self.age = self.phase + 1, self.age + 1
@@ -114,19 +136,28 @@ class Duck:
         return getattr(self.env, name)
 
 
-def masked(place: str = "info", multi: bool = False, split: bool = False, wrap: str = "", late: int = 0, gap: int = 0):
+def masked(
+    place: str = "info", multi: bool = False, split: bool = False, wrap: str = "", late: int = 0, gap: int = 0,
+    parts: bool = False,
+):  # fmt: skip
     """Returns an environment; wrap: `wrapper` of Gymnasium, or `duck`."""
-    env: Any = KINDS.get(place, Masked)(place, multi, split, late, gap)
+    env: Any = KINDS.get(place, Masked)(place, multi, split, late, gap, parts)
     if wrap == "wrapper":
         return gymnasium.wrappers.TimeLimit(gymnasium.wrappers.TransformReward(env, lambda reward: reward), 9)
     return Duck(env) if wrap == "duck" else env
 
 
 def masked_vector(
-    num_envs: int, place: str = "info", multi: bool = False, split: bool = False, mode: str = "NextStep", gap: int = 0
+    num_envs: int,
+    place: str = "info",
+    multi: bool = False,
+    split: bool = False,
+    mode: str = "NextStep",
+    gap: int = 0,
+    parts: bool = False,
 ) -> gymnasium.vector.VectorEnv:
     """Gymnasium's vector environment of these."""
-    makers = [lambda: masked(place, multi, split, gap=gap)] * num_envs
+    makers = [lambda: masked(place, multi, split, gap=gap, parts=parts)] * num_envs
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
+from pettingzoo import AECEnv
 
 import coterie
 from coterie.__main__ import main
@@ -18,9 +20,11 @@ from coterie.commands.export.portable.player import Player, _native
 from coterie.commands.export.portable.policy_files import PolicyError
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.core.specs import ActionSpec
+from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.batched_spaces import BatchActuator
 from coterie.envs.external.mask_sources import as_mask
 from coterie.envs.external.spaces import Actuator
+from coterie.envs.make import make
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 SPACES: dict[str, spaces.Space] = {
@@ -36,6 +40,9 @@ SPACES: dict[str, spaces.Space] = {
             "b": spaces.Tuple([spaces.Discrete(3, start=1), spaces.Dict({"x": spaces.Box(0, 9, (2,), np.uint8)})]),
             "a": spaces.MultiBinary(2),
         }
+    ),
+    "nothing": spaces.Dict(
+        {"a": spaces.Box(-1, 1, (0,)), "b": spaces.Discrete(2), "c": spaces.Box(0, 1, (0,), np.int8)}
     ),
     "tuple": spaces.Tuple([spaces.Tuple([spaces.Discrete(2)]), spaces.Box(-1, 1, ()), spaces.MultiDiscrete([2, 2])]),
 }
@@ -124,6 +131,80 @@ def test_integers_of_every_type_have_equal_shares_and_exact_ends(dtype: Any):
         assert [int(x[0]) for x in found] == [info.min, info.max] * 2
         middle = Actuator(everything)(None, np.array([[0.5]], np.float32))[0]
         assert float(middle[0]) == pytest.approx(info.min + 0.75 * (float(info.max) - info.min), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_converters_agree_on_every_integer_of_the_widest_spaces(dtype: Any):
+    """Float64 cannot hold these bounds of 64 bits."""
+    info = np.iinfo(dtype)
+    space = spaces.Box(info.min + 3, info.max - 5, (3,), dtype)
+    numbers = draws(space, 200)[1]
+    batch, portable = BatchActuator(space)(np.zeros((200, 0)), numbers), described(space)
+    for i, native in enumerate(Actuator(space)(None, numbers)):
+        exported = _native(portable, {"discrete": [], "continuous": list(numbers[i])})
+        assert native.tolist() == exported.tolist() == batch[i].tolist()
+        assert native.dtype == exported.dtype == batch.dtype == dtype
+
+
+class Turns(AECEnv):
+    """Two agents act in turn for 8 steps each, and record their actions."""
+
+    metadata: dict[str, Any] = {"name": "turns_v0", "render_modes": []}  # noqa: RUF012
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind, self.possible_agents, self.taken = kind, ["a_0", "a_1"], []
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(-1, 1, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return SPACES[self.kind]
+
+    def observe(self, agent: str) -> np.ndarray:
+        return np.zeros(2, np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.time = list(self.possible_agents), 0
+        self.rewards = dict.fromkeys(self.agents, 0)
+        self._cumulative_rewards = dict(self.rewards)
+        self.terminations = self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = {agent: {} for agent in self.agents}
+        self.agent_selection = self.agents[0]
+
+    def step(self, action: Any) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        require(SPACES[self.kind], action)
+        self.taken.append(action)
+        self.time += 1
+        self.terminations = dict.fromkeys(self.agents, self.time == 16)
+        self.agent_selection = self.agents[self.time % 2]
+
+
+def leaves(action: Any) -> list[Any]:
+    """Numbers of an action, in order."""
+    if isinstance(action, dict | tuple):
+        return [x for part in (action.values() if isinstance(action, dict) else action) for x in leaves(part)]
+    return np.ravel(action).tolist()
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_agents_that_take_turns_have_all_choices_besides_waiting(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """The second choice of a MultiBinary was taken for waiting, and never made."""
+    game = Turns(kind)
+    monkeypatch.setattr(f"{__name__}.turns", lambda: game, raising=False)
+    env, generator = make(f"{__name__}:turns", {}, num_envs=1), torch.Generator().manual_seed(0)
+    timestep = env.reset()
+    for _ in range(150):
+        timestep = env.step(random_actions(env.spec, timestep, generator))[1]
+    space, spec = SPACES[kind], ActionSpec.of(SPACES[kind])
+    seen = [set(column) for column in zip(*map(leaves, game.taken), strict=True)]
+    expected = [set(column) for column in zip(*(leaves(space.sample()) for _ in range(300)), strict=True)]
+    assert len(seen) == len(spec.choices) + spec.continuous
+    assert all(ours == theirs for ours, theirs in zip(seen, expected, strict=True) if len(theirs) < 8)
+    assert spec.choices or all(len(ours) > 1 for ours in seen)
 
 
 def test_random_play_on_binary_integers_has_half_of_each():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,28 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 import coterie
 from coterie.__main__ import main
+from coterie.commands.export.description import _space as described
 from coterie.commands.export.portable.player import Player
+from coterie.commands.export.portable.player import _flat_mask as flat_in_exports
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
+from coterie.core.specs import ActionSpec
 from coterie.core.types import Timestep
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.external.mask_sources import MaskForm, as_mask
 from coterie.envs.make import make
 from gymworlds import registering
 from maskworlds import PLACES, Masked, expected_masks, masked, masked_processes, masked_vector
 from tinyruns import train
 
 NAME = "maskworlds:masked"
-SHAPES = [{}, {"multi": True}, {"multi": True, "split": True}]
+SHAPES = [{}, {"multi": True}, {"multi": True, "split": True}, {"multi": True, "parts": True}]
+NAMES = ["discrete", "flat", "split", "parts"]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +71,71 @@ def assert_masks(name: str, params: dict[str, Any], **more: Any) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=["discrete", "flat", "split"])
+PAIR = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+LETTERS = spaces.Dict({"b": PAIR, "a": spaces.MultiDiscrete([2, 3]), "c": spaces.Box(0, 1), "d": spaces.MultiBinary(1)})
+FORMS: list[tuple[spaces.Space, Any, str]] = [
+    (spaces.Discrete(3), [1, 0, 1], "101"),
+    (spaces.Discrete(3), torch.tensor([1, 0, 1]), "101"),
+    (spaces.MultiDiscrete([2, 3]), [[1, 0], [0, 1, 1]], "10011"),
+    (spaces.MultiDiscrete([2, 2]), [[1, 0], [0, 1]], "1001"),
+    (spaces.MultiDiscrete([[2, 2], [1, 2]]), [[[1, 0], [0, 1]], [[1], [0, 1]]], "1001101"),
+    (spaces.MultiBinary(2), [[1, 0], [0, 1]], "1001"),
+    (PAIR, [1, 0], "10"),
+    (PAIR, ([1, 0], None), "10"),
+    (PAIR, ([1, 0],), "10"),
+    (PAIR, np.array([np.array([1, 0]), None], object), "10"),
+    (PAIR, (None, None), "11"),
+    (spaces.Tuple([spaces.Tuple([PAIR, PAIR]), spaces.Box(0, 1)]), ([1, 0], [0, 1]), "1001"),
+    (spaces.Tuple([spaces.Tuple([PAIR, PAIR]), spaces.Box(0, 1)]), (([1, 0], ([0, 1], None)), None), "1001"),
+    (LETTERS, {"d": [0, 1], "a": ([1, 0], [0, 1, 1]), "b": ([0, 1], None), "c": None}, "100110101"),
+    (LETTERS, {"a": np.array([1, 0, 0, 1, 1]), "b": [0, 1], "d": None}, "100110111"),
+    (LETTERS, [1, 0, 0, 1, 1, 0, 1, 0, 1], "100110101"),
+    (spaces.Tuple([LETTERS, spaces.Discrete(2)]), ({"a": None, "b": [0, 1], "d": [0, 1]}, [0, 1]), "11111010101"),
+]
+
+
+@pytest.mark.parametrize(("space", "mask", "flat"), FORMS, ids=[f"{i}" for i in range(len(FORMS))])
+def test_masks_of_every_form_are_flattened_in_the_order_of_the_space(space: spaces.Space, mask: Any, flat: str):
+    found = MaskForm(space).flat(mask)
+    assert "".join(str(int(x)) for x in as_mask(found)) == flat
+    assert MaskForm(space).size == len(flat)
+    if isinstance(mask, list | tuple | dict):
+        role = {"choices": ActionSpec.of(space).choices, "action": json.loads(json.dumps(described(space)))}
+        assert np.ravel(flat_in_exports(mask, role, "action_mask")).astype(int).tolist() == list(map(int, flat))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ({"a": None, "b": None}, r"has the parts \['a', 'b'\], expected the parts \['[abd]'"),
+        ({"a": None, "b": None, "d": None, "e": None}, "expected the parts"),
+        ({"a": {"x": [1, 0]}, "b": None, "d": None}, r"has the parts \['x'\], expected an array"),
+        ({"a": [1, 0], "b": None, "d": None}, "has 6 entries, expected 9"),
+        ({"a": [2, 0, 1, 1, 1], "b": None, "d": None}, "an action mask holds 2"),
+        ({"a": ["1", "0", "1", "1", "1"], "b": None, "d": None}, "an action mask of type"),
+    ],
+)
+def test_masks_of_other_forms_are_one_line_everywhere(
+    mask: Any, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    class Faulty(Masked):
+        def __init__(self):
+            super().__init__("info")
+            self.action_space = LETTERS
+
+        def mask(self) -> Any:
+            return mask
+
+    monkeypatch.setattr("maskworlds.Faulty", Faulty, raising=False)
+    with pytest.raises(UserError, match=message) as error:
+        make("maskworlds:Faulty").reset()
+    assert "\n" not in str(error.value)
+    assert main(["check-env", "maskworlds:Faulty", "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert re.search(message, finding["message"])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
 @pytest.mark.parametrize("wrap", ["", "wrapper", "duck"])
 @pytest.mark.parametrize("place", PLACES)
 def test_masks_are_read_wherever_they_are(place: str, wrap: str, shape: dict[str, Any]):
@@ -89,7 +160,7 @@ def test_masks_are_read_by_workers():
     assert_masks(NAME, {"place": "action_masks"}, workers=WorkersConfig(count=1))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=["discrete", "flat", "split"])
+@pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 @pytest.mark.parametrize("place", PLACES)
 def test_masks_of_vector_environments_are_read(place: str, mode: str, shape: dict[str, Any]):
@@ -132,9 +203,11 @@ def test_a_first_mask_after_the_first_reset_is_refused(capsys: pytest.CaptureFix
     assert "mask-late" in {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
 @pytest.mark.parametrize("place", PLACES)
-def test_the_check_reports_the_place_of_masks(place: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["check-env", NAME, f"env.place={place}", "--json"]) == 0
+def test_the_check_reports_the_place_of_masks(place: str, shape: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    settings = [f"env.{key}={value}" for key, value in shape.items()]
+    assert main(["check-env", NAME, f"env.place={place}", *settings, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert "action masks are read from" in report["summary"]["notes"]
     assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
@@ -171,7 +244,7 @@ def test_a_mask_of_continuous_actions_stays_a_sensor():
         assert not env.reset().action_mask
 
 
-@pytest.mark.parametrize("shape", [{}, {"multi": True, "split": True}], ids=["discrete", "split"])
+@pytest.mark.parametrize("shape", [SHAPES[0], *SHAPES[2:]], ids=["discrete", *NAMES[2:]])
 @pytest.mark.parametrize("place", PLACES)
 def test_runs_evaluations_and_players_obey_the_masks(
     place: str, shape: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -187,5 +260,6 @@ def test_runs_evaluations_and_players_obey_the_masks(
         for _ in range(5):
             separate = None if isinstance(observation, dict) else info.get("action_mask", env.mask())
             action: Any = player.act(observation, separate)
-            observation, reward, _, _, info = env.step(np.array(action, np.int64)[()])
+            native = action if shape.get("parts") else np.array(action, np.int64)[()]
+            observation, reward, _, _, info = env.step(native)
             assert reward == 1

@@ -258,3 +258,50 @@ def test_wrong_keys_of_an_observation_are_named(
     assert one or "agent 'a_1': " in said
     found = findings(name, "env.fault=good", capsys=capsys)
     assert any(expected in finding["message"] for finding in found if finding["severity"] == "error")
+
+
+PAIRS: dict[str, spaces.Space] = {
+    "arrays": spaces.Tuple([SPACE, SPACE]),
+    "choices": spaces.Tuple([spaces.Discrete(3), spaces.Discrete(3)]),
+    "array_and_dict": spaces.Tuple([SPACE, spaces.Dict({"x": SPACE})]),
+    "dicts": spaces.Tuple([spaces.Dict({"x": SPACE}), spaces.Dict({"x": SPACE})]),
+    "array": SPACE,
+    "codes": spaces.MultiDiscrete([3, 3]),
+    "dict": spaces.Dict({"a": SPACE, "b": SPACE}),
+    "three": spaces.Tuple([SPACE, SPACE, SPACE]),
+}
+
+
+class Old(gymnasium.Env):
+    """A reset of old Gym returns the observation alone, which may be a sequence of two."""
+
+    def __init__(self, kind: str, *, is_continuous: bool, as_list: bool):
+        self.observation_space: Any = PAIRS[kind]
+        self.action_space: Any = spaces.Box(-1, 1, (1,)) if is_continuous else spaces.Discrete(2)
+        self.as_list = as_list
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        found: Any = self.observation_space.sample()
+        return list(found) if self.as_list and not isinstance(found, dict) else found
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, {}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("is_continuous", [False, True])
+@pytest.mark.parametrize("kind", PAIRS)
+def test_an_old_reset_is_recognized_whatever_it_returns(
+    kind: str, is_continuous: bool, as_list: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """An observation of two parts was taken for an observation and an info."""
+    maker = lambda: Old(kind, is_continuous=is_continuous, as_list=as_list)  # noqa: E731
+    monkeypatch.setattr(f"{HERE}.old", maker, raising=False)
+    with pytest.raises(UserError, match="returning only the observation is the interface of old Gym") as error:
+        make(f"{HERE}:old", {}).reset()
+    assert "\n" not in str(error.value)
+    assert main(["check-env", f"{HERE}:old", "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["rule"], "interface of old Gym" in finding["message"]) == ("reset-return", True)

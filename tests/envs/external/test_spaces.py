@@ -101,6 +101,23 @@ def test_whole_numbers_of_other_types_are_read(space: spaces.Space, value: Any, 
     assert written(space, value) == codes
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_integers_of_every_type_are_encoded(dtype: Any):
+    """Unsigned ones were no indices, and sums of small types overflow."""
+    spaces_of: list[tuple[spaces.Space, Any]] = [
+        (spaces.MultiDiscrete([100, 100], dtype, start=[20, 20]), np.array([119, 20], dtype)),
+        (spaces.Discrete(100, start=20), dtype(119)),
+    ]
+    for space, value in spaces_of:
+        expected = np.zeros(200 if isinstance(space, spaces.MultiDiscrete) else 100)
+        expected[[99, 100] if isinstance(space, spaces.MultiDiscrete) else [99]] = 1
+        assert written(space, value) == expected.tolist()
+        batch = BatchObserver(space)(np.stack([value, value]), 2)[""]
+        assert batch.tolist() == [expected.tolist()] * 2
+        with pytest.raises(UserError, match=r"the value 19( at index 0)?, but its space declares integers 20 to 119"):
+            written(space, value - np.array([100, 1] if value.ndim else 100, dtype))
+
+
 def test_a_missing_part_is_named():
     space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "c": spaces.Discrete(2)})
     for value in ({"a": {"x": 0}, "c": 0}, {"a": 3, "c": 0}, {"c": 0}, 5):
@@ -176,3 +193,8 @@ def test_discrete_actions_start_at_the_start_of_their_space():
 def test_spaces_without_a_fixed_shape_are_refused(space: spaces.Space):
     with pytest.raises(TypeError, match="has no fixed shape"):
         Observer(space)
+
+
+def test_images_without_pixels_are_refused():
+    with pytest.raises(TypeError, match="has images without pixels"):
+        Observer(spaces.Box(0, 255, (0, 4, 3), np.uint8))

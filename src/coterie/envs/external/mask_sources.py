@@ -135,13 +135,9 @@ class MaskForm:
         Raises:
             UserError: For a dict with other keys than those of the space.
         """
-        if not isinstance(mask, Mapping):
-            try:
-                array = np.asarray(mask)
-            except ValueError:  # arrays of several lengths
-                array = None
-            if array is not None and array.dtype != object:
-                return array.reshape(-1)
+        array = _regular(mask)
+        if array is not None:
+            return array.reshape(-1)
         found = self._joined(mask)
         return found if found.size == self.size or isinstance(mask, Mapping) else _COMPONENT._joined(mask)
 
@@ -150,7 +146,10 @@ class MaskForm:
         return np.concatenate(leaves) if leaves else np.zeros(0, np.bool_)
 
     def _leaves(self, mask: Any) -> Iterator[Any]:
-        if mask is None and self.size:
+        array = _regular(mask)
+        if array is not None:
+            yield array
+        elif mask is None and self.size:
             yield np.ones(self.size, np.bool_)
         elif isinstance(mask, Mapping):
             needed = [key for key, part in self._parts.items() if part.size and self._has_keys]
@@ -159,7 +158,7 @@ class MaskForm:
                 raise UserError(f"an action mask has the parts {list(mask)}, expected {expected}")
             for key in needed:
                 yield from self._parts[key]._leaves(mask[key])
-        elif isinstance(mask, tuple | list) or (isinstance(mask, np.ndarray) and mask.dtype == object and mask.ndim):
+        elif isinstance(mask, tuple | list) or (isinstance(mask, np.ndarray) and mask.ndim):
             is_structured = len(self._parts) == len(mask) and not self._has_keys
             for one, part in zip(
                 mask, self._parts.values() if is_structured else [_COMPONENT] * len(mask), strict=True
@@ -168,6 +167,15 @@ class MaskForm:
                     yield from part._leaves(one)
         else:
             yield mask
+
+
+def _regular(mask: Any) -> np.ndarray | None:
+    """Returns a mask as an array; None for dicts, objects, and arrays of several lengths."""
+    try:
+        array = None if isinstance(mask, Mapping) else np.asarray(mask)
+    except ValueError:
+        return None
+    return array if array is not None and array.dtype != object else None
 
 
 _COMPONENT = MaskForm(None)
@@ -200,7 +208,7 @@ def _mask_method(env: Any, name: str) -> Callable[[], Any] | None:
             found = getattr(holder, get)(name)
         except AttributeError:
             continue
-        if isinstance(found, np.ndarray | list | tuple):
+        if isinstance(found, np.ndarray | list | tuple | dict):
             return lambda holder=holder, get=get: getattr(holder, get)(name)
         if callable(found) and _takes_nothing(found):
             return found

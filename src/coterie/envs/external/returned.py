@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
@@ -250,7 +251,11 @@ def _is_sequence_of(returned: Any, size: int) -> bool:
 
 def _is_observation(returned: Any, space: spaces.Tuple) -> bool:
     """True if the result of a reset is an observation of two parts, instead of a pair of one and an info."""
-    return _is_sequence_of(returned, 2) and space.contains(tuple(returned)) and not space.contains(returned[0])
+    if not _is_sequence_of(returned, 2):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # spaces warn of lists
+        return space.contains(tuple(returned)) and not space.contains(returned[0])
 
 
 def _infos(call: str, infos: Any, by_agent: bool) -> Mapping[Any, Any]:

@@ -278,14 +278,14 @@ def shortened(value: Any) -> str:
 def _one_hot(start: int) -> _Write:
     def write(place: np.ndarray, value: Any) -> None:
         place[...] = 0
-        number = value.item() if getattr(value, "shape", None) == (1,) else value
+        number = value.item() if getattr(value, "shape", None) in ((), (1,)) else value
         try:
             k = int(number)
         except (TypeError, ValueError, OverflowError):
             k = None
         stop = start + len(place)
         if k is None or k != number or not start <= k < stop:
-            raise unlike(f"the value {shortened(value)}", f"integers {start} to {stop - 1}")
+            raise unlike(f"the value {shortened(number)}", f"integers {start} to {stop - 1}")
         place[k - start] = 1
 
     return write

@@ -219,23 +219,30 @@ def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:
     """A mask with the structure of the action space as one array; others are returned unchanged."""
     if not isinstance(mask, (dict, tuple, list)):
         return mask
-    size = sum(role["choices"])
-    if not isinstance(mask, dict):
-        try:
-            if np.shape(mask)[-1:] == (size,):
-                return mask
-        except ValueError:  # arrays of several lengths
-            pass
+    size, array = sum(role["choices"]), _regular(mask)
+    if array is not None and array.shape[-1:] == (size,):
+        return mask
     leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, role["action"], what)]
     if not isinstance(mask, dict) and sum(leaf.size for leaf in leaves) != size:
         leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, {"kind": ""}, what)]
     return np.concatenate(leaves) if leaves else np.zeros(0, bool)
 
 
+def _regular(mask: Any) -> Any:
+    """A mask as an array; None for dicts, objects, and arrays of several lengths."""
+    try:
+        array = None if isinstance(mask, dict) else np.asarray(mask)
+    except ValueError:
+        return None
+    return array if array is not None and array.dtype != object else None
+
+
 def _mask_leaves(mask: Any, space: dict[str, Any], what: str) -> Iterator[Any]:
     """Yields the arrays of a mask. None allows everything, and parts without choices need no entry."""
-    parts, size = space.get("parts", []), _choices(space)
-    if mask is None and size:
+    parts, size, array = space.get("parts", []), _choices(space), _regular(mask)
+    if array is not None:
+        yield array
+    elif mask is None and size:
         yield np.ones(size, bool)
     elif isinstance(mask, dict):
         by_key = dict(zip(space["keys"], parts, strict=True)) if space["kind"] == "dict" else {}
@@ -245,7 +252,7 @@ def _mask_leaves(mask: Any, space: dict[str, Any], what: str) -> Iterator[Any]:
             raise PolicyError(f"{what} has the parts {list(mask)}, expected {expected}")
         for key in needed:
             yield from _mask_leaves(mask[key], by_key[key], what)
-    elif isinstance(mask, (tuple, list)):
+    elif isinstance(mask, (tuple, list)) or (isinstance(mask, np.ndarray) and mask.ndim):
         is_structured = space["kind"] == "tuple" and len(parts) == len(mask)
         for i, one in enumerate(mask):
             if not is_structured or _choices(parts[i]):
@@ -257,6 +264,8 @@ def _mask_leaves(mask: Any, space: dict[str, Any], what: str) -> Iterator[Any]:
 def _choices(space: dict[str, Any]) -> int:
     """Length of a mask of an action space."""
     kind = space["kind"]
+    if not kind:  # within a component
+        return 0
     if kind in ("tuple", "dict"):
         return sum(_choices(part) for part in space["parts"])
     if kind == "discrete":
@@ -339,7 +348,7 @@ def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
         return int(parts["discrete"].pop(0)) + space["start"]
     shape = space.get("shape", [-1])  # exports before version 0.2.1 have arrays of one axis only
     size = len(space["low"]) if kind == "box" else len(space["nvec"]) if kind == "multi_discrete" else _size(shape)
-    source = parts["continuous" if kind == "box" else "discrete"]
+    source = parts.get("continuous" if kind == "box" else "discrete", [])
     values = np.array([source.pop(0) for _ in range(size)])
     if kind == "multi_binary":
         return values.astype(space["dtype"]).reshape(shape)

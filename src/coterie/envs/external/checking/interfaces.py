@@ -117,10 +117,10 @@ class EnvInterface(ABC):
             except Exception as error:
                 self._findings.add("close", f"{call} raised {describe_error(error)}{_location(error)}")
 
-    def _read(self, read: Callable[..., Any], returned: Any, **more: Any) -> Any:
+    def _read(self, read: Callable[..., Any], returned: Any, by_agent: bool, **more: Any) -> Any:
         """Returns what `from_reset` or `from_step` reads. A wrong structure becomes a finding, and CheckAborted."""
         try:
-            return read(returned, **more)
+            return read(returned, by_agent, **more)
         except WrongReturn as error:
             self._findings.add(error.rule, str(error), error.subject)
             raise CheckAborted from error
