@@ -307,14 +307,14 @@ def is_channels_first(space: spaces.Space) -> bool:
     """True for images that seem to be [channels, height, width]; they are read as [height, width, channels]."""
     if not may_be_channels_first(space):
         return False
-    shape = space.shape or ()
+    shape: tuple[int, ...] = space.shape or ()
     sides = shape[1:]
     return shape[0] <= 4 < min(sides) or sides[0] == sides[1] > 4
 
 
 def may_be_channels_first(space: spaces.Space) -> bool:
     """True for images whose first axis is the shortest one."""
-    shape = space.shape or ()
+    shape: tuple[int, ...] = space.shape or ()
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:])
 
 

@@ -79,7 +79,7 @@ class BatchMasks:
                 return self._with_an_action(np.where(has[:, None], array, 1) != 0)
         masks = np.ones((num_envs, self._size), np.bool_)
         for index in np.flatnonzero(has):
-            self._choices.write(masks[index], _of_env(given, index, self.in_observation))
+            self._choices.write(masks[index], _of_env(given, int(index), self.in_observation))
         return masks
 
     def _with_an_action(self, masks: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ class BatchMasks:
 
 
 def _of_env(given: Any, index: int, in_observation: bool) -> Any:
-    """The mask of one environment. Infos hold dicts of arrays, with a flag of each that tells who has it."""
+    """The mask of one environment. Infos hold dicts of arrays, with flags of the environments that have one."""
     if isinstance(given, Mapping):
         flags = {key: f"_{key}" for key in given if f"_{key}" in given}
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -254,8 +255,10 @@ def _is_observation(returned: Any, space: spaces.Tuple) -> bool:
     if not _is_sequence_of(returned, 2):
         return False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # spaces warn of lists
-        return space.contains(tuple(returned)) and not space.contains(returned[0])
+        warnings.simplefilter("ignore")  # spaces warn of lists, and raise for arrays of several lengths
+        with suppress(ValueError, TypeError):
+            return space.contains(tuple(returned)) and not space.contains(returned[0])
+    return False
 
 
 def _infos(call: str, infos: Any, by_agent: bool) -> Mapping[Any, Any]:

@@ -160,7 +160,9 @@ class GymnasiumInterface(EnvInterface):
 
     def reset(self, seed: int | None) -> ByAgent:
         result = self.call("reset(seed)", self.env.reset, seed=seed)
-        observation, info = self._read(from_reset, result, by_agent=False, space=self.env.observation_space)
+        observation, info = self._read(
+            from_reset, result, by_agent=False, space=getattr(self.env, "observation_space", None)
+        )
         if self._is_new:
             self._is_new = False
             self._find_masks(info)
