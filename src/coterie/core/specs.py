@@ -305,11 +305,10 @@ class EnvSpec:
 
 def is_channels_first(space: spaces.Space) -> bool:
     """True for images that seem to be [channels, height, width]; they are read as [height, width, channels]."""
-    if not may_be_channels_first(space):
+    if not may_be_channels_first(space) or space.shape is None:
         return False
-    shape: tuple[int, ...] = space.shape or ()
-    sides = shape[1:]
-    return shape[0] <= 4 < min(sides) or sides[0] == sides[1] > 4
+    channels, *sides = space.shape
+    return channels <= 4 < min(sides) or sides[0] == sides[1] > 4
 
 
 def may_be_channels_first(space: spaces.Space) -> bool:
