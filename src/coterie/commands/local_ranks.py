@@ -20,6 +20,7 @@ from coterie.commands.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
 from coterie.core.files import write_text
+from coterie.core.process import stopping_signals
 from coterie.core.process_ranks import RankFailedError, RankLostError
 from coterie.core.rank_failure import FAILED, FOLDER, LOST, RANK, failure_path
 from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
@@ -33,7 +34,7 @@ _GRACE_SECONDS = 1.0
 _END_SECONDS = 5.0
 """Seconds for all ranks to end after rank 0 has finished or interrupted the run; then they are killed."""
 _POLL_SECONDS = 0.05
-_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + 1)
 """Exit codes of an interrupted run."""
 
 
@@ -192,14 +193,14 @@ def _failure(rank: int, code: int, folder: Path) -> ReportedError:
 
 @contextlib.contextmanager
 def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Context manager: SIGINT and SIGTERM stop the run through rank 0, with a checkpoint."""
+    """Context manager: SIGINT, SIGTERM and SIGHUP stop the run through rank 0, with a checkpoint."""
 
     def forward(number: int, frame: Any) -> None:
         if process.poll() is None:
             process.send_signal(number)
 
     try:
-        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, forward) for number in stopping_signals()}
     except ValueError:  # only the main thread may set handlers
         yield
         return

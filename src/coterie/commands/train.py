@@ -34,7 +34,7 @@ from coterie.commands.training_findings import worst_findings
 from coterie.commands.warm_start import WarmStart, agents_of_init, warm_start
 from coterie.config import user_code
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved, saved_settings
+from coterie.config.resolve import Resolved, change, load_resolved, saved_settings, signature_of
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
@@ -147,10 +147,21 @@ def _resume(
                 if found is None:  # it starts again
                     warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))
                 if overrides or ranks.size > 1:
-                    write_text(folder.config_path, to_yaml(resolved))
+                    _rewrite(folder, resolved)
                 return _run(_Session(config, folder, components, kernels, found, warm, hooks, tuple(notes)))
         finally:
             folder.close()
+
+
+def _rewrite(folder: RunFolder, resolved: Resolved) -> None:
+    """Replaces the `config.yaml` of a run. A run that its user has signed stays signed with changed addresses."""
+    manifest = folder.read_manifest()
+    before = signature_of(folder.config_path)
+    is_own = before is not None and manifest.get("signature") == before
+    write_text(folder.config_path, to_yaml(resolved))
+    after = signature_of(folder.config_path)
+    if is_own and after != before:
+        folder.write_manifest(manifest | {"signature": after})
 
 
 # ------------------------------------------------------------------------------------------------------------ session
@@ -340,7 +351,7 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
             f"Continue with: coterie resume {shlex.quote(str(folder.path))}"
         )
     elif signals and not is_done:
-        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
+        name = {1: "SIGHUP", 2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
         print_line(
             f"{name}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
             f"Resume with: coterie resume {shlex.quote(str(folder.path))}",

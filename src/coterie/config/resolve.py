@@ -22,7 +22,7 @@ from coterie.config.composition import COMMAND_LINE, DEFAULT, Leaves, compose, w
 from coterie.config.overrides import Override, parse_all
 from coterie.config.schema import Choice, RunConfig
 from coterie.config.sources import Setting
-from coterie.config.trust import require_trust, signature
+from coterie.config.trust import is_address, require_trust, signature
 from coterie.config.unknown_keys import check_early
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
@@ -113,8 +113,12 @@ def signature_of(path: Path) -> str | None:
 
 
 def _signed(found: Iterable[Setting]) -> dict[str, Any]:
-    """Returns the settings that a signature covers: those that cannot change when a run is resumed."""
-    return {s.key: s.value for s in found if s.key != "out" and not s.key.startswith(CHANGEABLE)}
+    """Returns the settings that a signature covers: those that cannot change when a run is resumed, and addresses."""
+    return {
+        s.key: s.value
+        for s in found
+        if is_address(s.key, s.value) or (s.key != "out" and not s.key.startswith(CHANGEABLE))
+    }
 
 
 def saved_settings(config: RunConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from coterie.config import strict_yaml
 from coterie.config.overrides import canonical
 from coterie.core.errors import UserError
+from coterie.core.files import read_text
 
 PRESETS = ("algo", "env", "algo_env")
 """Folders of `coterie/config/presets`."""
@@ -68,16 +69,18 @@ def from_file(path: Path, saved: bool = False) -> list[Setting]:
 
     Args:
         path: The file.
-        saved: Take origins from the comments that `config.yaml` of a run has.
+        saved: True for the `config.yaml` of a run: a regular file, whose comments are the origins.
 
     Raises:
         UserError: If the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path) if saved else path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     lines = text.splitlines()
 

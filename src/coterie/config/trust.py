@@ -16,9 +16,11 @@ import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
+from coterie.core.files import read_bytes
 
 _PROGRAMS = ("unity/",)
 """Environments whose settings name a program that is started."""
@@ -27,8 +29,10 @@ _PETTINGZOO = ("pettingzoo", "atari", "butterfly", "classic", "sisl", "mpe2")
 """Packages of PettingZoo's environments. Other environments `pettingzoo/MODULE` are modules of any package."""
 
 _CODE_SETTINGS = tuple(f".algo.{name}" for name in ("name", "script", "network", "critic_network"))
-"""Ends of the keys that may name code, besides `env.name` and the address of a Ray cluster, whose replies may contain
-code; a dot precedes them.
+"""Ends of the keys that may name code, besides `env.name`; a dot precedes them."""
+_LOCAL = {"workers.address": ("local", "auto"), "log.mlflow_uri": ("file", "sqlite")}
+"""Settings that are addresses, which a run contacts, with the values and schemes that stay on this machine. The replies
+of a Ray cluster may contain code.
 """
 
 _KEY_BYTES = 32
@@ -56,10 +60,17 @@ def code_names(settings: Mapping[str, Any]) -> list[str]:
             continue
         names_code = key == "env.name" or f".{key}".endswith(_CODE_SETTINGS)
         is_outside = ":" in value or value.startswith(_PROGRAMS) or not is_known_module(value)
-        is_cluster = key == "workers.address" and ":" in value
-        if is_cluster or (names_code and is_outside):
+        if is_address(key, value) or (names_code and is_outside):
             found.append(f"{key}={value}")
     return found
+
+
+def is_address(key: str, value: Any) -> bool:
+    """True if a run with this setting contacts a server or cluster that the setting names."""
+    if key not in _LOCAL or not isinstance(value, str) or value in _LOCAL[key]:
+        return False
+    scheme = urlsplit(value).scheme
+    return key != "log.mlflow_uri" or value == "databricks" or scheme not in ("", *_LOCAL[key])
 
 
 def is_known_module(env: str) -> bool:
@@ -93,12 +104,14 @@ def require_trust(config_path: Path, settings: Mapping[str, Any], signed: Mappin
         return
     found = None
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found = strict_json.parse((config_path.parent / "manifest.json").read_bytes()).get("signature")
+        found = strict_json.parse(read_bytes(config_path.parent / "manifest.json")).get("signature")
     expected = signature(signed)
     if not isinstance(found, str) or expected is None or not hmac.compare_digest(found.encode(), expected.encode()):
+        what = "a server" if all(name.startswith("log.mlflow_uri=") for name in names) else "code"
         raise UserError(
-            f"{config_path.parent}: names code outside Coterie ({', '.join(names)}) and was not created by you on this "
-            "machine. Read that code first, then add --trust, or set COTERIE_TRUST=1."
+            f"{config_path.parent}: names {what} outside Coterie ({', '.join(names)}) and was not created by you on "
+            f"this machine. {'Read that code' if what == 'code' else 'Check it'} first, then add --trust, or set "
+            "COTERIE_TRUST=1."
         )
 
 
@@ -106,7 +119,7 @@ def run_folder_of(module_file: Path) -> Path | None:
     """Returns the run folder that contains a module, from which nothing is imported; None for other modules."""
     for folder in module_file.resolve().parents:
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            manifest = strict_json.parse((folder / "manifest.json").read_bytes())
+            manifest = strict_json.parse(read_bytes(folder / "manifest.json"))
             if (folder / "config.yaml").is_file() and "coterie" in manifest.get("versions", {}):
                 return folder
     return None

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,11 @@ try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None
+
+LARGEST_TEXT = 8 * 2**20
+"""Largest configuration, manifest or pointer, in bytes."""
+LARGEST_LOG = 2**30
+"""Largest log of metrics, in bytes."""
 
 
 def disk_error(description: str, path: Path, error: OSError) -> UserError:
@@ -66,8 +72,51 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def without_links(path: str, flags: int) -> int:
-    """Opener for `open` that raises OSError (ELOOP) instead of following a symbolic link in the last part of `path`."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    """Opener for `open` that accepts regular files only. It does not wait, nor follow a link at the end of `path`.
+
+    Raises:
+        OSError: If it is a symbolic link (ELOOP), a pipe, device or socket (EINVAL), or cannot be opened.
+    """
+    try:
+        handle = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a symbolic link, which is not followed", path) from error
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, "not a regular file", path) from error
+        raise
+    kind = os.fstat(handle).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(handle)
+        if stat.S_ISDIR(kind):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return handle
+
+
+def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
+    """Returns the content of a file of a run, which may come from anybody.
+
+    Args:
+        path: The file.
+        limit: Largest size, in bytes.
+
+    Raises:
+        OSError: If it is missing, a symbolic link, not a regular file, larger than `limit` or than the free memory.
+    """
+    with open(path, "rb", opener=without_links) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {limit:,}", str(path))
+        try:
+            return file.read(size)
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, f"{size:,} bytes do not fit in memory", str(path)) from error
+
+
+def read_text(path: str | Path, limit: int = LARGEST_TEXT) -> str:
+    """Returns the text of a file of a run, see `read_bytes`. Raises OSError, or ValueError if it is not UTF-8."""
+    return read_bytes(path, limit).decode("utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:

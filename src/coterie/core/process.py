@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import torch
 
 from coterie.core.threads import Threads, number_of_threads
 
+_HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed, as by a lost ssh connection
 _REPEAT_SECONDS = 0.2
 """Seconds within which repeated signals count as one: `timeout` signals a process, then its group."""
 
@@ -60,22 +62,41 @@ def rare_garbage_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
+def stopping_signals() -> list[int]:
+    """Returns the signals that stop a run: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as by `nohup`."""
+    is_ignored = _HANGUP is None or signal.getsignal(_HANGUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if _HANGUP is None or is_ignored else [_HANGUP])]
+
+
+def _leave(terminals: list[int]) -> None:
+    """Discards what is written to descriptors of a terminal that was closed."""
+    with contextlib.suppress(OSError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in terminals:
+            os.dup2(nothing, descriptor)
+        os.close(nothing)
+
+
 @contextlib.contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Context manager: the first SIGINT or SIGTERM calls `stop`; another one raises KeyboardInterrupt.
+    """Context manager: the first SIGINT, SIGTERM or SIGHUP calls `stop`; another one raises KeyboardInterrupt.
 
-    Signals within 0.2 s of the first one are ignored.
+    Signals within 0.2 s of the first one are ignored, and SIGHUP if it was ignored before, as by `nohup`. After SIGHUP
+    the terminal is closed, so further output to it is discarded.
 
     Yields a list to which the signal's number is appended.
     """
     received: list[int] = []
     first = 0.0
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # false of a closed one
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal first
+        if number == _HANGUP:
+            _leave(terminals)
         if not received:
             first = time.monotonic()
             received.append(number)
@@ -83,7 +104,7 @@ def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
         elif time.monotonic() - first >= _REPEAT_SECONDS:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in stopping_signals()}
     try:
         yield received
     finally:

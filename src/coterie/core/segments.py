@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,8 @@ from torch import Tensor
 
 from coterie.core import files
 from coterie.core.errors import UserError
+from coterie.core.files import read_bytes
+from coterie.core.free_memory import free_host_bytes
 
 Pieces = dict[str, Tensor]
 
@@ -90,7 +93,7 @@ def verify(folder: Path, digest: str) -> bytes:
     """
     file = _file(folder, digest)
     try:
-        content = file.read_bytes()
+        content = read_bytes(file, free_host_bytes() or sys.maxsize)
     except OSError as error:
         raise CorruptError(
             f"the segment {file} is missing or cannot be read ({error.strerror}); copy the folder `segments` together "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.files import read_bytes
 from coterie.core.text import parse_integer, shorten
 
 MAX_DEPTH = 100
@@ -51,7 +52,7 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
         UserError: If it cannot be read.
     """
     try:
-        value = parse(path.read_bytes())
+        value = parse(read_bytes(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). {fix}") from error
     except ValueError as error:

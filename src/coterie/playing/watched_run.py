@@ -16,6 +16,7 @@ from coterie.commands.environment import lessons_of, load_teams, recorded_agents
 from coterie.commands.learners import EvalMode, eval_modes, make_algorithms
 from coterie.config.resolve import load_resolved
 from coterie.core.errors import UserError
+from coterie.core.files import read_text
 from coterie.envs.contract.vector import VectorEnv
 from coterie.playing.game import Players
 from coterie.runs.activity import Activity, activity
@@ -143,7 +144,7 @@ class WatchedRun:
         """
         checkpoint = None
         with contextlib.suppress(OSError, ValueError):
-            name = (self.folder.checkpoints_path / "last").read_text().strip()
+            name = read_text(self.folder.checkpoints_path / "last").strip()
             path = self.folder.checkpoints_path / name
             checkpoint = _Source(path, (path / "state.json").stat().st_mtime, int(name))
         path = self.folder.checkpoints_path / SNAPSHOT

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import UserError
+from coterie.core.files import read_text
 from coterie.core.metrics import by_team
 from coterie.reports.fresh_evaluations import read_fresh
 from coterie.reports.marl_eval import read_file
@@ -130,7 +131,7 @@ def _current(folder: RunFolder) -> tuple[FreshEvaluation, ...]:
 def _pointer(folder: RunFolder, name: str) -> int | None:
     """Returns the steps of the last or the best checkpoint; None if it is unknown."""
     try:
-        return int((folder.checkpoints_path / name).read_text())
+        return int(read_text(folder.checkpoints_path / name))
     except (OSError, ValueError):
         return None
 

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.files import read_bytes
 from coterie.core.text import printable
 from coterie.reports.comparison import Comparison
 from coterie.reports.markup import Markup, cell, element, folded, join, scrolling, table
@@ -52,7 +53,7 @@ def read_record(run: CollectedRun) -> RunRecord:
     folder = RunFolder(Path(run.name))
     try:
         manifest = read_manifest(folder.manifest_path)
-        configuration = folder.config_path.read_text(errors="replace")
+        configuration = read_bytes(folder.config_path).decode(errors="replace")
     except (UserError, OSError):
         return RunRecord()
     command, git, project = manifest.get("command"), manifest.get("git"), manifest.get("project")

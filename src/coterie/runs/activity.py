@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.core import strict_json
+from coterie.core.files import read_bytes, read_text, without_links
 from coterie.core.metrics import by_team
 from coterie.runs.folder import RunFolder
 
@@ -52,7 +53,7 @@ def activity(folder: RunFolder, total: int) -> Activity:
     # The last update is logged before the last evaluation. The checkpoint that follows is the end of a run.
     done = steps
     with contextlib.suppress(OSError, ValueError):
-        done = int((folder.checkpoints_path / "last").read_text())
+        done = int(read_text(folder.checkpoints_path / "last"))
         steps = max(steps, done)  # of an update that was not logged
     lesson = next((int(row["lesson/index"]) - 1 for row in reversed(rows) if "lesson/index" in row), None)
     state: State = "training" if _is_written(folder) else "finished" if done >= total else "stopped"
@@ -77,7 +78,7 @@ def _latest(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
 def last_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the last complete entries of a log, oldest first. Empty if there is none."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=without_links) as file:
             start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
             file.seek(start)
             lines = file.read().split(b"\n")
@@ -96,7 +97,7 @@ def _is_written(folder: RunFolder) -> bool:
     """True if the process that locked the run still exists. Does not use the lock itself, which a resume may take."""
     try:
         lock = folder.path / "lock"
-        locked, holder = lock.stat().st_mtime, strict_json.parse(lock.read_bytes())
+        locked, holder = lock.stat().st_mtime, strict_json.parse(read_bytes(lock))
         pid, host = int(holder["pid"]), str(holder["host"])
     except (OSError, ValueError, TypeError, LookupError):
         return False

@@ -20,6 +20,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,7 +30,8 @@ from torch import Tensor
 from coterie.core import segments as segment_files
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.core.files import disk_error, sync_folder, write_bytes
+from coterie.core.files import LARGEST_LOG, disk_error, read_bytes, sync_folder, write_bytes
+from coterie.core.free_memory import free_host_bytes
 from coterie.core.segments import CorruptError
 from coterie.core.serialize import Parts, decode, encode
 from coterie.core.text import shorten
@@ -134,16 +136,18 @@ def load(path: Path, *, segments: bool = True) -> tuple[dict, dict]:
 
 def digest(path: Path) -> str:
     """Returns the SHA-256 of a checkpoint's list of hashes, which identifies its content."""
-    return _hash((path / _SUMS).read_bytes())
+    return _hash(read_bytes(path / _SUMS))
 
 
 def _verified(path: Path) -> dict[str, bytes]:
     """Returns the content of all files in SHA256SUMS. Raises CorruptError if one does not match its hash."""
     try:
-        lines = (path / _SUMS).read_bytes().decode().split("\n")
+        if path.is_symlink():
+            raise CorruptError(f"checkpoint {path}: a symbolic link, which is not followed")
+        lines = read_bytes(path / _SUMS).decode().split("\n")
         pairs = [re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+)", line) for line in lines[:-1]]
         hashes: dict[str, str] = {pair[2]: pair[1] for pair in pairs}  # type: ignore[index]
-        files = {name: (path / name).read_bytes() for name in hashes}
+        files = {name: read_bytes(path / name, free_host_bytes() or sys.maxsize) for name in hashes}
     except OSError as error:
         missing = Path(error.filename or "").name
         raise CorruptError(f"checkpoint {path}: no readable {missing} ({error.strerror})") from error
@@ -183,8 +187,10 @@ def recover(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder if it exists."""
-    if path.exists():
+    """Removes a folder if it exists, or a link in its place."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
         shutil.rmtree(path)
 
 
@@ -203,6 +209,6 @@ def _unshare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def segment_digests(path: Path) -> list[str]:
     """Returns the hashes of the segments that a checkpoint refers to. Raises ValueError if it cannot be read."""
     try:
-        return list(strict_json.parse((path / _TREE).read_bytes()).get("segments", {}).values())
+        return list(strict_json.parse(read_bytes(path / _TREE, LARGEST_LOG)).get("segments", {}).values())
     except (OSError, AttributeError) as error:
         raise ValueError(str(error)) from error

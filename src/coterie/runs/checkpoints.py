@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from coterie.core import segments as segment_files
-from coterie.core.files import disk_error, write_text
+from coterie.core.files import disk_error, read_text, write_text
 from coterie.core.segments import CorruptError
 from coterie.core.text import shorten
 from coterie.runs.checkpoint_file import SEGMENTS, load, recover, save, segment_digests
@@ -166,6 +166,7 @@ class Checkpoints:
         Raises:
             CorruptError: If it is not intact.
         """
+        self._refuse_link()
         paths = [path for path in self.all() if int(path.name) <= steps]
         if not paths:
             return None
@@ -176,6 +177,7 @@ class Checkpoints:
 
     def _first_intact(self, pointer: str, segments: bool) -> LoadedCheckpoint | None:
         """Returns the first intact checkpoint: the one that the pointer names, then the last, then newest to oldest."""
+        self._refuse_link()
         by_name = {path.name: path for path in reversed(self.all())}
         for path in self.folder.glob(".replaced-*"):  # an interrupted replacement leaves the old one intact
             by_name.setdefault(path.name.removeprefix(".replaced-"), path)
@@ -193,10 +195,16 @@ class Checkpoints:
             return None
         raise CorruptError(f"{self.folder}: no intact checkpoint ({'; '.join(problems[-3:])}). Train again.")
 
+    def _refuse_link(self) -> None:
+        if self.folder.is_symlink():
+            raise CorruptError(
+                f"{self.folder}: a symbolic link, which is not followed. Copy the checkpoints themselves."
+            )
+
     def _pointer(self, name: str) -> str | None:
         """Returns the checkpoint name in a pointer file, or None."""
         try:
-            return (self.folder / name).read_text().strip() or None
+            return read_text(self.folder / name).strip() or None
         except (OSError, ValueError):
             return None
 

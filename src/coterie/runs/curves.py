@@ -91,7 +91,7 @@ class Run:
     def load(cls, path: Path) -> Run:
         """Loads the run in a folder. Raises UserError if there is none or its files cannot be read."""
         run = RunFolder.open(path)
-        settings = {setting.key: setting.value for setting in from_file(run.config_path)}
+        settings = {setting.key: setting.value for setting in from_file(run.config_path, saved=True)}
         manifest = run.read_manifest()
         seed = settings.get("seed", manifest.get("seed"))
         return cls(

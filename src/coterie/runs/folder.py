@@ -16,7 +16,7 @@ from typing import Any
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError, nearest
-from coterie.core.files import disk_error, without_links, write_text
+from coterie.core.files import disk_error, read_bytes, without_links, write_text
 from coterie.runs.manifest import read_manifest
 
 try:
@@ -203,7 +203,7 @@ class RunFolder:
     def require_supported_version(self) -> None:
         """Raises UserError if the run was written by version 0.1, whose settings and checkpoints cannot be read."""
         with contextlib.suppress(OSError, ValueError, AttributeError):  # reported when the manifest is needed
-            version = str(strict_json.parse(self.manifest_path.read_bytes()).get("versions", {}).get("coterie"))
+            version = str(strict_json.parse(read_bytes(self.manifest_path)).get("versions", {}).get("coterie"))
             if version.startswith("0.1."):
                 raise UserError(
                     f"{self.path}: written by Coterie {version}, whose settings and checkpoints cannot be read. "

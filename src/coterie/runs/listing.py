@@ -65,7 +65,7 @@ def status(path: Path) -> RunStatus:
 
 
 def _status(folder: RunFolder) -> RunStatus:
-    settings = {setting.key: setting.value for setting in from_file(folder.config_path)}
+    settings = {setting.key: setting.value for setting in from_file(folder.config_path, saved=True)}
     manifest = folder.read_manifest()
     steps = settings.get("steps")
     total = int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0

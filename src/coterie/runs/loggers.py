@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.core.files import disk_error, without_links
+from coterie.core.files import LARGEST_LOG, disk_error, read_bytes, without_links
 
 Row = Mapping[str, float | int]
 """Names and values of the metrics at one time of a run. Every row contains `steps`."""
@@ -145,7 +145,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         UserError: If another line is not a JSON object of numbers with `steps`.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = read_bytes(path, LARGEST_LOG).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -164,7 +164,7 @@ def complete_bytes(path: Path, known: int) -> int:
         UserError: If one of these lines is not a JSON object of numbers with `steps`, or the file cannot be read.
     """
     try:
-        content = Path(path).read_bytes()[:known]
+        content = read_bytes(path, LARGEST_LOG)[:known]
     except FileNotFoundError:
         return 0
     except OSError as error:

@@ -85,6 +85,8 @@ class PolicySnapshots:
 def read_snapshot(path: Path) -> Snapshot | None:
     """Returns the snapshot in a file, or None if there is none or it cannot be read."""
     try:
+        with open(path, "rb", opener=without_links):
+            pass  # a regular file
         with safetensors.safe_open(path, framework="pt") as file:
             tree = strict_json.parse((file.metadata() or {})["tree"].encode())
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

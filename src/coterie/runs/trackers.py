@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
-from coterie.core.files import write_text
+from coterie.core.files import read_text, write_text
 from coterie.core.installation import install_extra
 from coterie.runs.loggers import Logger, Row, library
 
@@ -73,7 +73,7 @@ class WandbLogger(Logger):
             tags=list(labels.tags),
             config=dict(config),
             dir=str(folder),
-            id=id_file.read_text().strip(),
+            id=read_text(id_file).strip(),
             resume="allow",
             mode=mode,
             settings=wandb.Settings(console="off"),  # the progress display uses the terminal
@@ -115,7 +115,7 @@ class MlflowLogger(Logger):
         )
         self._error = mlflow.exceptions.MlflowException
         self._file = folder / "mlflow-id"
-        known = self._file.read_text().split() if self._file.exists() else []
+        known = read_text(self._file).split() if self._file.exists() else []
         uri = uri or self._default_uri(folder, known)
         if uri and urlsplit(uri).scheme in ("", "file"):
             # Required since MLflow 3; a database needs more libraries.

@@ -78,7 +78,7 @@ def main() -> None:
 
 def _ignore_signals() -> None:
     """Leaves it to the trainer when this process ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -167,12 +167,17 @@ def error_bytes(error: BaseException) -> bytes:
     return one_line(error).encode()
 
 
+_LEFT = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
 def ignore_sigterm() -> None:
-    """Leaves SIGTERM, which `timeout` and schedulers send to the whole process group, to the trainer.
+    """Leaves SIGTERM, which `timeout` and schedulers send to the whole process group, and SIGHUP to the trainer.
 
     Child processes keep the default action; a signal set to SIG_IGN would be ignored there as well.
     """
-    signal.signal(signal.SIGTERM, _ignore)
+    for number in _LEFT:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as by `nohup`, also for child processes
+            signal.signal(number, _ignore)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_restore_sigterm)
 
@@ -182,8 +187,9 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _restore_sigterm() -> None:
-    if signal.getsignal(signal.SIGTERM) is _ignore:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _LEFT:
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _exit_with_trainer(lifeline: Connection) -> None:
