@@ -88,6 +88,15 @@ def test_the_critic_learns_from_timesteps_of_the_team_or_of_the_agent():
     assert counterfactual.critic_loss(q, taken, target, alive).loss.item() == 2.5
 
 
+@pytest.mark.parametrize("can_die", [False, True])
+def test_a_mask_of_agents_that_live_as_long_as_the_episode_is_said_to_have_no_effect(can_die: bool):
+    world = Everything("discrete", dead=0.0) if can_die else Probe(observe_age, zero_reward)
+    for mask in ("team", "agent"):
+        algorithm, _ = learner(world, 4, **SMALL, critic_loss_mask=mask)
+        has_note = any(note.startswith("algo.critic_loss_mask=agent has no effect") for note in algorithm.notes)
+        assert has_note == (mask == "agent" and not can_die)
+
+
 @pytest.mark.parametrize("updated", [False, True])
 def test_advantages_use_values_before_or_after_the_steps_of_the_critic(updated: bool, monkeypatch: pytest.MonkeyPatch):
     algorithm, collector = make(updated_advantages=updated, critic_lr=0.1, critic_time_chunks=2)

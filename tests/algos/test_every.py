@@ -11,7 +11,7 @@ from algo_worlds import Everything, env_of
 from coterie.config import registry
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
-from coterie.core.tree import tree_map
+from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
 from coterie.training.collector import Collector
 from learners import collect_rollout
@@ -74,6 +74,62 @@ def test_images_and_dictionaries_are_learned_from(name, rnn, world):
     _, _, metrics, before, after = run(name, env, rnn)
     assert all(np.isfinite(value) for value in metrics.values())
     assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
+
+
+def moments(state):
+    """Returns the first moments of Adam in a state, without those of temperatures, which are not clipped."""
+    found = []
+    for key, value in state.items() if isinstance(state, dict) else ():
+        if key == "exp_avg":
+            found.append(value)
+        elif key != "temperature_optimizer":
+            found += moments(value)
+    return found
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, *registry.VARIANTS])
+def test_every_learner_clips_the_entries_of_all_gradients(name):
+    """The control has larger ones. Norms are reported before clipping."""
+    kind = "discrete" if supports_actions(name, "discrete") else "continuous"
+    largest, norms = {}, {}
+    for limit in (1e-9, "null"):
+        env = env_of(Everything(kind), 8)
+        given = {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2} if name in registry.VARIANTS else {}
+        algorithm = preset_learner(name, env, "none", max_grad_value=limit, weight_decay=0.0, **given)
+        collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.policy}, seed=0)
+        metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+        found = moments(algorithm.state_dict())
+        assert found
+        largest[limit] = [x.abs().max().item() for x in found]
+        norms[limit] = max(value for key, value in metrics.items() if key.endswith("grad_norm"))
+    assert all(x <= 1.001e-9 for x in largest[1e-9])
+    assert all(x > 1e-6 for x in largest["null"])
+    assert norms[1e-9] > 1e-4
+
+
+WITH_CRITIC = [name for name in LEARNERS if "critic_agent_id" in registry.algorithm(name).Config.model_fields]
+
+
+@pytest.mark.parametrize("critic", ["own", "joint"])
+@pytest.mark.parametrize("name", WITH_CRITIC)
+def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(name, critic):
+    env = env_of(Everything("continuous" if supports_actions(name, "continuous") else "discrete"), 4)
+    given = {"critic": critic} if "critic" in registry.algorithm(name).Config.model_fields else {}
+
+    def shapes(critic_reads_id):
+        learner = preset_learner(name, env, "none", critic_agent_id=critic_reads_id, **given)
+        critics = {key: x for key, x in learner.state_dict().items() if key.startswith("critic") and "opt" not in key}
+        return sum(x.numel() for x in tree_leaves(critics)), [x.shape for x in policy_tensors(learner)]
+
+    if name == "poca" or (critic == "joint" and name not in ("coma", "sac", "masac")):
+        for value in ("true", "false"):
+            with pytest.raises(UserError, match=f"algo.critic_agent_id={value}: has no effect"):
+                shapes(value)
+        return
+    with_id, without = shapes("true"), shapes("false")
+    assert with_id[0] > without[0] > 0
+    assert with_id[1] == without[1]
+    assert shapes("null") in (with_id, without)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,34 @@ def test_a_name_with_another_meaning_is_explained(given: list[str], words: str):
         resolve(given)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("section", ["algo", "teams.agent.algo"])
+@pytest.mark.parametrize(
+    ("algo", "on", "off"),
+    [
+        ("mappo", "algo.critic=state", "algo.critic=joint"),
+        ("maddpg", "algo.critic=state", "algo.critic=joint"),
+        ("coma", "algo.critic=state", "algo.critic=own"),
+        ("qmix", "algo.mixer_input=state", "algo.mixer_input=joint"),
+    ],
+)
+def test_xuances_global_state_is_answered_with_the_setting_of_the_algorithm(algo: str, on: str, off: str, section: str):
+    with pytest.raises(UserError, match=rf"Set {on} where it is true, {off} where it is false\."):
+        resolve([TAG, f"algo={algo}", f"{section}.use_global_state=false"])
+
+
+@pytest.mark.parametrize("algo", ["mappo", "coma", "qmix", "maddpg", "masac", "poca"])
+def test_an_explanation_says_if_the_algorithm_lacks_the_settings_that_it_names(algo: str):
+    fields, lacking = registry.algorithm(algo).Config.model_fields, 0
+    for word in sorted(aliases.DIFFERENT.keys() - fields.keys()):
+        with pytest.raises(UserError) as error:
+            resolve([f"algo={algo}", f"algo.{word}=1"])
+        text, _, names = str(error.value).partition(f" Algorithm '{algo}' does not have ")
+        meant = {*re.findall(r"\balgo\.(\w+)", text)} - {word}
+        assert bool(names) == (bool(meant) and meant.isdisjoint(fields)), str(error.value)
+        lacking += bool(names)
+    assert lacking > 0
 
 
 def test_settings_with_the_name_of_an_alias_are_not_translated():

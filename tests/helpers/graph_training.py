@@ -62,6 +62,10 @@ COMA: dict[str, tuple[str, str, dict[str, Any]]] = {
     "soft updates, components": ("gru", "multi_discrete", SOFT | {"sequence_length": 4, "num_minibatches": 5}),
     "batches of a size": ("lstm", "discrete", HARD | SCALED_OBS | {"batch_size": 3, "critic_last_action": "true"}),
     "no exploration": ("none", "discrete", SOFT | {"epsilon_start": 0.0, "epsilon_end": 0.0}),
+    "XuanCe's": (
+        *("none", "discrete"),
+        HARD | {"updated_advantages": "true", "critic_loss_mask": "agent", "max_grad_value": 1e-3, "critic": "own"},
+    ),
 }
 """COMA: recurrent layer, kind of actions, and settings."""
 

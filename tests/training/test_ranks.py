@@ -170,6 +170,24 @@ def test_every_learner_that_can_stop_early_has_a_case_with_it() -> None:
     assert {registry.algorithm(name) for name in stopping} == able
 
 
+@pytest.mark.parametrize(
+    "case", [c for name, c in _ALGORITHMS.items() if "target_kl" in registry.algorithm(name).Config.model_fields]
+)
+def test_ranks_stop_early_together(case: str) -> None:
+    """The limit is the mean of the ranks' divergences in the second pass, that of one rank is above it."""
+    words = f"{_CASES[case]} algo.num_minibatches=1 algo.lr=1e-3"
+    words += " algo.batch_size=null" if "original" in case else ""
+
+    def updated(more: str) -> dict[str, float]:
+        first, second = on_ranks(2, lambda ranks: _updated(f"{words} {more}", ranks, updates=1)[1])
+        assert first == second
+        return {name.rpartition(" ")[-1]: x for name, x in first.items()}
+
+    divergence = 2 * updated("algo.epochs=2")["policy/kl"]  # the first pass has the policy that collected the rollout
+    for limit, epochs in ((0.999, 2), (1.001, 3)):
+        assert updated(f"algo.epochs=3 algo.target_kl={limit * divergence}")["policy/epochs"] == epochs
+
+
 @pytest.fixture
 def _kernels() -> Iterator[None]:
     """Turns the kernels on. Of the updates below, one of POCA has a gradient so close to zero that Adam makes 1e-5 of

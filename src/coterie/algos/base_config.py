@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
 from coterie.config import registry
+from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
 from coterie.nets.config import Activation, BodyFactory, Init, NetworkConfig, RNNKind, ShareParams
@@ -147,12 +148,27 @@ class CriticConfig(LearnerConfig):
     critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
     critic_agent_id: bool | None = None
-    """Append the agent's one-hot id to the critic's input; null: as the actor's, see `obs_agent_id`."""
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and MASAC,
+    and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
     critic_network: NetworkName | None = None
     """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
 
-    def critic_network_config(self, team: TeamSpec) -> NetworkConfig:
-        """Returns the architecture and the inputs of the critic."""
+    def critic_network_config(self, team: TeamSpec, *, per_agent: bool = True) -> NetworkConfig:
+        """Returns the architecture and the inputs of the critic.
+
+        Args:
+            team: The team.
+            per_agent: True if the critic is evaluated for each agent, so that it can read the agent's id.
+
+        Raises:
+            UserError: If `critic_agent_id` is set and has no effect.
+        """
+        if self.critic_agent_id is not None and not per_agent:
+            raise UserError(
+                f"algo.critic_agent_id={str(self.critic_agent_id).lower()}: has no effect, because the critic of team "
+                f"{team.name} evaluates all agents together. Omit it."
+            )
         body = self.network_config(team).body
         if self.critic_network is not None:
             body = _body_factory(self.critic_network, "algo.critic_network")

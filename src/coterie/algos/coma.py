@@ -105,6 +105,11 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self._membership = group_membership(team).to(device)
         self._common_reward = learns_common_reward(config, team)
         self._component = component_matrix(team, device)
+        if config.critic_loss_mask == "agent" and not team.agents_can_die:
+            self.notes = (
+                f"algo.critic_loss_mask=agent has no effect on team {team.name}, whose agents live as long as the "
+                "episode.",
+            )
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""

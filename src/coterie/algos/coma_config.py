@@ -47,14 +47,17 @@ class COMAConfig(OnPolicyConfig):
     """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
     critic_time_chunks: int = Field(1, ge=1, le=100_000)
     """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Advantages use
-    the values before the step. Surplus timesteps go to the latest chunks; at most one chunk per timestep.
+    the values before the step, see `updated_advantages`. Surplus timesteps go to the latest chunks; at most one chunk
+    per timestep.
     """
     critic_loss_mask: Literal["team", "agent"] = "team"
     """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as PyMARL),
     or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where agents die.
     """
     updated_advantages: bool = False
-    """Compute advantages with the critic after its steps on the minibatch, as XuanCe; false: with its values before."""
+    """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with its
+    values before, as XuanCe with PyTorch.
+    """
     lr_schedule: Schedule = "constant"
     """Schedule of the actor's learning rate, from `lr` to `lr_end` times `lr` over the run."""
     lr_end: float = Field(0.01, gt=0, le=1)

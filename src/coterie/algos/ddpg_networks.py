@@ -23,7 +23,7 @@ def build_critics(
         state_name: Name of the environment state that the critics read; None for none.
         generator: Source of the initial weights.
     """
-    network = config.critic_network_config(team)
+    network = config.critic_network_config(team, per_agent=config.critic == "own")
     share_critic = config.share_params != "none" if config.share_critic is None else config.share_critic
     inputs = central_inputs(config.critic, team, state_name)
     critics = nn.ModuleList()

@@ -78,7 +78,7 @@ class Optimizer:
             lr: Learning rate of each module; on a GPU numbers or tensors [] float32.
 
         Returns:
-            Norms of the averaged gradients [modules], after clipping of entries and before that of the norm.
+            Gradient norms before clipping [modules].
         """
         for gradient in self._gradients.values():
             gradient.zero_()
@@ -89,7 +89,9 @@ class Optimizer:
             gradient, state = self._gradients[name], self._state[name]
             if not state:
                 state |= _no_moments(flat)
+            unclipped = None
             if self._max_grad_value is not None:
+                unclipped = gradient.norm()
                 gradient.clamp_(-self._max_grad_value, self._max_grad_value)
             options: dict[str, Any] = {
                 "lr": _rate(lr[name], flat),
@@ -105,7 +107,7 @@ class Optimizer:
                     [flat], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]], **options,
                     beta1=0.9, beta2=0.999, amsgrad=False, maximize=False, fused=True,
                 )  # fmt: skip
-            norms.append(norm)
+            norms.append(norm if unclipped is None else unclipped)
         return torch.stack(norms).detach()
 
     def tensors(self) -> list[Tensor]:

@@ -120,7 +120,7 @@ class POCA(ClippedLearner):
         weights = generator(context.seed, "weights")
         signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
         super().__init__(config, context, signals, weights)
-        network, size = config.critic_network_config(team), config.embedding_size
+        network, size = config.critic_network_config(team, per_agent=False), config.embedding_size
         critic = EntityCritic(team, max(1, len(signals)), embedding_size=size, config=network, generator=weights)
         self.critic: EntityCritic = critic.to(device)
         self._create_optimizer(config)

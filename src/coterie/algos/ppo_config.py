@@ -45,7 +45,7 @@ def build_critic(
     config: PPOConfig, team: TeamSpec, state_name: str | None, signals: int, weights: torch.Generator
 ) -> DecentralizedCritic | CentralizedCritic:
     """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
-    network = config.critic_network_config(team)
+    network = config.critic_network_config(team, per_agent=not config.centralized)
     if not config.centralized:
         return DecentralizedCritic(team, signals, network, weights)
     inputs = central_inputs(config.critic, team, state_name)

@@ -27,7 +27,7 @@ class QLearningConfig(OffPolicyConfig):
     mixing_embed_dim: int = Field(32, ge=1, le=100_000)
     """Width of the mixing layer."""
     hypernet_embed_dim: int = Field(64, ge=1, le=100_000)
-    """Hidden units of the mixer's hypernetworks."""
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2] = 2
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     weighting: Literal["none", "optimistic", "central"] = "none"

@@ -69,7 +69,7 @@ CleanRL, RLlib, on-policy MAPPO or Spinning Up.
 _STEP_UNIT = "Coterie counts environment steps, summed over all environments"
 _FRAMES = "Frames count the repeats of actions elsewhere. Set steps, the environment steps of all environments."
 _CLIPPING = "Libraries clip by norm or by value. Set algo.max_grad_norm, a limit of the norm, or algo.max_grad_value."
-_GLOBAL_STATE = "It is a switch elsewhere. Set algo.critic=state where it is true, algo.critic=own where it is false."
+_SWITCH = "It is a switch elsewhere."
 _ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
@@ -152,7 +152,8 @@ DIFFERENT: dict[str, str] = {
     "e.g. [64,64].",
     "grad_clip": _CLIPPING,
     "clip_grad": _CLIPPING,
-    "clip_type": "XuanCe clips entries with 0, and the norm with 1. Set algo.max_grad_value or algo.max_grad_norm.",
+    "clip_type": "XuanCe clips entries with 0, and the norm with 1. Set algo.max_grad_value and "
+    "algo.max_grad_norm=null, or algo.max_grad_norm.",
     "use_grad_clip": "It is a switch elsewhere. Set algo.max_grad_norm, a limit of the norm; null disables it.",
     "use_popart": "PopArt also rescales the last layer. Set algo.normalize_value for normalized values without it.",
     "standardise_returns": "EPyMARL standardizes targets. Set algo.normalize_value for normalized values.",
@@ -160,8 +161,9 @@ DIFFERENT: dict[str, str] = {
     "huber_loss_delta": "It is used with a switch elsewhere. Set algo.huber_delta, the error from which the loss is "
     "linear; null for the squared error.",
     "start_noise": "XuanCe's noise decays per episode. Set algo.noise_std, algo.noise_schedule and algo.noise_end.",
-    "use_global_state": _GLOBAL_STATE,
-    "use_centralized_v": _GLOBAL_STATE,
+    "use_global_state": f"{_SWITCH} Set algo.critic=state where it is true, algo.critic=joint where it is false.",
+    "use_centralized_v": f"{_SWITCH} Set algo.critic=state or algo.critic=joint where it is true, algo.critic=own "
+    "where it is false.",
     "use_parameter_sharing": "It is a switch elsewhere. Set algo.share_params=role, all or none.",
     "use_rnn": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",
     "use_recurrent_policy": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",
@@ -169,6 +171,15 @@ DIFFERENT: dict[str, str] = {
     "common_reward": "Value decomposition always sums the team's rewards, and MA-POCA uses group rewards.",
 }
 """Names of other libraries whose meaning or unit differs, each with the difference and what to set instead."""
+
+DIFFERENT_WITH: dict[str, dict[str, str]] = {
+    "use_global_state": {
+        "mixer_input": f"{_SWITCH} Set algo.mixer_input=state where it is true, algo.mixer_input=joint where it is "
+        "false. By default the mixer reads the state if there is one.",
+        "critic_loss_mask": f"{_SWITCH} Set algo.critic=state where it is true, algo.critic=own where it is false.",
+    },
+}
+"""Names that mean something else for algorithms with a certain setting: that setting, and the explanation."""
 
 _by_alias: dict[str, list[str]] = {}
 for _key, _names in EXACT.items():
@@ -190,8 +201,12 @@ def translate(layers: Iterable[list[Setting]]) -> list[list[Setting]]:
 def difference(key: str, known: Iterable[str]) -> str | None:
     """Explanation for an unknown key whose name has another meaning or unit elsewhere, None for other keys."""
     section, _, word = key.rpartition(".")
+    known = set(known)
     own = {word, f"algo.{word}", f"{section}.{word}"}  # the same word in another section is no better suggestion
-    return DIFFERENT[word] if word in DIFFERENT and own.isdisjoint(known) else None
+    if word not in DIFFERENT or not own.isdisjoint(known):
+        return None
+    of_algorithm = DIFFERENT_WITH.get(word, {}).items()
+    return next((text for name, text in of_algorithm if f"{section or 'algo'}.{name}" in known), DIFFERENT[word])
 
 
 def targets(key: str) -> list[str]:

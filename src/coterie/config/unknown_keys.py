@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from coterie.config import aliases, messages, registry, source_fields
@@ -63,7 +64,7 @@ def unknown_key(setting: Setting, section: str, algo: str, known: Iterable[str])
     """
     key, where = setting.key, origin(setting)
     if (difference := aliases.difference(key, known)) is not None:
-        return UserError(f"{key}{where}: no such setting. {difference}")
+        return UserError(f"{key}{where}: no such setting. {difference}{_lacking(difference, section, algo, known)}")
     if section.endswith("algo."):
         if meant := [target for target in aliases.targets(key) if target.startswith("algo.")]:
             return UserError(
@@ -77,6 +78,14 @@ def unknown_key(setting: Setting, section: str, algo: str, known: Iterable[str])
                 "Choose one of these algorithms, or remove the setting."
             )
     return UserError(f"{key}{where}: no such setting. {messages.nearest_keys(key, known)}")
+
+
+def _lacking(difference: str, section: str, algo: str, known: Iterable[str]) -> str:
+    """Returns a sentence if the algorithm has none of the settings `algo.X` that an explanation names, else ""."""
+    meant = list(dict.fromkeys(re.findall(r"\balgo\.(\w+)", difference)))
+    if not section.endswith("algo.") or not meant or not {f"{section}{name}" for name in meant}.isdisjoint(known):
+        return ""
+    return f" Algorithm '{algo}' does not have {' or '.join(f'algo.{name}' for name in meant)}."
 
 
 def origin(setting: Setting | None) -> str:
