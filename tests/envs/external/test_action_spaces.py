@@ -214,6 +214,36 @@ def test_random_play_on_binary_integers_has_half_of_each():
     assert found.mean(0) == pytest.approx(0.5, abs=0.04)
 
 
+class Largest(gymnasium.Env):
+    """Rewards the sum of integers; the largest ones are best."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-2, 2, (1,), np.int32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        require(self.action_space, action)
+        self.time += 1
+        return np.zeros(2, np.float32), float(action.sum()) / 2, self.time == 5, False, {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_off_policy_algorithms_find_the_largest_integer(algo: str, tmp_path: Path):
+    """It was reached by actions of exactly 1 only: the returns were 2.5 and 0."""
+    settings = {"gradient_steps": 40, "learning_starts": 200, "lr": 0.01, "batch_size": 64, "gamma": 0.1}
+    run = coterie.train(
+        algo=algo, env=Largest, steps=3000, num_envs=4, threads=1, device="cpu", progress="off", seed=1,
+        out=str(tmp_path / "run"), log={"tensorboard": False}, eval={"every": 0},
+        **{f"algo.{key}": value for key, value in settings.items()},
+    )  # fmt: skip
+    assert coterie.load(run).player(mode="greedy").act(np.zeros(2, np.float32)).tolist() == [2]
+    assert coterie.evaluate(run, episodes=4)["teams"]["agent"]["return_mean"] == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPACES)
 def test_runs_players_and_exports_act_in_the_form_of_the_space(kind: str, tmp_path: Path):

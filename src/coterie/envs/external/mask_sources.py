@@ -102,7 +102,7 @@ def as_mask(values: Any) -> np.ndarray:
     if array.dtype.kind not in "iuf":
         raise UserError(f"an action mask of type {array.dtype}, expected 1 for available actions and 0 for others")
     legal = array == 1
-    if not (legal | (array == 0)).all():
+    if np.count_nonzero(legal) != np.count_nonzero(array):
         wrong = array[~(legal | (array == 0))].flat[0]
         raise UserError(f"an action mask holds {wrong:g}, expected 1 for available actions and 0 for others")
     return legal
@@ -171,11 +171,12 @@ class MaskForm:
 
 def _regular(mask: Any) -> np.ndarray | None:
     """Returns a mask as an array; None for dicts, objects, and arrays of several lengths."""
-    try:
-        array = None if isinstance(mask, Mapping) else np.asarray(mask)
-    except ValueError:
-        return None
-    return array if array is not None and array.dtype != object else None
+    if type(mask) is not np.ndarray:
+        try:
+            mask = None if isinstance(mask, Mapping) else np.asarray(mask)
+        except ValueError:
+            return None
+    return mask if mask is not None and mask.dtype.kind != "O" else None
 
 
 _COMPONENT = MaskForm(None)

@@ -314,6 +314,10 @@ def codes(picks: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarra
     Raises:
         ObservationError: For another number of values, and for values that are not integers from `starts` on.
     """
+    if picks.shape[-1:] == sizes.shape and picks.dtype.kind == "i":
+        indices = picks - starts
+        if not ((indices < 0) | (indices >= sizes)).any():
+            return indices
     if picks.shape[-1:] != sizes.shape:
         raise unlike(f"{picks.shape[-1] if picks.ndim else 1} discrete values", f"{len(sizes)}")
     if picks.dtype.kind not in "fiub":
@@ -445,6 +449,7 @@ def _reals_within(space: spaces.Box) -> Native:
     low, high, dtype = space.low, space.high, space.dtype
     lowest = low.reshape(-1).astype(np.float32)
     half = (high.reshape(-1).astype(np.float32) - lowest) / 2
+    is_flat = len(space.shape) == 1
     exact = dtype == np.float32 and (low + (high - low) / 2 * 2 <= high).all()
 
     def convert(_: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -453,7 +458,8 @@ def _reals_within(space: spaces.Box) -> Native:
         numbers += 1
         numbers *= half
         numbers += lowest
-        numbers = numbers.reshape(len(values), *space.shape)
+        if not is_flat:
+            numbers = numbers.reshape(len(values), *space.shape)
         # Rounding may have exceeded the bounds.
         return numbers if exact else np.minimum(np.maximum(numbers.astype(dtype), low), high)
 
