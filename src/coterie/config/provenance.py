@@ -10,19 +10,44 @@ import yaml
 
 from coterie.config.overrides import parse_primitive
 from coterie.config.resolve import Resolved
+from coterie.config.sources import flatten
+from coterie.config.strict_yaml import parse_settings
+from coterie.core.errors import UserError
+from coterie.core.text import find_control_character, printable, shorten
 
 _MAX_COMMENT_COLUMN = 64
 """Column of comments, except after values that are longer."""
 
 
 def to_yaml(resolved: Resolved) -> str:
-    """Returns the YAML that `--cfg job` prints and `config.yaml` contains, which `load_resolved` reads back."""
+    """Returns the YAML that `--cfg job` prints and `config.yaml` contains, which `load_resolved` reads back.
+
+    Raises:
+        UserError: If a setting cannot be read back, such as a folder with a line break in its name.
+    """
     lines = list(_lines(resolved.config.tree(), "", 0))
     column = min(_MAX_COMMENT_COLUMN, 2 + max(len(text) for text, key in lines if key))
-    return "".join(
-        f"{text:<{column}}  # {resolved.origins[key]}\n" if key in resolved.origins else f"{text}\n"
+    written = "".join(
+        f"{text:<{column}}  # {printable(resolved.origins[key])}\n" if key in resolved.origins else f"{text}\n"
         for text, key in lines
     )
+    _require_readable(written, resolved.config.tree())
+    return written
+
+
+def _require_readable(written: str, tree: Mapping[str, Any]) -> None:
+    """Raises UserError if the text is not read as the settings `tree`."""
+    for key, value in flatten(tree):
+        for text in (*key.split("."), value):
+            if isinstance(text, str) and (character := find_control_character(text)):
+                raise UserError(f"{printable(key)}: contains the control character {character}, which cannot be saved.")
+    try:
+        found = {key: _scalar(value) for key, value, _ in parse_settings(written, "the settings")}
+    except UserError as error:
+        raise UserError(f"these settings cannot be saved: {error}") from error
+    for key, value in flatten(tree):
+        if found.get(key) != _scalar(value):
+            raise UserError(f"{printable(key)}: {shorten(repr(value))} cannot be saved and read again. Choose another.")
 
 
 def lines_of(tree: Mapping[str, Any]) -> list[str]:
