@@ -357,6 +357,7 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
         "two": ["algo=ippo", "env=particle/simple_tag", "teams.agent.algo=random"],
         "selfplay": ["algo=ippo", "env=particle/simple_tag", *played],
         "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
+        "signals": ["algo=poca", "env=probe/both", *curious],
         **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
         rollouts = ("one", "two", "selfplay", "rewarded")

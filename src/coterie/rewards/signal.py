@@ -55,7 +55,7 @@ class RewardSignal(ABC):
 
 def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
     """Returns the metrics of the reward `name`, e.g. `icm`."""
-    return (
+    found = (
         Metric(
             f"reward/{name}_mean",
             "",
@@ -66,6 +66,12 @@ def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
         Metric(
             f"reward/{name}_std", "", f"{description} before weighting, standard deviation", better=None, combine="mean"
         ),
+        Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", better=None, combine="last"),
+    )
+    if name == "extrinsic":  # `value/estimate` and `value/baseline`
+        return found
+    return (
+        *found,
         Metric(
             f"value/{name}_estimate",
             "reward",
@@ -80,7 +86,6 @@ def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
             better=None,
             combine="mean",
         ),
-        Metric(f"reward/{name}_weight", "", f"weight of {description} among the rewards", better=None, combine="last"),
     )
 
 
