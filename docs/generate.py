@@ -2,6 +2,7 @@
 
     python docs/generate.py              # tables, sections and pictures
     python docs/generate.py --text       # tables and sections only
+    python docs/generate.py --check      # writes nothing; names the pages that are out of date and exits with 1
     python docs/generate.py --measure    # also the returns of untrained play, which takes some minutes
 
 A block is everything between `<!-- generated: NAME -->` and `<!-- end -->`. A block of measured figures begins with
@@ -123,16 +124,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", action="store_true", help="leave pictures as they are")
     parser.add_argument("--measure", action="store_true", help="measure the returns of untrained play again")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     given = parser.parse_args(argv)
+    stale = 0
     for page in pages():
         text = page.read_text(encoding="utf-8")
         new = filled(text, given.measure)
         if new != text:
-            page.write_text(new, encoding="utf-8")
+            stale += 1
+            if not given.check:
+                page.write_text(new, encoding="utf-8")
             print(page.relative_to(ROOT))
-    for picture in [] if given.text else draw():
+    for picture in [] if given.text or given.check else draw():
         print(picture.relative_to(ROOT))
-    return 0
+    return int(given.check and stale > 0)
 
 
 if __name__ == "__main__":

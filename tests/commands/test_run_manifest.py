@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.__main__ import main
+from coterie.runs import project as run_project
 from tinyruns import tiny
 
 WORLD = """
@@ -32,6 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
+    monkeypatch.setattr(run_project, "_TIMEOUT", 120.0)  # git may wait long where other tests keep the cores busy
     return folder
 
 

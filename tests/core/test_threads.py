@@ -1,6 +1,6 @@
 """The number of threads that `threads=auto` stands for."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,15 +21,16 @@ def cores(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Replaces the gradient step by sleep, of seconds by number of threads; returns the counts that were tried."""
+    """Replaces the gradient step and the clock: steps take seconds by number of threads. Returns the counts tried."""
 
     def replace(seconds):
-        tried = []
+        tried, now = [], [0.0]
 
         def step():
             tried.append(torch.get_num_threads())
-            time.sleep(seconds[torch.get_num_threads()])
+            now[0] += seconds[torch.get_num_threads()]
 
+        monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         monkeypatch.setattr(threads, "_gradient_step", lambda: step)
         monkeypatch.setattr(threads, "_ROUNDS", 2)
         monkeypatch.setattr(threads, "_BLOCK_SECONDS", 1e-3)

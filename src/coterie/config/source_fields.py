@@ -6,6 +6,7 @@ Importing an algorithm imports PyTorch, which takes seconds. A mistyped key is a
 from __future__ import annotations
 
 import ast
+import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,9 @@ from coterie.config import registry
 
 _PACKAGE = "coterie"
 _ROOT = Path(__file__).resolve().parents[1]
+
+_parsing = threading.Lock()
+"""Before Python 3.12, `ast.parse` in two threads at once may raise SystemError."""
 
 
 class _NotPlainError(Exception):
@@ -136,7 +140,9 @@ def _parse(path: str) -> _Module:
     file = _ROOT.joinpath(*parts)
     source = file.with_suffix(".py") if file.with_suffix(".py").is_file() else file / "__init__.py"
     module = _Module(path)
-    for statement in ast.parse(source.read_text(encoding="utf-8")).body:
+    with _parsing:
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+    for statement in tree.body:
         if isinstance(statement, ast.ClassDef):
             module.classes[statement.name] = statement
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
