@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,31 +157,57 @@ def opened_by_hand(server: PolicyServer) -> socket.socket:
     return connection
 
 
-def test_connections_count_before_they_send_anything(export: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_server, "MAX_CONNECTIONS", 2)
-    with running(export) as server, connect(server.url) as one, raw(server), raw(server) as third:
-        assert received(third).startswith(b"HTTP/1.1 503")
-        assert "reset" in ask(one, {"reset": True})
+IDLE = [b"", b"GET /act HTTP/1.1\r\nHost: ", b"POST /act HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"]
+"""What connections send that never end their request."""
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"GET /act HTTP/1.1\r\nHost: ",
-        b"POST /act HTTP/1.1\r\nContent-Length: 99\r\n\r\n{",
-    ],
-)
+@pytest.mark.parametrize("number", [64, 500])
+def test_idle_connections_block_no_others(export: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 1000.0)  # none ends by itself
+    with running(export) as server, ExitStack() as idle, connect(server.url) as early:
+        connections = [idle.enter_context(raw(server, IDLE[i % len(IDLE)])) for i in range(number)]
+        for _ in range(3):
+            assert post_status(server) == 200
+            assert get(server, "/policy")[0] == 200
+            with connect(server.url) as late:
+                assert "actions" in ask(late, {"obs": observations(0)})
+            assert "actions" in ask(early, {"obs": observations(0)})
+        for closed in connections[: max(0, number - policy_server.MAX_REQUESTS)]:
+            assert received(closed) == b""
+
+
+def test_a_connection_that_arrives_byte_by_byte_is_ended(export: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 0.3)
+    with running(export) as server, raw(server) as slow:
+        slow.settimeout(0.05)
+        answer = b""
+        while not answer:
+            with suppress(TimeoutError):
+                slow.sendall(b"X")
+                answer = slow.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_too_many_web_sockets_are_refused_and_http_still_answers(export: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(policy_server, "MAX_WEB_SOCKETS", 2)
+    with running(export) as server, connect(server.url) as one:
+        with opened_by_hand(server):
+            with pytest.raises(InvalidStatus, match="503"):
+                connect(server.url)
+            assert post_status(server) == 200
+            assert "reset" in ask(one, {"reset": True})
+        reset = None
+        while reset is None:  # until the thread of the closed one has ended
+            with suppress(InvalidStatus), connect(server.url) as other:
+                reset = ask(other, {"reset": True})
+        assert reset == {"reset": True}
+
+
+@pytest.mark.parametrize("content", IDLE)
 def test_requests_that_never_end_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
     monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 0.2)
-    monkeypatch.setattr(policy_server, "MAX_CONNECTIONS", 1)
-    with running(export) as server:
-        with raw(server, content) as slow:
-            assert received(slow).startswith(b"HTTP/1.1 408")
-        status = 503
-        while status == 503:  # until the thread of the slow one has ended
-            status = get(server, "/policy")[0]
-        assert status == 200
+    with running(export) as server, raw(server, content) as slow:
+        assert received(slow).startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x81\xfe\x10\x00abcd"])

@@ -34,8 +34,12 @@ from coterie.core.text import shorten
 from coterie.playing.policy_http import Request, RequestError, WebSocket, close_gently, read_request, send_response
 from coterie.playing.server import LOOPBACK, names_server
 
-MAX_CONNECTIONS = 64
-"""Connections at the same time, from the moment they are made."""
+MAX_REQUESTS = 128
+"""Maximum number of connections without a web socket. One more closes the oldest, so that idle ones block no others."""
+MAX_WEB_SOCKETS = 64
+"""Maximum number of web sockets."""
+_BACKLOG = 1024
+"""Maximum number of connections that wait to be accepted."""
 _POLL_SECONDS = 0.1
 
 
@@ -57,10 +61,11 @@ class PolicyServer:
     def __init__(self, player: Player, host: str, port: int, token: str | None):
         self._player, self._host, self.token = player, host, token
         self._stopped, self._running, self._lock = threading.Event(), threading.Lock(), threading.Lock()
-        self._threads: dict[threading.Thread, socket.socket] = {}
+        self._requests: dict[threading.Thread, socket.socket] = {}
+        self._web_sockets: dict[threading.Thread, socket.socket] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, port), family=family)
+            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise UserError(f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port.") from error
         self._listener.settimeout(_POLL_SECONDS)
@@ -95,24 +100,24 @@ class PolicyServer:
         with self._running:
             self._listener.close()
         with self._lock:
-            threads = dict(self._threads)
+            threads = self._requests | self._web_sockets
         for connection in threads.values():
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # its thread reads the end
+            _end_reading(connection)
         deadline = time.monotonic() + 5
         for thread in threads:
             thread.join(max(0, deadline - time.monotonic()))
 
     def _start(self, connection: socket.socket) -> None:
-        """Starts the thread of a connection, if there is place for one more."""
+        """Starts the thread of a connection, and ends the oldest connection if there are too many.
+
+        The oldest is still answered if its request has arrived.
+        """
+        thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
         with self._lock:
-            if len(self._threads) < MAX_CONNECTIONS:
-                thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-                self._threads[thread] = connection
-                thread.start()
-                return
-        with suppress(OSError), connection:
-            send_response(connection, 503, b"too many connections\n")
+            self._requests[thread] = connection
+            if len(self._requests) > MAX_REQUESTS:
+                _end_reading(self._requests.pop(next(iter(self._requests))))
+            thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         """Answers a connection and ends it, whatever the client does."""
@@ -123,7 +128,8 @@ class PolicyServer:
         finally:
             close_gently(connection)
             with self._lock:
-                del self._threads[threading.current_thread()]
+                self._requests.pop(threading.current_thread(), None)
+                self._web_sockets.pop(threading.current_thread(), None)
 
     def _respond(self, connection: socket.socket) -> None:
         try:
@@ -137,11 +143,20 @@ class PolicyServer:
                 found = answer_once(self._player.another(), request.body)
                 _send_json(connection, 400 if "error" in found else 200, found)
             else:
+                self._count_web_socket(connection)
                 web_socket, player = WebSocket(connection, request.head), self._player.another()
                 for message in web_socket.messages():
                     web_socket.send(json.dumps(answer(player, message)))
         except RequestError as error:
             send_response(connection, error.status, f"{error}\n".encode())
+
+    def _count_web_socket(self, connection: socket.socket) -> None:
+        """Counts the connection of this thread as a web socket. RequestError if there are too many."""
+        with self._lock:
+            if len(self._web_sockets) >= MAX_WEB_SOCKETS:
+                raise RequestError(503, f"{MAX_WEB_SOCKETS} web sockets are open: close one, or send POST /act")
+            self._requests.pop(threading.current_thread(), None)
+            self._web_sockets[threading.current_thread()] = connection
 
     def _check(self, request: Request) -> None:
         """Raises RequestError if a request is not allowed or there is nothing at its path."""
@@ -219,6 +234,12 @@ def _seed(request: dict[str, Any]) -> int | None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
         raise ValueError("seed: expected an integer of at least 0")
     return seed
+
+
+def _end_reading(connection: socket.socket) -> None:
+    """Lets the thread of a connection read its end, after what has already arrived."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RD)
 
 
 def _send_json(connection: socket.socket, status: int, value: Any) -> None:
