@@ -168,7 +168,7 @@ class BehaviorCloningCallback(TrainerCallback):
             lines.append(f"team {name}: {line}" if self._with_team_names else line)
         return lines
 
-    def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+    def on_update(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
         for name, cloner in self.cloners.items():
             weight = cloner.config.weight_at(min(1.0, steps / self._total_steps))
             self._weight[name] = weight
@@ -176,10 +176,13 @@ class BehaviorCloningCallback(TrainerCallback):
                 self._reports[name] += [cloner.step(weight) for _ in range(cloner.config.gradient_steps)]
         return ()
 
+    def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        return ()
+
     def on_metrics(self, steps: int, metrics: Mapping[str, float]) -> Sequence[str]:
         return ()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, steps: int, entry: Mapping[str, float]) -> dict[str, float]:
         """Returns means since the last log entry. One transfer to the host."""
         found = {}
         for name, reports in self._reports.items():

@@ -71,6 +71,9 @@ class AlternatingTraining(TrainerCallback):
     def on_training_start(self) -> Sequence[str]:
         return self._announcement()
 
+    def on_update(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        return ()
+
     def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
         self._episodes += len(finished)
         schedule = self._schedule
@@ -92,7 +95,7 @@ class AlternatingTraining(TrainerCallback):
                 self._criterion.add(float(value))
         return ()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, steps: int, entry: Mapping[str, float]) -> dict[str, float]:
         return {"alternate/index": self._phase + 1}
 
     def state_dict(self) -> dict[str, Any]:

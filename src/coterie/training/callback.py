@@ -48,8 +48,17 @@ class TrainerCallback(ABC):
         """Called once before the first rollout of a run, not when it is resumed."""
 
     @abstractmethod
+    def on_update(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        """Called after each rollout and its updates, before `metrics`: the log entry describes this work, too.
+
+        Args:
+            steps: Environment steps of the run so far.
+            finished: Episodes that ended within the rollout, possibly none.
+        """
+
+    @abstractmethod
     def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
-        """Called after each rollout and its updates.
+        """Called after the log entry, to change what the next rollout is collected with.
 
         Args:
             steps: Environment steps of the run so far.
@@ -61,8 +70,13 @@ class TrainerCallback(ABC):
         """Called with every set of metrics that is logged, of training or of an evaluation."""
 
     @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """Returns metrics to add to those of training."""
+    def metrics(self, steps: int, entry: Mapping[str, float]) -> dict[str, float]:
+        """Returns metrics to add to a log entry of training.
+
+        Args:
+            steps: Environment steps of the run so far.
+            entry: The entry's metrics so far, with those of the callbacks before this one.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -159,26 +159,31 @@ class Trainer:
         """Collects one chunk, updates the teams whose rollouts are complete, and calls the callbacks."""
         try:
             with self._iteration():
-                metrics = self._collect_and_update()
+                is_due = self._collect_and_update()
+            finished = self.collector.last_finished
+            assert finished is not None
+            for callback in self._callbacks:
+                with sharing(self._ranks):
+                    lines = callback.on_update(self.steps, finished)
+                self._show(lines)
+            entry = self._training_entry() if is_due else {}
         except NonFiniteError as error:
             raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
-        if metrics:
-            self._log(metrics)
-            self._call("on_update", metrics=metrics)
-        assert self.collector.last_finished is not None
+        if entry:
+            self._log(entry)
+            self._call("on_update", metrics=entry)
         learning = self._active_teams.learning
         for callback in self._callbacks:
             with sharing(self._ranks):
-                lines = callback.on_rollout_end(self.steps, self.collector.last_finished)
+                lines = callback.on_rollout_end(self.steps, finished)
             self._show(lines)
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
         if self.hooks.callbacks:
-            finished = self.collector.last_finished
             self._call("on_rollout", metrics=finished.summary("rollout", self.teams) if len(finished) else {})
 
-    def _collect_and_update(self) -> dict[str, float]:
-        """Collects one chunk and runs the updates that it completes. Returns metrics if they are due, otherwise {}."""
+    def _collect_and_update(self) -> bool:
+        """Collects one chunk and runs the updates that it completes. Returns True if a log entry is due."""
         started = time.perf_counter()
         rollouts, env_steps = self.collector.advance(self._chunk_length)
         collected = time.perf_counter()
@@ -208,9 +213,7 @@ class Trainer:
         self._time_spent["collect"] += collected - started
         self._time_spent["update"] += time.perf_counter() - collected
         self.updates += updated
-        if not updated or self.updates % self.schedule.log_every:
-            return {}
-        return self._pop_metrics()
+        return updated and self.updates % self.schedule.log_every == 0
 
     @property
     def unlogged(self) -> dict[str, float]:
@@ -234,14 +237,19 @@ class Trainer:
         metrics |= {f"time/{name}_share": spent / elapsed for name, spent in self._time_spent.items()}
         if self._ranks.size > 1:
             metrics |= self._ranks.traffic.pop().metrics(elapsed)
-        for callback in self._callbacks:
-            metrics |= callback.metrics()
         self._time_spent = dict.fromkeys(self._time_spent, 0.0)
         return metrics
 
+    def _training_entry(self) -> dict[str, float]:
+        """Returns the log entry of the updates since the last one, with the metrics of the callbacks."""
+        entry = self._entry(self._pop_metrics())
+        for callback in self._callbacks:
+            entry |= callback.metrics(self.steps, entry)
+        return entry
+
     def _evaluate(self) -> Best:
         """Evaluates and logs. Returns the roles of the checkpoint of this step."""
-        metrics = self._evaluation_metrics()
+        metrics = self._entry(self._evaluation_metrics())
         self._evaluated_at = self.steps
         self._log(metrics)
         self._call("on_evaluation", metrics=metrics)
@@ -260,11 +268,14 @@ class Trainer:
             content = json.dumps(metrics).encode()
         return json.loads(self._ranks.broadcast(content))
 
-    def _log(self, metrics: dict[str, float]) -> None:
+    def _entry(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Returns the metrics with the environment steps and the wall time so far."""
         now = time.perf_counter()
         self.wall_s += now - self._clock
         self._clock = now
-        metrics = self._with_times_of_first({"steps": self.steps, "time/wall_s": self.wall_s, **metrics})
+        return self._with_times_of_first({"steps": self.steps, "time/wall_s": self.wall_s, **metrics})
+
+    def _log(self, metrics: dict[str, float]) -> None:
         self._logger.write(metrics)
         self._progress.update(self.steps, self.schedule.steps, metrics)
         for callback in self._callbacks:

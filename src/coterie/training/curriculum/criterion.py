@@ -32,18 +32,28 @@ class Criterion:
         """True if the mean has passed the threshold for `patience` consecutive values."""
         return self._streak >= self._config.patience
 
+    def mean_with(self, value: float) -> float:
+        """Returns the mean after `add(value)`, without adding it."""
+        config = self._config
+        if not math.isfinite(value):
+            return self._mean
+        if config.window == 1:
+            return smooth(self._mean, value, config.smoothing)
+        latest = self._window_with(value)
+        return math.fsum(latest) / config.window if len(latest) == config.window else math.nan
+
+    def _window_with(self, value: float) -> list[float]:
+        return [*self._latest, value][-self._config.window :]
+
     def add(self, value: float) -> None:
         """Adds a value. A value that is not finite does not pass the threshold and is left out of the mean."""
         config = self._config
         if not math.isfinite(value):
             self._streak = 0
             return
+        self._mean = self.mean_with(value)
         if config.window > 1:
-            self._latest = [*self._latest, value][-config.window :]
-            is_full = len(self._latest) == config.window
-            self._mean = math.fsum(self._latest) / config.window if is_full else math.nan
-        else:
-            self._mean = smooth(self._mean, value, config.smoothing)
+            self._latest = self._window_with(value)
         above = config.above is not None and self._mean > config.above
         below = config.below is not None and self._mean < config.below
         self._streak = self._streak + 1 if above or below else 0

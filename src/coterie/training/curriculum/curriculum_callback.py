@@ -84,12 +84,14 @@ class CurriculumCallback(TrainerCallback):
     def on_training_start(self) -> Sequence[str]:
         return [self._announcement()] if self._lessons.named else []
 
+    def on_update(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        self._episodes += len(finished)
+        return []
+
     def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
-        if len(finished):
-            self._episodes += len(finished)
-            if not self._all_switched:
-                self._switched[finished.env_index] = True
-                self._all_switched = bool(self._switched.all())
+        if len(finished) and not self._all_switched:
+            self._switched[finished.env_index] = True
+            self._all_switched = bool(self._switched.all())
         if self._criterion is None or self._advance is None or not self._criterion.met:
             return []
         if self._episodes < self._advance.episodes:
@@ -112,15 +114,12 @@ class CurriculumCallback(TrainerCallback):
         return f"{self.title} ({', '.join(parameters)})" if parameters else self.title
 
     def on_metrics(self, steps: int, metrics: Mapping[str, float]) -> Sequence[str]:
-        if self._criterion is None or self._advance is None:
+        if self._criterion is None or self._advance is None or self._is_of_last_lesson(self._advance.metric):
             return []
-        metric = self._advance.metric
-        if metric.startswith("rollout/") and not self._all_switched:
-            return []  # some of its episodes may belong to the previous lesson
-        value = steps / self._total_steps if metric == "progress" else metrics.get(metric)
+        metric, value = self._advance.metric, self._value(steps, metrics)
         if value is not None:
             self._entries_without_metric = -1
-            self._criterion.add(float(value))
+            self._criterion.add(value)
             return []
         is_evaluation = "eval/episodes" in metrics
         if self._entries_without_metric < 0 or is_evaluation != metric.startswith("eval/"):
@@ -135,14 +134,31 @@ class CurriculumCallback(TrainerCallback):
             f"{MISSING_METRIC_PATIENCE} log entries"
         ]
 
-    def metrics(self) -> dict[str, float]:
+    def _is_of_last_lesson(self, metric: str) -> bool:
+        """Returns True if some of the metric's episodes may belong to the previous lesson."""
+        return metric.startswith("rollout/") and not self._all_switched
+
+    def _value(self, steps: int, metrics: Mapping[str, float]) -> float | None:
+        """Returns the value that the lesson compares; None if the log entry does not have it."""
+        assert self._advance is not None
+        metric = self._advance.metric
+        value = steps / self._total_steps if metric == "progress" else metrics.get(metric)
+        return None if value is None else float(value)
+
+    def metrics(self, steps: int, entry: Mapping[str, float]) -> dict[str, float]:
         means = ((name, sampler.mean()) for name, sampler in self._lessons.samplers(self.lesson).items())
         found = {f"lesson/{name}": mean for name, mean in means if mean is not None}
         if self._lessons.named:
             found |= {"lesson/index": self.lesson + 1, "lesson/episodes": self._episodes}
-        if self._criterion is not None and math.isfinite(self._criterion.mean):
-            found["lesson/measure"] = self._criterion.mean
-        return found
+        measure = self._measure(steps, {**entry, **found})
+        return found | {"lesson/measure": measure} if math.isfinite(measure) else found
+
+    def _measure(self, steps: int, entry: Mapping[str, float]) -> float:
+        """Returns the mean that the lesson compares once the log entry is written; NaN if there is none."""
+        if self._criterion is None or self._advance is None:
+            return math.nan
+        value = None if self._is_of_last_lesson(self._advance.metric) else self._value(steps, entry)
+        return self._criterion.mean if value is None else self._criterion.mean_with(value)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -128,27 +128,29 @@ class SelfPlayCallback(TrainerCallback):
         self._set_policies()
         return ()
 
-    def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
-        lines: list[str] = []
+    def on_update(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
         learner = self._learner
         opponent = self._teams.opponent_of(learner)
         self._update_win_rates(learner, opponent, finished)
         if self._teams.shared_policy:
             self._pools[learner].refresh()
         is_due = steps // self._snapshot_interval > self._last_snapshot // self._snapshot_interval
-        if is_due and not self.waits_for_episodes(learner, opponent):
-            self._last_snapshot = steps
-            lines += self._rate_and_add_snapshot(learner, steps)
-        if self._active_teams.learning[0] != learner:
-            self._pools[learner].refresh()
+        if not is_due or self.waits_for_episodes(learner, opponent):
+            return ()
+        self._last_snapshot = steps
+        return self._rate_and_add_snapshot(learner, steps)
+
+    def on_rollout_end(self, steps: int, finished: FinishedEpisodes) -> Sequence[str]:
+        if self._active_teams.learning[0] != self._learner:
+            self._pools[self._learner].refresh()
             self._set_policies()
         self._set_probabilities(self._teams.opponent_of(self._learner))
-        return lines
+        return ()
 
     def on_metrics(self, steps: int, metrics: Mapping[str, float]) -> Sequence[str]:
         return ()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, steps: int, entry: Mapping[str, float]) -> dict[str, float]:
         score, games = self._recent
         self._recent = [0.0, 0.0]
         found = {"selfplay/win_rate": score / games} if games else {}
