@@ -51,3 +51,48 @@ def test_ctrl_c_prints_the_summary_and_leaves_a_checkpoint(tmp_path: Path):
         assert line in output.splitlines()
     assert "evaluation return" in output
     assert main(["evaluate", str(out), "--episodes", "4"]) == 0
+
+
+STOPPING = """
+import os, signal
+
+def make(when="reset", number=15):
+    import gymnasium
+    class Env(gymnasium.Wrapper):
+        def reset(self, **kwargs):
+            if when == "reset" and os.path.exists(os.environ["MANIFEST"]):
+                os.kill(os.getpid(), int(number))
+                os.kill(os.getpid(), int(number))  # as `timeout` does, to the process and to its group
+            return super().reset(**kwargs)
+    if when == "make":
+        os.kill(os.getpid(), int(number))
+    return Env(gymnasium.make("CartPole-v1"))
+"""
+"""Module of an environment that sends a signal to its process while it is made, or at a reset once the run exists."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("when", "is_new"), [("make", True), ("reset", True), ("reset", False)])
+def test_a_run_that_is_stopped_before_it_trains_removes_what_it_created(
+    number: signal.Signals, when: str, is_new: bool, tmp_path: Path
+):
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    out = tmp_path / "new" / "run" if is_new else tmp_path / "run"
+    if not is_new:
+        out.mkdir()
+    before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
+    words = tiny("env=stopping:make", f"env.when={when}", f"env.number={int(number)}", "algo=ippo", f"out={out}")
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "train", *words],
+        capture_output=True, text=True, cwd=tmp_path, preexec_fn=_accept_ctrl_c, timeout=90, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MANIFEST": str(out / "manifest.json")},
+    )  # fmt: skip
+    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
+    assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before
+    assert "Traceback" not in done.stderr
+    if when == "reset":
+        name = "Ctrl-C" if number == signal.SIGINT else number.name
+        assert (
+            f"coterie: {name}: the run was stopped before the first checkpoint. Nothing of it is kept." in done.stderr
+        )

@@ -45,6 +45,7 @@ from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
+from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
 
 
@@ -326,6 +327,6 @@ def _usage(error: Any, argv: list[str]) -> str:
     commands = [*(info.name or info.callback.__name__ for info in app.registered_commands if info.callback), "list"]
     if word and word not in commands:
         if "=" in word:
-            return f"{word}: a setting, not a command. Did you mean `coterie train {' '.join(argv)}`?"
+            return f"{word}: a setting, not a command. Did you mean `{coterie_command('train', *argv)}`?"
         return f"{word}: no such command. {nearest(word, commands)}"
     return f"{message}. See `coterie {word + ' ' if word else ''}--help`."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +20,7 @@ from coterie.cli.options import (
     run_or_settings,
 )
 from coterie.core.errors import UserError
+from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fp
             play_by_hand.play_by_hand(game, title, fps, record, address=address)
         elif record is not None:
             play_by_hand.record_episodes(game, title, episodes, record)
-            print_line(f"wrote the episodes. Show them with: coterie view {shlex.quote(str(record))}", sys.stderr)
+            print_line(f"wrote the episodes. Show them with: {coterie_command('view', record)}", sys.stderr)
 
 
 def view(

@@ -34,7 +34,7 @@ _GRACE_SECONDS = 1.0
 _END_SECONDS = 5.0
 """Seconds for all ranks to end after rank 0 has finished or interrupted the run; then they are killed."""
 _POLL_SECONDS = 0.05
-_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + 1)
+_INTERRUPTED = (128 + signal.SIGINT, *(code for number in (signal.SIGTERM, 1) for code in (128 + number, -number)))
 """Exit codes of an interrupted run."""
 
 

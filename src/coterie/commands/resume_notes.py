@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.environment import select_device
 from coterie.commands.rank_processes import exchange_of
 from coterie.config.resolve import require_saved_settings
 from coterie.config.schema import RunConfig
 from coterie.core.ranks import Ranks
+from coterie.core.shell import coterie_command
 from coterie.core.threads import measured_threads
 from coterie.kernels import switch
 from coterie.runs import loggers
@@ -70,7 +69,7 @@ def resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: 
     if found.steps >= config.steps:
         notes.append(
             f"the run {folder.path} has finished its {config.steps:,} steps. "
-            f"To train longer: coterie resume {shlex.quote(str(folder.path))} steps={2 * found.steps}"
+            f"To train longer: {coterie_command('resume', folder.path, f'steps={2 * found.steps}')}"
         )
     return notes
 

@@ -6,7 +6,6 @@ import contextlib
 import json as jsonlib
 import re
 import select
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from coterie.config.resolve import resolve
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.process import interruptible
+from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
 from coterie.core.threads import MAX_DEFAULT_THREADS, available_cores
 
@@ -87,8 +87,8 @@ def plan(overrides: Sequence[str], config_file: Path | None = None) -> list[Job]
 
 def shell_commands(jobs: Sequence[Job], config_file: Path | None = None) -> list[str]:
     """Returns the jobs as lines for a shell or a cluster's queue."""
-    config = ["--config", str(config_file)] if config_file else []
-    return [shlex.join(["coterie", "train", *job.words, *config]) for job in jobs]
+    config = ["--config", config_file] if config_file else []
+    return [coterie_command("train", *job.words, *config) for job in jobs]
 
 
 def run_all(
@@ -266,7 +266,7 @@ class _Scheduler:
             words += ["--config", str(self._config_file)] if self._config_file else []
         command = None if self._gate is not None and self._gate.is_safe() else self._command
         log = job.out.with_name(f"{job.out.name}.log")
-        print_job_line(job, "started: " + shlex.join(["coterie", *words]))
+        print_job_line(job, "started: " + coterie_command(*words))
         running = Running(
             words, command, self._free_cores.pop(), log=log, on_line=lambda line: print_job_line(job, line)
         )

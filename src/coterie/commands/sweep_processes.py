@@ -13,7 +13,6 @@ import importlib
 import io
 import multiprocessing
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import IO, Any, Protocol
 
 from coterie.commands.core_sets import pin
 from coterie.core.files import without_links
+from coterie.core.shell import coterie_command
 
 _PRELOADED = (
     "coterie.commands.train",
@@ -208,7 +208,7 @@ def _open_log(path: Path, words: Sequence[str]) -> IO[str] | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a", encoding="utf-8", opener=without_links)  # noqa: SIM115
-        file.write("$ " + shlex.join(["coterie", *words]) + "\n")
+        file.write("$ " + coterie_command(*words) + "\n")
         file.flush()
         return file
     except OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -38,8 +37,15 @@ from coterie.config.resolve import Resolved, change, load_resolved, saved_settin
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
-from coterie.core.process import configure_process, interruptible, rare_garbage_collection
+from coterie.core.process import (
+    cleaned_up_on_stop,
+    configure_process,
+    interruptible,
+    rare_garbage_collection,
+    signal_name,
+)
 from coterie.core.ranks import Ranks
+from coterie.core.shell import coterie_command, shell_word
 from coterie.core.spinning import spinning_note
 from coterie.core.team_report import describe_teams, image_notes
 from coterie.core.terminal import print_line, print_message
@@ -82,7 +88,7 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
         return local_result(resolved.config, ["train"], hooks, resolved_yaml=to_yaml(resolved))
     resolved = rank_processes.with_launched_ranks(resolved)
     config = resolved.config
-    with rank_processes.joined(config) as ranks:
+    with cleaned_up_on_stop() as signals, rank_processes.joined(config) as ranks:
         interrupted = rank_processes.run_to_continue(config, ranks)
         if interrupted is not None:
             return _resume(interrupted, resolved, (), hooks, ranks)
@@ -104,6 +110,20 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
             finally:
                 folder.remove_if_empty()  # while it is locked: a sweep that starts again waits for it
                 folder.close()
+                if signals and ranks.is_first:
+                    _show_stop(signals[0], folder)
+
+
+def _show_stop(number: int, folder: RunFolder) -> None:
+    """Prints what is left of a new run that a signal stopped outside of its training loop."""
+    run = folder.path
+    if not run.exists() or not any(run.iterdir()):
+        left = "before the first checkpoint. Nothing of it is kept."
+    elif Checkpoints(folder.checkpoints_path).all():
+        left = f"after its last checkpoint. Resume with: {coterie_command('resume', run)}"
+    else:
+        left = f"before the first checkpoint. Its folder is kept: {shell_word(run)}"
+    print_message(f"{signal_name(number)}: the run was stopped {left}")
 
 
 def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> TrainingResult:
@@ -254,9 +274,9 @@ def _schedule(config: RunConfig) -> Schedule:
 
 
 def _show_notes(session: _Session, display: Progress) -> None:
-    path = shlex.quote(str(session.folder.path))
-    display.print_line(f"run: {path}")
-    display.print_line(f"watch in a browser: coterie watch {path}")
+    path = session.folder.path
+    display.print_line(f"run: {shell_word(path)}")
+    display.print_line(f"watch in a browser: {coterie_command('watch', path)}")
     components = session.components
     spec = components.collector.env.spec
     for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config)):
@@ -348,13 +368,12 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
     if trainer.hooks.was_stopped and steps < config.steps:
         print_message(
             f"a callback stopped the run at {steps:,} of {config.steps:,} steps, checkpoint saved. "
-            f"Continue with: coterie resume {shlex.quote(str(folder.path))}"
+            f"Continue with: {coterie_command('resume', folder.path)}"
         )
     elif signals and not is_done:
-        name = {1: "SIGHUP", 2: "Ctrl-C", 15: "SIGTERM"}.get(signals[0], f"signal {signals[0]}")
         print_line(
-            f"{name}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
-            f"Resume with: coterie resume {shlex.quote(str(folder.path))}",
+            f"{signal_name(signals[0])}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
+            f"Resume with: {coterie_command('resume', folder.path)}",
             sys.stderr,
         )
         return _result(folder, summary, _SIGNAL_EXIT_CODE + signals[0])

@@ -26,6 +26,7 @@ from coterie.config.trust import is_address, require_trust, signature
 from coterie.config.unknown_keys import check_early
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
+from coterie.core.shell import coterie_command
 
 CHANGEABLE = (
     "steps",
@@ -231,7 +232,7 @@ def _refuse_sweeps(parsed: Sequence[Override], file: list[Setting] | None = None
     found = next((override for override in parsed if override.is_sweep), None)
     if found is None:
         return
-    advice = f"{found.text}: several values. To run each, use `coterie train -m {found.text}`"
+    advice = f"{found.text}: several values. To run each, use `{coterie_command('train', '-m', found.text)}`"
     if file is not None:
         values = {override.key: override.values[0] for override in parsed} | {found.key: list(found.values)}
         with contextlib.suppress(UserError):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
 
 from coterie.core.text import printable
+
+_LINE_BREAK = re.compile(r"\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]\s*")
+"""Tabs and line breaks. Other spaces are kept, because paths in messages may contain several."""
 
 
 class ReportedError(Exception):
@@ -21,7 +25,7 @@ class ReportedError(Exception):
     is_reported: bool = False
 
     def __init__(self, message: str):
-        super().__init__(printable(" ".join(message.split())))
+        super().__init__(printable(_LINE_BREAK.sub(" ", message.strip())))
 
 
 class UserError(ReportedError):

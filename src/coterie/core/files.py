@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.core.errors import UserError
+from coterie.core.shell import coterie_command
 
 try:
     import fcntl
@@ -29,7 +29,7 @@ def disk_error(description: str, path: Path, error: OSError) -> UserError:
         return UserError(f"cannot write {description} {path}: it is a symbolic link, which is not followed. Remove it.")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         run = next((folder for folder in (path, *path.parents) if _is_run(folder)), None)
-        again = "start again" if run is None else f"continue with `coterie resume {shlex.quote(str(run))}`"
+        again = "start again" if run is None else f"continue with `{coterie_command('resume', run)}`"
         fix = f"Free some space, then {again}."
     else:
         fix = "Choose another folder."

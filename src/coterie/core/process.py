@@ -62,6 +62,11 @@ def rare_garbage_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
+def signal_name(number: int) -> str:
+    """Returns the name of a signal that stops a run, in messages."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
 def stopping_signals() -> list[int]:
     """Returns the signals that stop a run: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as by `nohup`."""
     is_ignored = _HANGUP is None or signal.getsignal(_HANGUP) == signal.SIG_IGN
@@ -104,9 +109,40 @@ def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
         elif time.monotonic() - first >= _REPEAT_SECONDS:
             raise KeyboardInterrupt
 
+    with _handled_by(handle):
+        yield received
+
+
+@contextlib.contextmanager
+def cleaned_up_on_stop() -> Iterator[list[int]]:
+    """Context manager: the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, so that `finally` blocks run.
+
+    Further signals are treated as by `interruptible`. At the end, SIGTERM and SIGHUP get the action that they had
+    before, which by default ends the process.
+
+    Yields a list to which the signal's number is appended.
+    """
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    received: list[int] = []
+    try:
+        with interruptible(stop) as received:
+            yield received
+    finally:
+        if received and received[0] != signal.SIGINT:
+            with contextlib.suppress(OSError, ValueError):  # a closed stream
+                sys.stdout.flush()
+            signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Context manager: `handle` is the handler of the signals that stop a run."""
     before = {number: signal.signal(number, handle) for number in stopping_signals()}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

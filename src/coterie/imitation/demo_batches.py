@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator, restore
+from coterie.core.shell import coterie_command
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action
@@ -32,7 +33,7 @@ def load_demos(path: Path, key: str, env: str | None, team: TeamSpec) -> Demos:
     demos = Demos.read(path)
     found = mismatches(demos, env, team.roles)
     if found:
-        more = f" ({len(found) - 1} more: coterie demos {path} --env NAME)" if len(found) > 1 else ""
+        more = f" ({len(found) - 1} more: {coterie_command('demos', path, '--env', 'NAME')})" if len(found) > 1 else ""
         raise UserError(f"{key}={path} does not fit team '{team.name}': {found[0]}{more}")
     if not bool(torch.cat([demos.tensors[f"{role.name}/alive"] for role in team.roles], -1).any()):
         raise UserError(f"{key}={path}: no agent of team '{team.name}' is ever alive. Record other demonstrations.")

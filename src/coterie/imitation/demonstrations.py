@@ -37,6 +37,7 @@ from torch import Tensor
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, sync_folder, write_bytes
+from coterie.core.shell import coterie_command
 from coterie.core.specs import RoleSpec
 from coterie.core.text import shorten
 from coterie.core.tree import Tree, tree_map
@@ -141,7 +142,7 @@ class Demos:
         demos = cls.open(path)
         found = find_errors(demos)
         if found:
-            more = f" ({len(found) - 1} more: coterie demos {path})" if len(found) > 1 else ""
+            more = f" ({len(found) - 1} more: {coterie_command('demos', path)})" if len(found) > 1 else ""
             raise UserError(f"the demonstrations {path} are invalid: {found[0]}{more}")
         return demos
 
@@ -156,9 +157,8 @@ class Demos:
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
-            raise UserError(
-                f"there are no demonstrations {path}. Record some with `coterie record RUN --out {path}`."
-            ) from error
+            record = coterie_command("record", "RUN", "--out", path)
+            raise UserError(f"there are no demonstrations {path}. Record some with `{record}`.") from error
         except OSError as error:
             raise UserError(f"cannot read the demonstrations {path}: {error.strerror}") from error
         try:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.core.shell import shell_word
+
 SOURCE = Path(__file__).parent / "source"
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Folder of the library that a wheel brings along, see `make wheel`."""
@@ -217,4 +219,4 @@ def require_private(path: Path) -> None:
     if status.st_uid != os.geteuid():
         raise KernelsUnavailableError(f"{path} belongs to another user. Set XDG_CACHE_HOME to a folder of yours")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise KernelsUnavailableError(f"{path} is writable by other users. Run: chmod go-w '{path}'")
+        raise KernelsUnavailableError(f"{path} is writable by other users. Run: chmod go-w {shell_word(path)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from coterie.commands.learners import EvalMode, eval_modes, make_algorithms
 from coterie.config.resolve import load_resolved
 from coterie.core.errors import UserError
 from coterie.core.files import read_text
+from coterie.core.shell import coterie_command
 from coterie.envs.contract.vector import VectorEnv
 from coterie.playing.game import Players
 from coterie.runs.activity import Activity, activity
@@ -126,7 +126,7 @@ class WatchedRun:
         }
 
     def _text(self, now: Activity, steps: int) -> str:
-        resume = f"coterie resume {shlex.quote(str(self.folder.path))}"
+        resume = coterie_command("resume", self.folder.path)
         if self.steps is None:
             if now.state == "training":
                 return "Waiting for the first checkpoint of the run."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from coterie.core.errors import UserError
 from coterie.core.files import read_text
 from coterie.core.metrics import by_team
+from coterie.core.shell import coterie_command
 from coterie.reports.fresh_evaluations import read_fresh
 from coterie.reports.marl_eval import read_file
 from coterie.reports.records import CollectedRun, EvaluationSeries, FreshEvaluation
@@ -84,7 +84,7 @@ def _unfinished(runs: Sequence[CollectedRun]) -> str:
     listed = [f"{run.name} at {run.steps:,} of {run.total:,} steps" for run in runs[:_LISTED]]
     more = [f"{len(runs) - _LISTED} more"] if len(runs) > _LISTED else []
     stopped = next((run for run in runs if run.state == "stopped"), None)
-    resume = "" if stopped is None else f". Continue with: coterie resume {shlex.quote(stopped.name)}"
+    resume = "" if stopped is None else f". Continue with: {coterie_command('resume', Path(stopped.name))}"
     return f"{words} not finished ({', '.join([*listed, *more])}){resume}"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from coterie.core import strict_json
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, read_bytes, without_links, write_text
+from coterie.core.shell import coterie_command
 from coterie.runs.manifest import read_manifest
 
 try:
@@ -83,7 +84,7 @@ class RunFolder:
             run = cls(Path(path))
             if run.path.is_dir() and any(run.path.iterdir()) and not _is_interrupted_start(run.path):
                 is_run = not _missing(run.path)
-                resume = f", or continue the run with `coterie resume {run.path}`" if is_run else ""
+                resume = f", or continue the run with `{coterie_command('resume', run.path)}`" if is_run else ""
                 raise UserError(
                     f"out={run.path}: already contains {'a run' if is_run else 'files'}. Choose another folder{resume}."
                 )
@@ -127,7 +128,8 @@ class RunFolder:
             listed = ", ".join(str(run) for run in below[:3]) + (", ..." if len(below) > 3 else "")
             raise UserError(f"{path}: contains several runs. Name one of them: {listed}")
         if path.is_dir() and _is_interrupted_start(path):
-            again = f"coterie train --config {path / 'config.yaml'}" if (path / "config.yaml").is_file() else "it"
+            config = path / "config.yaml"
+            again = coterie_command("train", "--config", config) if config.is_file() else "it"
             raise UserError(
                 f"{path}: the start of this run was interrupted, there is nothing to resume. Start {again}."
             )
@@ -235,7 +237,7 @@ class RunFolder:
 
     def make(self, exist_ok: bool) -> None:
         """Creates the folder and stores which of its parents were missing."""
-        created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self._created = created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             if not self.path.parent.is_dir():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +253,6 @@ class RunFolder:
         except OSError as error:
             _remove_empty(created)
             raise disk_error("the run folder", self.path, error) from error
-        self._created = created
 
 
 def _remove_empty(folders: list[Path]) -> None:

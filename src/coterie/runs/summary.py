@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from coterie.config.schema import RunConfig
 from coterie.core.metrics import by_team
+from coterie.core.shell import coterie_command
 from coterie.core.text import printable
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
@@ -99,19 +99,18 @@ class Summary:
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
         """Useful next commands, each with a word that describes it."""
-        run = shlex.quote(str(self.run))
-        more = "" if self.steps < self.total else f" steps={2 * self.steps}"
+        more = [] if self.steps < self.total else [f"steps={2 * self.steps}"]
         opponents = (
-            ("league", f"coterie league {run} random"),
-            ("exploit", f"coterie exploit {run}"),
+            ("league", coterie_command("league", self.run, "random")),
+            ("exploit", coterie_command("exploit", self.run)),
         )
         return (
-            ("video", f"coterie play {run} --video out.mp4"),
-            ("evaluate", f"coterie evaluate {run}"),
+            ("video", coterie_command("play", self.run, "--video", "out.mp4")),
+            ("evaluate", coterie_command("evaluate", self.run)),
             *(opponents if self.elo else ()),
-            *([("diagnose", f"coterie diagnose {run}")] if self.findings else ()),
-            ("continue", f"coterie resume {run}{more}"),
-            ("plot", f"coterie plot {run}"),
+            *([("diagnose", coterie_command("diagnose", self.run))] if self.findings else ()),
+            ("continue", coterie_command("resume", self.run, *more)),
+            ("plot", coterie_command("plot", self.run)),
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

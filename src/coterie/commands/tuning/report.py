@@ -18,6 +18,7 @@ from coterie.config.provenance import lines_of
 from coterie.config.resolve import resolve
 from coterie.config.sources import nest
 from coterie.core.files import disk_error, write_bytes, write_text
+from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
 from coterie.math.student_t import mean_interval_95
 from coterie.runs.tables import cell, print_table
@@ -126,7 +127,7 @@ class TuneReport:
         file = plan.folder / "best.yaml"
         lines.append(
             f"Seeds {seeds} chose these settings, so their values are too good on average. Measure others: "
-            f"coterie train -m --config {file} seed=0,1,2"
+            f"{coterie_command('train', '-m', '--config', file, 'seed=0,1,2')}"
         )
         return lines
 

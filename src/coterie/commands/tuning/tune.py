@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from coterie.commands.tuning.search import Search
 from coterie.commands.tuning.study import STARTUP_TRIALS, Study, import_optuna
 from coterie.core.files import disk_error
 from coterie.core.json_output import print_json
+from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
 from coterie.runs.folder import RunFolder
 from coterie.runs.tables import cell
@@ -121,7 +121,7 @@ def _report(plan: TunePlan, study: Study, trials: int, *, received: Sequence[int
     if received or timed_out:
         reason = "interrupted" if received else "the time is over"
         words = [*sys.argv[1:]] if sys.argv[1:2] == ["tune"] else ["tune", *plan.words]
-        print_line(f"{reason}. Continue with: {shlex.join(['coterie', *words])}", sys.stderr)
+        print_line(f"{reason}. Continue with: {coterie_command(*words)}", sys.stderr)
     elif len(study.records) > trials:
         print_line(f"the study has {len(study.records)} trials. For more: --trials {2 * trials}", sys.stderr)
     if received:
