@@ -40,7 +40,8 @@ function overHttp(url) {
     reset: () => (hiddenState = undefined),
     act: async (obs) => {
       const body = JSON.stringify({ obs, hidden_state: hiddenState });
-      const answer = await (await fetch(address, { method: "POST", body })).json();
+      const headers = { "Content-Type": "application/json" };
+      const answer = await (await fetch(address, { method: "POST", headers, body })).json();
       if (answer.error) throw new Error(answer.error);
       hiddenState = answer.hidden_state;
       return answer.actions;

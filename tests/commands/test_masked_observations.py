@@ -112,9 +112,9 @@ def test_wrong_sensors_are_named(seeing: Any, change: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("eye", "message"),
     [
-        (np.full((9, 9, 3), 256), "holds 256, expected integers from 0 to 255"),
-        (np.full((9, 9, 3), -1), "holds -1, expected integers from 0 to 255"),
-        (np.full((9, 9, 3), 0.5), r"holds 0\.5, expected integers from 0 to 255"),
+        (np.full((9, 9, 3), 256), r"holds 256 at index \[0, 0, 0\], expected integers from 0 to 255"),
+        (np.full((9, 9, 3), -1), r"holds -1 at index \[0, 0, 0\], expected integers from 0 to 255"),
+        (np.full((9, 9, 3), 0.5), r"holds 0\.5 at index \[0, 0, 0\], expected integers from 0 to 255"),
         (np.full((9, 9, 3), "7"), "Pass numbers of shape"),
     ],
 )
@@ -129,3 +129,73 @@ def test_images_out_of_range_and_texts_are_refused_by_players(
         assert whole == player.act(seen | {"eye": np.full((9, 9, 3), 255, np.uint8)})
         with pytest.raises((UserError, PolicyError), match=message):
             player.act(seen | {"eye": eye})
+
+
+SENSORS = spaces.Dict(
+    {
+        "arm": spaces.Box(-np.inf, np.inf, (2,)),
+        "flags": spaces.MultiBinary(2),
+        "room": spaces.Discrete(3),
+        "eye": spaces.Box(0, 255, (9, 9, 3), np.uint8),
+    }
+)
+SEEN = {"arm": [-3.5, 2], "flags": [0, 1], "room": [0, 0, 1], "eye": np.zeros((9, 9, 3), np.uint8).tolist()}
+
+
+def sensing() -> Any:
+    return SampledEnv(SENSORS, spaces.Discrete(3), ends=4)
+
+
+@pytest.fixture(scope="module")
+def sensing_players(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Coterie's player and that of an export."""
+    folder = tmp_path_factory.mktemp("sensing")
+    train(folder / "run", f"env={__name__}:sensing", "algo=ippo", "steps=40")
+    assert main(["export", str(folder / "run"), "--format", "numpy", "--out", str(folder / "policy"), "--trust"]) == 0
+    return coterie.load(folder / "run").player(mode="greedy"), PortablePlayer(folder / "policy", mode="greedy")
+
+
+def test_booleans_are_accepted_in_place_of_zeros_and_ones_only(sensing_players: Any) -> None:
+    for player in sensing_players:
+        expected = player.act({"agent": SEEN})
+        for flags in ([False, True], np.array([False, True]), [0, True], [0.0, 1.0]):
+            assert player.act({"agent": SEEN | {"flags": flags}}) == expected
+        for sensor, value in (("arm", [True, 2]), ("eye", np.zeros((9, 9, 3), bool))):
+            with pytest.raises((UserError, PolicyError), match=f"obs of 'agent', sensor '{sensor}' holds (True|False)"):
+                player.act({"agent": SEEN | {sensor: value}})
+
+
+@pytest.mark.parametrize("sensor", SEEN)
+@pytest.mark.parametrize(
+    "value",
+    ["1.5", ["1.5", 2], [None, 1], None, [[1], [1, 2]], [1, [2]], [float("nan"), 1], [float("inf"), 1], [10**400, 1],
+     [1e300, 1], {"a": 1}, {}, [], 7, [{}], [0, 1, 0, 1]],
+    ids=str,
+)  # fmt: skip
+def test_players_name_agent_and_sensor_of_what_is_no_number_of_its_space(
+    sensing_players: Any, sensor: str, value: Any
+) -> None:
+    for player in sensing_players:
+        with pytest.raises((UserError, PolicyError)) as error:
+            player.act({"agent": SEEN | {sensor: value}})
+        message = str(error.value)
+        assert message.startswith("obs of 'agent'")
+        assert sensor in message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("obs", "name"),
+    [
+        ({"agent": SEEN | {"ear": [1]}}, "ear"),
+        ({"agent": {name: value for name, value in SEEN.items() if name != "arm"}}, "arm"),
+        ({"agent": SEEN, "other": SEEN}, "other"),
+        ({"agent": [1, 2]}, "'agent'"),
+        ({"agent": "left"}, "'agent'"),
+        ({"agent": None}, "'agent'"),
+    ],
+)
+def test_players_name_wrong_agents_and_sensors(sensing_players: Any, obs: Any, name: str) -> None:
+    for player in sensing_players:
+        with pytest.raises((UserError, PolicyError), match=name):
+            player.act(obs)

@@ -301,6 +301,65 @@ def test_mistakes_over_http_have_status_400(export: Path, body: Any, error: str)
     assert error in found["error"]
 
 
+HOSTILE = [
+    ('["1.5"' + ", 0" * 17 + "]", "obs of 'agent_0' holds '1.5' at index [0]"),
+    ("[true" + ", 0" * 17 + "]", "obs of 'agent_0' holds True at index [0]"),
+    ("[0, null" + ", 0" * 16 + "]", "obs of 'agent_0' holds None at index [1]"),
+    ("[1e300" + ", 0" * 17 + "]", "obs of 'agent_0' holds 1e+300 at index [0]"),
+    ("[[0], [0, 0]" + ", 0" * 16 + "]", "obs of 'agent_0' has lists of several lengths"),
+    ("[[" + "0, " * 17 + "0]]", "obs of 'agent_0' has shape [1, 18], expected [18]"),
+    ("null", "obs of 'agent_0' is None"),
+    ('"left"', "obs of 'agent_0' is 'left'"),
+    ("{}", "obs of 'agent_0' is {}"),
+    ('{"camera": [0]}', "obs of 'agent_0' is {'camera': [0]}"),
+    ("[NaN" + ", 0" * 17 + "]", "NaN is not JSON"),
+    ("[-Infinity" + ", 0" * 17 + "]", "-Infinity is not JSON"),
+    ("[1e999" + ", 0" * 17 + "]", "the number 1e999 is too large"),
+    ("[1" + "0" * 400 + ", 0" * 17 + "]", "has more than 64 bits"),
+    ("[0], " + '"agent_0": [0]', "the key 'agent_0' is given twice"),
+    ("[0], " + '"agent_7": [0]', "no agent or role 'agent_7'"),
+    ('[0], "agent": 1', "obs of role 'agent': of type int, expected 3 agents"),
+]
+
+
+def test_observations_that_are_no_numbers_of_the_space_are_refused(export: Path):
+    """Over HTTP with status 400, and on a web socket, which stays open."""
+    with running(export) as server, connect(server.url) as web_socket:
+        for value, error in HOSTILE:
+            body = f'{{"obs": {{"agent_0": {value}}}}}'
+            status, found = post(server, body)
+            assert (status, list(found)) == (400, ["error"])
+            assert error in found["error"]
+            assert "\n" not in found["error"]
+            assert ask(web_socket, body) == found
+        assert "actions" in ask(web_socket, {"obs": {"agent_0": [0, 1.5, -3, 1e10] + [0] * 14}})
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("Content-Type: application/json", 200),
+        ("Content-Type: Application/JSON; charset=UTF-8", 200),
+        ("Content-Encoding: identity", 200),
+        ("Content-Type: application/json; charset=utf-16", 415),
+        ("Content-Type: application/jsonl", 415),
+        ("Content-Type: text/plain", 415),
+        ("Content-Type: application/x-www-form-urlencoded", 415),
+        ("Content-Type: application/json\r\nContent-Type: text/html", 415),
+        ("Content-Type: \xff", 415),
+        ("Content-Encoding: gzip", 415),
+    ],
+)
+def test_bodies_are_json(export: Path, line: str, status: int):
+    body = json.dumps({"obs": observations(0)}).encode()
+    with running(export) as server:
+        content = head(server, "POST", "/act", f"Content-Length: {len(body)}", "LINE").replace(b"LINE", line.encode())
+        with raw(server, content + body) as connection:
+            answer = received(connection)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert status == 200 or answer.partition(b"\r\n\r\n")[2].count(b"\n") == 1
+
+
 def test_sampled_actions_of_connections_differ_unless_they_give_the_same_seed(export: Path):
     def sampled(socket: Any) -> list[Any]:
         return [ask(socket, {"obs": observations(0)}) for _ in range(20)]

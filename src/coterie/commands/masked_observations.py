@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
@@ -81,12 +80,19 @@ def sensors_of(role: RoleSpec) -> Mapping[str, spaces.Space]:
     return space.spaces if isinstance(space, spaces.Dict) else {}
 
 
+def accepts_booleans(space: spaces.Space) -> bool:
+    """True for observations and masks of zeros and ones, which may be booleans."""
+    if isinstance(space, spaces.MultiBinary):
+        return True
+    return isinstance(space, spaces.Box) and bool((space.low == 0).all() and (space.high == 1).all())
+
+
 def by_sensor(value: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
     """Returns the parts of nested dicts by name, `outer.inner`."""
     found: dict[str, Any] = {}
     for key, part in value.items():
         name = f"{outer}.{key}" if outer else str(key)
-        found |= by_sensor(part, name) if isinstance(part, Mapping) else {name: np.asarray(part)}
+        found |= by_sensor(part, name) if isinstance(part, Mapping) else {name: part}
     return found
 
 

@@ -12,8 +12,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from coterie.commands.export.portable.checked_numbers import axes_of, checked_numbers
+from coterie.commands.export.portable.policy_files import PolicyError
 from coterie.commands.learners import EvalMode, eval_modes, load_run
-from coterie.commands.masked_observations import Obs, by_sensor, is_single, sensors_of, split_masks
+from coterie.commands.masked_observations import Obs, accepts_booleans, by_sensor, is_single, sensors_of, split_masks
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
@@ -139,7 +141,7 @@ class Player:
             bounds (Box), or a tuple or dict of these; for a role such arrays [n, ...] or a list of tuples or dicts.
 
         Raises:
-            UserError: For unknown names and wrong shapes.
+            UserError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
         obs, action_mask = split_masks(obs, action_mask, self._named_roles)
         given_obs = self._by_agent(obs, "obs")
@@ -299,7 +301,7 @@ def _flat_mask(mask: Any, role: RoleSpec) -> Any:
 def _has_agents(value: Any, role: RoleSpec, what: str) -> bool:
     """True if the arrays have an axis of agents."""
     found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
-    return all(np.ndim(found.get(name, 0)) == 1 + len(space.shape or ()) for name, space in _spaces(role, what).items())
+    return all(axes_of(found.get(name)) == 1 + len(space.shape or ()) for name, space in _spaces(role, what).items())
 
 
 def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -311,7 +313,7 @@ def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int,
         given = f"a dict with {', '.join(map(repr, found))}" if "" not in found else f"a {type(value).__name__}"
         raise UserError(f"{name}: {given}, expected {sensors}")
     return {
-        sensor: _checked(found[sensor], space, leading, f"{name}{f', {sensor!r}' if sensor else ''}")
+        sensor: _checked(found[sensor], space, leading, f"{name}, sensor '{sensor}'" if sensor else name)
         for sensor, space in expected.items()
     }
 
@@ -331,26 +333,12 @@ def _place(name: str) -> Iterator[None]:
 
 
 def _checked(value: Any, space: spaces.Space, leading: tuple[int, ...], what: str) -> np.ndarray:
-    """Returns the value as an array. UserError if it has another shape or type, or is not finite."""
-    shape = (*leading, *(space.shape or ()))
+    """Returns the value as an array. UserError if it has another shape or other values than numbers of the space."""
+    shape, dtype = (*leading, *(space.shape or ())), "uint8" if _is_image(space) else "float32"
     try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "fiub":
-            raise TypeError(f"{given.dtype} instead of numbers")
-        array = given.astype(np.float32)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from error
-    if array.shape != shape:
-        raise UserError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
-    if not np.isfinite(array).all():
-        raise UserError(f"{what} is NaN or infinite at index {np.argwhere(~np.isfinite(array))[0].tolist()}")
-    if _is_image(space) and given.dtype != np.uint8:
-        wrong = (array < 0) | (array > 255) | (array != np.floor(array))
-        if wrong.any():
-            raise UserError(
-                f"{what} holds {array[wrong][0]:g}, expected integers from 0 to 255, as images of uint8 have"
-            )
-    return array
+        return checked_numbers(value, shape, what, dtype=dtype, booleans=accepts_booleans(space))
+    except PolicyError as error:
+        raise UserError(str(error)) from None
 
 
 def _stacked(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:

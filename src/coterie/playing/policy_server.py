@@ -171,6 +171,8 @@ class PolicyServer:
             raise RequestError(404, "not found: there are /act and /policy")
         if request.method == "POST" and request.path == "/policy":
             raise RequestError(405, "method POST: /policy has GET alone")
+        if request.method == "POST":
+            _check_content(request)
 
     def _is_allowed(self, headers: list[str], queries: list[str]) -> bool:
         if self.token is None:
@@ -234,6 +236,17 @@ def _seed(request: dict[str, Any]) -> int | None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
         raise ValueError("seed: expected an integer of at least 0")
     return seed
+
+
+def _check_content(request: Request) -> None:
+    """Raises RequestError if the headers name another content than JSON in UTF-8."""
+    for value in request.all("Content-Type"):
+        kind, _, parameters = value.lower().replace(" ", "").partition(";")
+        if kind != "application/json" or parameters not in ("", "charset=utf-8", 'charset="utf-8"'):
+            raise RequestError(415, f"Content-Type {shorten(value, 60)!r}: send application/json")
+    for value in request.all("Content-Encoding"):
+        if value.strip().lower() != "identity":
+            raise RequestError(415, f"Content-Encoding {shorten(value, 60)!r}: send the body without encoding")
 
 
 def _end_reading(connection: socket.socket) -> None:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from coterie.commands.export.portable.policy_files import FORMAT_VERSION
 from coterie.commands.export.signature import inputs, noise_parts, outputs
 from coterie.commands.export.subject import Subject, sensors
+from coterie.commands.masked_observations import accepts_booleans
 from coterie.core.specs import RoleSpec
 
 Entry = dict[str, Any]
@@ -65,10 +66,10 @@ def provenance(manifest: Entry, run: str, checkpoint: Entry, algorithm: str) -> 
 
 def _role(subject: Subject, role: RoleSpec) -> Entry:
     parts = {
-        name: {"shape": list(box.shape), "dtype": str(box.dtype)}
+        name: {"shape": list(box.shape), "dtype": str(box.dtype), "booleans": accepts_booleans(box)}
         for name, box in sensors(role.observation_space).items()
     }
-    single = parts.pop("", {"shape": [], "dtype": "float32"})
+    single = parts.pop("", {"shape": [], "dtype": "float32", "booleans": False})
     return {
         "name": role.name,
         "agents": list(role.agents),

@@ -6,7 +6,7 @@ from importlib import resources
 
 PLAYER, TORCH_POLICY = "coterie_player.py", "coterie_policy_torch.py"
 
-_PLAYER_PARTS = ("policy_files.py", "network.py", "policy.py", "player.py")
+_PLAYER_PARTS = ("policy_files.py", "network.py", "policy.py", "checked_numbers.py", "player.py")
 _TORCH_PARTS = ("policy_files.py", "torch_policy.py")
 _SAFE = """An export holds numbers and
 descriptions: reading it executes no code from it. Files that were truncated or changed are refused with `PolicyError`.

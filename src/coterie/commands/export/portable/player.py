@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.commands.export.portable.checked_numbers import axes_of, checked_numbers
 from coterie.commands.export.portable.network import split_components
 from coterie.commands.export.portable.policy import Policy
 from coterie.commands.export.portable.policy_files import PolicyError
@@ -90,7 +91,7 @@ class Player:
                     alive[0, i] = True
                     for name, value in hidden.items():
                         part = _part(state[agent], name, f"hidden_state of '{agent}' lacks")
-                        value[0, i] = _checked(part, value.shape[2:], f"hidden_state of '{agent}'")
+                        value[0, i] = checked_numbers(part, value.shape[2:], f"hidden_state of '{agent}', '{name}'")
 
     def act(self, obs: Any, action_mask: Any = None) -> Any:
         """Returns actions for observations, in the same form.
@@ -106,7 +107,7 @@ class Player:
             these.
 
         Raises:
-            PolicyError: For unknown names and wrong shapes.
+            PolicyError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
         given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
         for agent, value in list(given_obs.items()):
@@ -153,8 +154,9 @@ class Player:
         for name, value in given.items():
             if self._is_role(name, value, what):
                 agents = self._roles[name]["agents"]
-                if len(value) != len(agents):
-                    raise PolicyError(f"{what} of role '{name}': {len(value)} agents, expected {len(agents)}")
+                if not axes_of(value) or len(value) != len(agents):
+                    given_as = f"{len(value)} agents" if axes_of(value) else f"of type {type(value).__name__}"
+                    raise PolicyError(f"{what} of role '{name}': {given_as}, expected {len(agents)} agents")
                 found.update(zip(agents, value, strict=True))
             elif name in self._owner:
                 found[name] = value
@@ -175,7 +177,7 @@ class Player:
         if name not in self._roles or isinstance(value, dict):
             return False
         axes = 1 if what == "action_mask" else len(self._roles[name]["shape"])
-        return name not in self._owner or np.ndim(value) == 1 + axes
+        return name not in self._owner or axes_of(value) == 1 + axes
 
     def _like(self, given: Any, taken: dict[str, Any]) -> Any:
         if not self._named(given):
@@ -192,27 +194,32 @@ class Player:
         return shaped
 
 
-def _stack(role: dict[str, Any], given: dict[str, Any]) -> Any:
+def _stack(role: dict[str, Any], given: dict[str, Any], sensor: str = "") -> Any:
     """Observations of a role's agents [1, n, ...], zeros for those that are dead."""
+    own = {agent: given[agent] for agent in role["agents"] if agent in given}
     if role["sensors"]:
-        parts = {}
-        for name, sensor in role["sensors"].items():
-            own = {
-                agent: _part(value, name, f"obs of '{agent}' lacks the sensor")
-                for agent, value in given.items()
-                if agent in role["agents"]
-            }
-            parts[name] = _stack({**role, **sensor, "sensors": None}, own)
-        return parts
-    shape, dtype = tuple(role["shape"]), role["dtype"]
-    rows = [_checked(given[a], shape, f"obs of '{a}'") if a in given else np.zeros(shape) for a in role["agents"]]
-    values = np.stack(rows)
-    if dtype == "uint8":
-        wrong = (values < 0) | (values > 255) | (values != np.floor(values))
-        if wrong.any():
-            agent = role["agents"][int(np.argwhere(wrong)[0, 0])]
-            raise PolicyError(f"obs of '{agent}' holds {values[wrong][0]:g}, expected integers from 0 to 255")
-    return values.astype(dtype)[None]
+        for agent, value in own.items():
+            if isinstance(value, dict) and (unknown := sorted(value.keys() - role["sensors"].keys())):
+                raise PolicyError(
+                    f"obs of '{agent}' has no sensor '{unknown[0]}'. There are {', '.join(role['sensors'])}"
+                )
+        return {
+            name: _stack(
+                {**role, **part, "sensors": None},
+                {agent: _part(value, name, f"obs of '{agent}' lacks the sensor") for agent, value in own.items()},
+                name,
+            )
+            for name, part in role["sensors"].items()
+        }
+    shape, dtype, booleans = tuple(role["shape"]), role["dtype"], role.get("booleans", False)
+    place = f", sensor '{sensor}'" if sensor else ""
+    rows = [
+        checked_numbers(own[agent], shape, f"obs of '{agent}'{place}", dtype=dtype, booleans=booleans)
+        if agent in own
+        else np.zeros(shape)
+        for agent in role["agents"]
+    ]
+    return np.stack(rows).astype(dtype)[None]
 
 
 def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:
@@ -315,26 +322,11 @@ def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any
 
 
 def _as_mask(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    mask = _checked(value, shape, what)
+    mask = checked_numbers(value, shape, what, booleans=True)
     wrong = (mask != 0) & (mask != 1)
     if wrong.any():
         raise PolicyError(f"{what} holds {mask[wrong][0]:g}. Pass 1 for available actions and 0 for others.")
     return mask == 1
-
-
-def _checked(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise TypeError
-        array = array.astype(np.float32)
-    except (TypeError, ValueError, OverflowError):
-        raise PolicyError(f"{what} is a {type(value).__name__}. Pass numbers of shape {list(shape)}.") from None
-    if array.shape != shape:
-        raise PolicyError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
-    if not np.isfinite(array).all():
-        raise PolicyError(f"{what} is NaN or infinite")
-    return array
 
 
 def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
