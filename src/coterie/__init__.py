@@ -172,8 +172,9 @@ def evaluate(
 
     Returns:
         A dict with env, algo, episodes, the means of the environment's metrics under `metrics` (such as `won`), and
-        return_mean, return_error, return_interval (95%), return_std, return_by_agent and length_mean by team under
-        `teams`. Of a run also the `checkpoint` and how it was chosen.
+        return_mean, return_error, return_interval (95%), return_std, return_by_group, return_by_agent and length_mean
+        by team under `teams`. `return_mean` includes group rewards, `return_by_agent` does not: it has None for agents
+        that got group rewards only. Of a run also the `checkpoint` and how it was chosen.
 
     Raises:
         UserError: If a setting is invalid, or the policies do not fit the environment.

@@ -128,22 +128,24 @@ def test_a_mistake_in_an_override_names_the_key_and_the_fix(override: str, messa
         ("rollout/c/return_mean", ["a", "b"], r"does not belong to a team of the run\. "),
         ("eval/metric/won", ["a"], r"the environment does not report. Did you mean 'win'|choose from win"),
         ("rollout", ["a"], r"is never logged"),
+        ("rollout/group_return_mean", ["a"], r"gives no group rewards\. Use return_mean\."),
+        ("eval/b/group_return_mean/g", ["a", "b"], r"gives no group rewards\. Use return_mean\."),
     ],
 )  # fmt: skip
 def test_a_metric_that_is_never_logged_is_refused(metric: str, teams: list[str], message: str):
     with pytest.raises(UserError, match=message):
-        check_metric("one", metric, teams=teams, env_metrics=("win",), evaluates=True)
+        check_metric("one", metric, teams=teams, env_metrics=("win",), has_group_reward=False, evaluates=True)
 
 
 def test_logged_metrics_are_accepted():
     for metric in ("progress", "steps", "rollout/return_mean", "rollout/return_mean/agent_0", "eval/metric/win"):
-        check_metric("one", metric, teams=["a"], env_metrics=("win",), evaluates=True)
+        check_metric("one", metric, teams=["a"], env_metrics=("win",), has_group_reward=False, evaluates=True)
     for metric in (
         "rollout/a/return_mean",
         "eval/b/return_std",
         "rollout/length_mean",
         "rollout/b/return_mean/agent_0",
     ):
-        check_metric("one", metric, teams=["a", "b"], env_metrics=("win",), evaluates=True)
+        check_metric("one", metric, teams=["a", "b"], env_metrics=("win",), has_group_reward=False, evaluates=True)
     with pytest.raises(UserError, match=r"without evaluations \(eval.every=0\)"):
-        check_metric("one", "eval/return_mean", teams=["a"], env_metrics=(), evaluates=False)
+        check_metric("one", "eval/return_mean", teams=["a"], env_metrics=(), has_group_reward=False, evaluates=False)

@@ -18,12 +18,13 @@ from coterie.commands.rendering import Episodes, render_episodes
 from coterie.config import registry
 from coterie.config.resolve import resolve
 from coterie.core.seeds import seed_of
+from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
 from coterie.playing.episode_recording import Header, Recording, TimestepRecord, encode
 from coterie.playing.game import Game, Players
 from coterie.playing.seating import GameRequest, open_game
 from coterie.playing.seats import seats_for
-from coterie.policies.base import RandomPolicy
+from coterie.policies.base import Policy, RandomPolicy
 from coterie.training.trajectory import team_view
 from tables import Corridor, table
 from tinyruns import train
@@ -61,6 +62,19 @@ def test_an_agent_follows_its_player_and_rewards_accumulate():
     assert moment.timestep["group_reward"] == {"a": 0.5, "b": 0.0}
     assert moment.timestep["returns"]["a"] == total + 4 * 0.5  # the group reward once per step
     assert moment.timestep["timestep"] == 4
+
+
+@pytest.mark.parametrize("env", ["coop/pushblock", "probe/sum", "matrix/climbing"])
+def test_agents_that_only_get_group_rewards_have_no_return(env: str):
+    world = make(env, {}, 1, 0, with_state=True)
+    teams = {team.name: team for team in world.spec.default_teams()}
+    policies: dict[str, Policy] = {name: RandomPolicy(team, CPU) for name, team in teams.items()}
+    players = Players(policies, dict.fromkeys(teams, "sample"))
+    game = Game(world, players, [], seed=0, size=64)
+    moments = [game.begin(), *(game.step()[0] for _ in range(12))]
+    assert {entry["total"] for moment in moments for entry in moment.timestep["agents"]} == {None}
+    assert any(value for moment in moments for value in moment.timestep.get("group_reward", {}).values())
+    assert any(value for moment in moments for value in moment.timestep["returns"].values())
 
 
 def test_an_episode_ends_with_a_final_timestep_and_the_next_step_starts_another():

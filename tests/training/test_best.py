@@ -19,6 +19,7 @@ def choice(setting: str = "auto", min_episodes: int = 20, **more: Any) -> BestCh
         teams=teams,
         learners=more.pop("learners", teams),
         env_metrics=["won"],
+        has_group_reward=False,
         ratings=more.pop("ratings", {}),
     )
     return BestChoice(found, task=0)

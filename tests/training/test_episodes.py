@@ -11,6 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.metrics import undeclared
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 
@@ -105,12 +106,14 @@ def test_the_summary_names_teams_roles_and_agents() -> None:
         "eval/red/return_mean": 205.0,
         "eval/red/return_std": 102.0,
         "eval/red/return_error": pytest.approx(102.0),
+        "eval/red/group_return_mean": 200.0,
         "eval/red/return_mean/hunter": 5.0,
         "eval/red/return_mean/hunter_0": 2.0,
         "eval/red/return_mean/hunter_1": 3.0,
         "eval/blue/return_mean": -185.0,
         "eval/blue/return_std": 95.0,
         "eval/blue/return_error": pytest.approx(95.0),
+        "eval/blue/group_return_mean": -200.0,
         "eval/blue/return_mean/prey": 15.0,
         "eval/length_mean": 6.0,
         "eval/episodes": 2,
@@ -123,6 +126,46 @@ def test_the_only_team_is_not_named() -> None:
     summary = FINISHED.summary("rollout", {"both": SPEC.team("both", ("hunter", "prey"))})
     assert summary["rollout/return_mean"] == 20.0
     assert summary["rollout/return_mean/prey"] == 15.0
+    groups = {name: value for name, value in summary.items() if "group" in name}
+    assert groups == {
+        "rollout/group_return_mean": 0.0,
+        "rollout/group_return_mean/red": 200.0,
+        "rollout/group_return_mean/blue": -200.0,
+    }
+    assert undeclared(summary) == []
+
+
+def members(summary: dict[str, float]) -> dict[str, float]:
+    return {name.split("/", 2)[2]: value for name, value in summary.items() if name.startswith("rollout/return_mean/")}
+
+
+def test_members_of_roles_that_only_get_group_rewards_have_no_return() -> None:
+    """Otherwise their zeros look like failure. A zero of a single agent of a rewarded role is a result."""
+    both = {"both": SPEC.team("both", ("hunter", "prey"))}
+    unrewarded = replace(FINISHED, returns=torch.zeros(2, 3, dtype=torch.float64))
+    assert members(unrewarded.summary("rollout", both)) == {}
+    assert unrewarded.mean_by_agent(both["both"]) == dict.fromkeys(("hunter_0", "hunter_1", "prey"))
+    assert unrewarded.summary("rollout", both)["rollout/group_return_mean/red"] == 200.0
+    one = replace(FINISHED, returns=torch.tensor([[2.0, 0.0, 0.0], [-2.0, 0.0, 0.0]], dtype=torch.float64))
+    assert members(one.summary("rollout", both)) == {"hunter": 0.0, "hunter_0": 0.0, "hunter_1": 0.0}
+    assert one.mean_by_agent(both["both"]) == {"hunter_0": 0.0, "hunter_1": 0.0, "prey": None}
+    assert one.rewarded_roles(both.values()) == {"hunter"}
+
+
+def test_a_role_that_has_been_rewarded_before_keeps_its_zeros() -> None:
+    both = {"both": SPEC.team("both", ("hunter", "prey"))}
+    unrewarded = replace(FINISHED, returns=torch.zeros(2, 3, dtype=torch.float64))
+    assert members(unrewarded.summary("rollout", both, {"prey"})) == {"prey": 0.0}
+
+
+def test_zeros_are_returns_in_environments_without_group_rewards() -> None:
+    spec = replace(SPEC, has_group_reward=False)
+    both = {"both": spec.team("both", ("hunter", "prey"))}
+    nothing = replace(FINISHED, returns=torch.zeros(2, 3, dtype=torch.float64), group_returns=torch.zeros(2, 2))
+    summary = nothing.summary("rollout", both)
+    assert members(summary) == dict.fromkeys(("hunter", "hunter_0", "hunter_1", "prey"), 0.0)
+    assert not any("group" in name for name in summary)
+    assert nothing.mean_by_group(both["both"]) == {}
 
 
 def test_selected_episodes_keep_their_order() -> None:

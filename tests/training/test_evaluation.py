@@ -70,6 +70,7 @@ def test_final_timesteps_and_dead_agents_do_not_count(fill: float) -> None:
             "return_error": 0.0,
             "return_interval": [17.0, 17.0],
             "return_std": 0.0,
+            "return_by_group": {"walkers": 3.0},
             "return_by_agent": {"walker_0": 6.0, "walker_1": 8.0},
             "length_mean": 6.0,
         }

@@ -99,6 +99,7 @@ def _best_rules(
         teams=list(components.teams),
         learners=components.active_teams.learners,
         env_metrics=components.collector.env.spec.metrics,
+        has_group_reward=components.collector.env.spec.has_group_reward,
         ratings=ratings,
     )
 

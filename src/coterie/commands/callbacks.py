@@ -167,8 +167,15 @@ def _check_metric(waiting: str, metric: str, config: RunConfig, components: RunC
     """Raises UserError for a metric that the run never logs."""
     teams: dict[str, TeamSpec] = components.teams
     if not metric.startswith("selfplay/"):
-        env_metrics = components.collector.env.spec.metrics
-        check_metric(waiting, metric, teams=list(teams), env_metrics=env_metrics, evaluates=config.eval.every != 0)
+        spec = components.collector.env.spec
+        check_metric(
+            waiting,
+            metric,
+            teams=list(teams),
+            env_metrics=spec.metrics,
+            has_group_reward=spec.has_group_reward,
+            evaluates=config.eval.every != 0,
+        )
         return
     if not config.selfplay.enabled:
         raise UserError(f"{waiting} waits for the metric '{metric}', which is never logged without selfplay.opponents")

@@ -72,6 +72,7 @@ def evaluate_run(
 def as_tables(report: dict[str, Any]) -> dict[str, Any]:
     """Returns a report for people: tables of the teams, of their agents and of the environment's metrics."""
     tables = ("metrics", "metrics_error", "metrics_interval", "checkpoint", "teams")
+    teams = report["teams"].values()
     shown = {key: value for key, value in report.items() if key not in tables}
     shown["teams"] = {
         name: {
@@ -83,11 +84,21 @@ def as_tables(report: dict[str, Any]) -> dict[str, Any]:
         }
         for name, team in report["teams"].items()
     }
-    shown["agents"] = {
-        agent: {"return_mean": value}
-        for team in report["teams"].values()
-        for agent, value in team["return_by_agent"].items()
+    shown["groups"] = {
+        group: {"return_mean of group rewards": value}
+        for team in teams
+        for group, value in team["return_by_group"].items()
     }
+    has_groups = bool(shown["groups"])
+    heading = "return_mean of own rewards" if has_groups else "return_mean"
+    shown["agents"] = {
+        agent: {heading: value}
+        for team in teams
+        for agent, value in team["return_by_agent"].items()
+        if value is not None
+    }
+    if has_groups and not shown["agents"]:
+        shown["agents"] = "no rewards of their own, only those of their groups"
     shown["metrics"] = {
         name: {
             "mean": mean,

@@ -118,7 +118,8 @@ class AgentTimestep(_Part):
     reward: float | None = 0.0
     """Individual reward for that action, without group rewards."""
     total: float | None = 0.0
-    """Individual return so far in this episode."""
+    """Individual return so far in this episode; null if there are group rewards, and no agent of this role has had an
+    individual one so far."""
 
 
 class TimestepRecord(_Part):

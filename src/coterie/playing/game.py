@@ -59,6 +59,8 @@ class Game:
         self._team_of = {agent: team.name for team in players.teams.values() for agent in team.agents}
         self._agents = [(role, i) for role in env.spec.roles for i in range(role.n)]
         self._slices = env.spec.role_slices()
+        # Roles whose agents' own returns are shown: with group rewards, those that have had one.
+        self._rewarded = set() if env.spec.has_group_reward else set(self._slices)
         self._begun = False
 
     # ---------------------------------------------------------------------------------------------------------- playing
@@ -176,6 +178,7 @@ class Game:
         self._number += 1
         self._totals += mask_rewards(step.reward, timestep.acted, timestep.alive)[0].cpu().double()
         self._groups += mask_rewards(step.group_reward, timestep.acted)[0].cpu().double()
+        self._rewarded |= {role.name for k, (role, _) in enumerate(self._agents) if self._totals[k]}
 
     def _moment(self, step: Step | None, actions: dict[str, Action]) -> Moment:
         """The current timestep; `step` and `actions` are the transition to it, None and {} at the first one."""
@@ -184,7 +187,8 @@ class Game:
         agents = []
         for k, (role, i) in enumerate(self._agents):
             alive = bool(timestep.alive[0, k])
-            fields: dict[str, Any] = {"alive": alive, "total": round_all([float(self._totals[k])])[0]}
+            total = round_all([float(self._totals[k])])[0] if role.name in self._rewarded else None
+            fields: dict[str, Any] = {"alive": alive, "total": total}
             mask = timestep.action_mask.get(role.name)
             if alive and not self.over:
                 fields["mask"] = None if mask is None else mask[0, i].tolist()

@@ -146,6 +146,7 @@ def best_rules(
     teams: Sequence[str],
     learners: Sequence[str],
     env_metrics: Collection[str],
+    has_group_reward: bool,
     ratings: Mapping[str, Callable[[], float]],
 ) -> BestRules:
     """Returns the rules that `eval.best` describes.
@@ -156,6 +157,7 @@ def best_rules(
         teams: All teams of the run.
         learners: The teams that learn.
         env_metrics: The environment's own metrics.
+        has_group_reward: True if the environment gives group rewards.
         ratings: With self-play, the functions that return the rating of each team's newest snapshot.
 
     Raises:
@@ -179,7 +181,9 @@ def best_rules(
     if metric == "elo" and rated in ratings:
         chosen = BestRule(rule_of(rated).metric, rated, lowest, ratings[rated])
     else:
-        metric, team = _evaluation_metric(name, teams, env_metrics, setting)
+        metric, team = _evaluation_metric(
+            name, setting, teams=teams, env_metrics=env_metrics, has_group_reward=has_group_reward
+        )
         chosen = BestRule(metric, team if team in learners else None, lowest)
     if chosen.team in own:
         own[chosen.team] = chosen
@@ -187,7 +191,7 @@ def best_rules(
 
 
 def _evaluation_metric(
-    name: str, teams: Sequence[str], env_metrics: Collection[str], setting: str
+    name: str, setting: str, *, teams: Sequence[str], env_metrics: Collection[str], has_group_reward: bool
 ) -> tuple[str, str | None]:
     """Returns the logged name of a metric and its team, if any. UserError if the run never logs it."""
     name = name.removeprefix("eval/")
@@ -196,5 +200,12 @@ def _evaluation_metric(
     if team is not None and (len(teams) == 1 or rest.startswith("metric/")):
         name = rest  # metrics of the environment, and those of a single team, are logged without the team
     waiting = f"eval.best={setting}: the best checkpoint"
-    check_metric(waiting, f"eval/{name}", teams=teams, env_metrics=env_metrics, evaluates=True)
+    check_metric(
+        waiting,
+        f"eval/{name}",
+        teams=teams,
+        env_metrics=env_metrics,
+        has_group_reward=has_group_reward,
+        evaluates=True,
+    )
     return f"eval/{name}", teams[0] if len(teams) == 1 else team

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.metrics import Metric, declare
-from coterie.core.specs import EnvSpec, TeamSpec
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.math.indices import true_indices
 from coterie.math.intervals import standard_error
 
@@ -20,6 +21,13 @@ for _area, _when in (("rollout", "during training"), ("eval", "during evaluation
     declare(
         Metric(
             f"{_area}/return_mean", "reward", f"mean return per episode of a team {_when}", better="up", combine="mean"
+        ),
+        Metric(
+            f"{_area}/group_return_mean",
+            "reward",
+            f"mean sum of group rewards per episode {_when}, without the agents' own rewards",
+            better="up",
+            combine="mean",
         ),
         Metric(
             f"{_area}/return_std",
@@ -101,9 +109,28 @@ class FinishedEpisodes:
         own = self.returns[:, team.start : team.stop].sum(-1)
         return own + self.group_returns[:, list(team.groups)].sum(-1)
 
-    def summary(self, area: str, teams: dict[str, TeamSpec]) -> dict[str, float]:
-        """Returns the metrics of `area` ("rollout" or "eval") by team and, in small teams, by role and agent."""
+    def rewarded_roles(self, teams: Iterable[TeamSpec]) -> set[str]:
+        """Returns the roles whose agents' own rewards are known to count: in environments with group rewards, those
+        with a return other than zero. Where only groups are rewarded, zeros of agents are not results.
+        """
+        rewarded, found = (self.returns != 0).any(0).tolist(), set()
+        for team in teams:
+            for role, agents in _role_slices(team):
+                if not team.has_group_reward or any(rewarded[agents]):
+                    found.add(role.name)
+        return found
+
+    def summary(self, area: str, teams: dict[str, TeamSpec], rewarded: Collection[str] = ()) -> dict[str, float]:
+        """Returns the metrics of an area by team and, in small teams, by role and agent.
+
+        Args:
+            area: "rollout" or "eval".
+            teams: Teams by name.
+            rewarded: Roles whose agents have got rewards of their own in other episodes. Returns of roles and agents
+                are those of own rewards, and left out for other roles unless they have `rewarded_roles` here.
+        """
         out: dict[str, float] = {}
+        rewarded = self.rewarded_roles(teams.values()) | set(rewarded)
         for name, team in teams.items():
             prefix = area if len(teams) == 1 else f"{area}/{name}"
             total = self.team_return(team)
@@ -111,8 +138,14 @@ class FinishedEpisodes:
             out[f"{prefix}/return_std"] = float(total.std(correction=0))
             if area == "eval":
                 out[f"{prefix}/return_error"] = standard_error(total)
+            by_group = self.mean_by_group(team)
+            if by_group:
+                out[f"{prefix}/group_return_mean"] = sum(by_group.values())
+            if len(by_group) > 1:
+                out |= {f"{prefix}/group_return_mean/{group}": value for group, value in by_group.items()}
             if len(team.roles) > 1 or team.n <= _MAX_LISTED_AGENTS:
-                out |= {f"{prefix}/return_mean/{key}": value for key, value in self._mean_by_member(team).items()}
+                by_member = self._mean_by_member(team, rewarded)
+                out |= {f"{prefix}/return_mean/{key}": value for key, value in by_member.items()}
         out[f"{area}/length_mean"] = float(self.length.double().mean())
         out[f"{area}/episodes"] = len(self)
         out |= {f"{area}/metric/{name}": float(x.double().mean()) for name, x in self.metrics.items()}
@@ -120,16 +153,40 @@ class FinishedEpisodes:
             out |= {f"eval/metric_error/{name}": standard_error(x) for name, x in self.metrics.items()}
         return out
 
-    def _mean_by_member(self, team: TeamSpec) -> dict[str, float]:
-        """Returns the mean return of every role (its agents summed) and, in small teams, of every agent."""
-        mean = self.returns[:, team.start : team.stop].mean(0).tolist()
-        found, at = {}, 0
-        for role in team.roles:
-            found[role.name] = sum(mean[at : at + role.n])
-            if team.n <= _MAX_LISTED_AGENTS and role.n > 1:
-                found |= dict(zip(role.agents, mean[at : at + role.n], strict=True))
-            at += role.n
+    def mean_by_group(self, team: TeamSpec) -> dict[str, float]:
+        """Returns the mean sum of rewards of each of the team's groups; {} without group rewards."""
+        if not team.has_group_reward:
+            return {}
+        names = dict.fromkeys(role.group for role in team.roles)
+        return dict(zip(names, self.group_returns[:, list(team.groups)].mean(0).tolist(), strict=True))
+
+    def mean_by_agent(self, team: TeamSpec) -> dict[str, float | None]:
+        """Returns the mean sum of each agent's own rewards; None for roles without `rewarded_roles`."""
+        mean, rewarded = self.returns.mean(0).tolist(), self.rewarded_roles([team])
+        found = {}
+        for role, agents in _role_slices(team):
+            values = mean[agents] if role.name in rewarded else [None] * role.n
+            found |= dict(zip(role.agents, values, strict=True))
         return found
+
+    def _mean_by_member(self, team: TeamSpec, rewarded: Collection[str]) -> dict[str, float]:
+        """Returns the mean return of every rewarded role (its agents summed) and, in small teams, of every agent."""
+        mean, found = self.returns.mean(0).tolist(), {}
+        for role, agents in _role_slices(team):
+            if role.name not in rewarded:
+                continue
+            found[role.name] = sum(mean[agents])
+            if team.n <= _MAX_LISTED_AGENTS and role.n > 1:
+                found |= dict(zip(role.agents, mean[agents], strict=True))
+        return found
+
+
+def _role_slices(team: TeamSpec) -> Iterator[tuple[RoleSpec, slice]]:
+    """Yields the team's roles with their slices of the environment's agent axis."""
+    start = team.start
+    for role in team.roles:
+        yield role, slice(start, start + role.n)
+        start += role.n
 
 
 class EpisodeTracker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,13 @@ class Evaluation:
     episodes: FinishedEpisodes
     teams: dict[str, TeamSpec]
 
-    def metrics(self) -> dict[str, float]:
-        """Returns metrics for the log: `eval/return_mean` and others, with the team's name if there are several."""
-        return self.episodes.summary("eval", self.teams)
+    def metrics(self, rewarded: Collection[str] = ()) -> dict[str, float]:
+        """Returns metrics for the log: `eval/return_mean` and others, with the team's name if there are several.
+
+        Args:
+            rewarded: Roles whose agents have got rewards of their own before.
+        """
+        return self.episodes.summary("eval", self.teams, rewarded)
 
     def env_metrics(self) -> dict[str, dict[str, Any]]:
         """Returns the environment's own metrics, such as the share of battles won, as `metrics` by name.
@@ -69,19 +73,21 @@ class Evaluation:
         """Returns results by team as plain numbers.
 
         return_mean, return_error (its standard error), return_interval (its 95% interval), return_std,
-        return_by_agent, and length_mean. Error and interval are None after a single episode.
+        return_by_group (of group rewards only; {} in environments without them), return_by_agent (of an agent's own
+        rewards only; None where group rewards are all that a role gets), and length_mean. Error and interval are None
+        after a single episode.
         """
         out = {}
         for name, team in self.teams.items():
             total = self.episodes.team_return(team)
             mean, error = float(total.mean()), standard_error(total)
-            by_agent = self.episodes.returns[:, team.start : team.stop].mean(0).tolist()
             out[name] = {
                 "return_mean": mean,
                 "return_error": _finite(error),
                 "return_interval": _interval(mean, error),
                 "return_std": float(total.std(correction=0)),
-                "return_by_agent": dict(zip(team.agents, by_agent, strict=True)),
+                "return_by_group": self.episodes.mean_by_group(team),
+                "return_by_agent": self.episodes.mean_by_agent(team),
                 "length_mean": float(self.episodes.length.double().mean()),
             }
         return out

@@ -77,6 +77,7 @@ class Trainer:
         rules = components.best_rules
         self._best = None if rules is None else BestChoice(rules, self.evaluator.task)
         self._trained: set[str] = set()
+        self._rewarded_roles: set[str] = set()  # whose agents have got rewards of their own
         # Steps per environment between updates; the rollout lengths of all teams are multiples of it.
         self._chunk_length = min(a.rollout_length for a in self._learners.values())
         self._pending: dict[str, list[Rollout]] = {name: [] for name in self._learners}
@@ -180,7 +181,8 @@ class Trainer:
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
         if self.hooks.callbacks:
-            self._call("on_rollout", metrics=finished.summary("rollout", self.teams) if len(finished) else {})
+            summary = finished.summary("rollout", self.teams, self._rewarded_roles) if len(finished) else {}
+            self._call("on_rollout", metrics=summary)
 
     def _collect_and_update(self) -> bool:
         """Collects one chunk and runs the updates that it completes. Returns True if a log entry is due."""
@@ -226,7 +228,8 @@ class Trainer:
         self._unlogged = {}
         finished = self.collector.pop_finished()
         if finished is not None:
-            metrics = finished.summary("rollout", self.teams) | metrics
+            self._rewarded_roles |= finished.rewarded_roles(self.teams.values())
+            metrics = finished.summary("rollout", self.teams, self._rewarded_roles) | metrics
         if self.collector.dropped:
             metrics["rollout/dropped"] = float(self.collector.dropped)
         now = time.perf_counter()
@@ -262,7 +265,7 @@ class Trainer:
         content = None
         if self._ranks.is_first:
             waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
-            metrics = self.evaluator(self.steps, waiting).metrics()
+            metrics = self.evaluator(self.steps, waiting).metrics(self._rewarded_roles)
             if self._ranks.size == 1:
                 return metrics
             content = json.dumps(metrics).encode()
@@ -337,6 +340,7 @@ class Trainer:
             "updates": self.updates,
             "best": None if self._best is None else self._best.state_dict(),
             "trained": sorted(self._trained),
+            "rewarded_roles": sorted(self._rewarded_roles),
             "wall_s": self.wall_s,
             "saved_at": self._saved_at,
             "evaluated_at": self._evaluated_at,
@@ -376,6 +380,7 @@ class Trainer:
         self._unlogged = state["unlogged"]
         self.steps, self.updates = state["steps"], state["updates"]
         self._trained = set(state.get("trained", self._learners if self.updates else ()))
+        self._rewarded_roles = set(state.get("rewarded_roles", ()))
         if self._best is not None:
             self._best.restore(state, self._outputs.checkpoints.best_steps())
         self.wall_s, self._saved_at, self._evaluated_at = state["wall_s"], state["saved_at"], state["evaluated_at"]

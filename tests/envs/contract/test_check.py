@@ -95,6 +95,24 @@ def test_the_random_return_is_the_mean_over_finished_episodes():
     assert found(RewardedAlgorithm, Plain).summary["random return"] == f"per agent walker {LIMIT}"
 
 
+def test_the_random_return_leaves_out_agents_that_only_get_group_rewards():
+    class GroupRewarded(Wrapped):
+        def changed_step(self, step: Step, before: Timestep, timestep: Timestep) -> Step:
+            reward = torch.zeros_like(step.reward)
+            reward[:, 0] = before.acted.float()  # of the stork
+            return replace(step, reward=reward, group_reward=before.acted[:, None].float() * torch.tensor([0.0, 1.0]))
+
+    class Unrewarded(GroupRewarded):
+        def changed_step(self, step: Step, before: Timestep, timestep: Timestep) -> Step:
+            return replace(super().changed_step(step, before, timestep), reward=torch.zeros_like(step.reward))
+
+    text = found(GroupRewarded).summary["random return"]
+    assert text.startswith("per group birds 0, frogs ")
+    assert "per agent stork " in text
+    assert "frog " not in text
+    assert "per agent" not in found(Unrewarded).summary["random return"]
+
+
 def test_too_few_environments_raise_an_error():
     with pytest.raises(UserError, match="num_envs=1"):
         check(lambda num_envs, seed: Wrapped(Plain(), num_envs, seed), num_envs=1)

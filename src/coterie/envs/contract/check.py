@@ -108,7 +108,10 @@ def _summary(spec: EnvSpec, *, trace: Trace, lengths: list[int], num_envs: int, 
 
 
 def _random_return(spec: EnvSpec, trace: Trace, episodes: int) -> str:
-    """Mean return of finished episodes by role, averaged over its agents, and by group if there are group rewards."""
+    """Mean return of finished episodes by group if there are group rewards, and by role, averaged over its agents.
+
+    With group rewards, roles whose agents got no reward of their own are left out.
+    """
     num_envs = len(trace.timesteps[0].acted)
     returns = torch.zeros(num_envs, spec.n, dtype=torch.float64)
     group_returns = torch.zeros(num_envs, len(spec.groups), dtype=torch.float64)
@@ -120,9 +123,16 @@ def _random_return(spec: EnvSpec, trace: Trace, episodes: int) -> str:
         group_total += group_returns[ended].sum(0)
         returns = returns.masked_fill(ended[:, None], 0)
         group_returns = group_returns.masked_fill(ended[:, None], 0)
-    means = [f"{name} {total[agents].mean() / episodes:.4g}" for name, agents in spec.role_slices().items()]
-    text = "per agent " + ", ".join(means)
+    rewarded = torch.stack([step.reward != 0 for step in trace.steps]).flatten(0, 1).any(0)
+    means = [
+        f"{name} {total[agents].mean() / episodes:.4g}"
+        for name, agents in spec.role_slices().items()
+        if not spec.has_group_reward or bool(rewarded[agents].any())
+    ]
+    parts = []
     if spec.has_group_reward:
         groups = zip(spec.groups, group_total.tolist(), strict=True)
-        text += "; per group " + ", ".join(f"{name} {value / episodes:.4g}" for name, value in groups)
-    return text
+        parts.append("per group " + ", ".join(f"{name} {value / episodes:.4g}" for name, value in groups))
+    if means:
+        parts.append("per agent " + ", ".join(means))
+    return "; ".join(parts)

@@ -9,11 +9,17 @@ from coterie.core.errors import UserError, nearest
 
 ALWAYS = ("progress", "steps")
 """Values that can be waited for besides logged metrics."""
-_RETURNS = ("return_mean", "return_std", "return_error")
+_RETURNS = ("return_mean", "return_std", "return_error", "group_return_mean")
 
 
 def check_metric(
-    waiting: str, name: str, *, teams: Sequence[str], env_metrics: Collection[str], evaluates: bool
+    waiting: str,
+    name: str,
+    *,
+    teams: Sequence[str],
+    env_metrics: Collection[str],
+    has_group_reward: bool,
+    evaluates: bool,
 ) -> None:
     """Checks that a run logs a metric.
 
@@ -22,6 +28,7 @@ def check_metric(
         name: Name of the metric.
         teams: Names of all teams of the run.
         env_metrics: The environment's own metrics.
+        has_group_reward: True if the environment gives group rewards.
         evaluates: True if the run has evaluations.
 
     Raises:
@@ -44,6 +51,8 @@ def check_metric(
             known = nearest(own, env_metrics) if env_metrics else "It reports none."
             raise error(f"the environment does not report. {known}")
         return
+    if "group_return_mean" in rest and not has_group_reward:
+        raise error("is never logged, because the environment gives no group rewards. Use return_mean.")
     several = len(teams) > 1
     if several and rest[0] in _RETURNS:
         choice = " or ".join(f"'{area}/{team}/{'/'.join(rest)}'" for team in teams)
