@@ -231,6 +231,39 @@ def test_renamed_settings_of_the_changelog_exist():
     assert {key for key in new if not key.startswith(("randomize", "env.terminate", "env.favorite"))} <= keys
 
 
+ML_AGENTS_METRICS = {
+    *(f"Environment/{name}" for name in ("Cumulative Reward", "Group Cumulative Reward", "Episode Length")),
+    *("Environment/Lesson Number/NAME", "Is Training", "Self-play/ELO"),
+    *(f"Policy/{name}" for name in ("Entropy", "Learning Rate", "Epsilon", "Beta")),
+    *(f"Policy/{name} Reward" for name in ("Extrinsic", "Curiosity", "Rnd", "Gail")),
+    *(f"Policy/{name} Value Estimate" for name in ("Extrinsic", "Curiosity", "Rnd", "Gail")),
+    *(f"Policy/{name} Baseline Estimate" for name in ("Extrinsic", "Curiosity", "Rnd", "Gail")),
+    *(f"Policy/GAIL {name}" for name in ("Policy Estimate", "Expert Estimate", "Grad Mag Loss", "Beta")),
+    *("Policy/Discrete Entropy Coeff", "Policy/Continuous Entropy Coeff"),
+    *(f"Losses/{name} Loss" for name in ("Policy", "Value", "Baseline", "Q1", "Q2", "RND", "GAIL", "GAIL KL")),
+    *("Losses/Curiosity Forward Loss", "Losses/Curiosity Inverse Loss", "Losses/Pretraining Loss"),
+}
+"""Statistics that the trainers of ML-Agents write: ppo, poca, sac, ghost, and their reward signals and modules."""
+
+
+def test_the_metrics_of_ml_agents_have_a_declared_counterpart_or_none():
+    text = (ROOT / "docs" / "migration" / "ml-agents.md").read_text(encoding="utf-8")
+    section = text.partition("## Metrics")[2]
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"^\|.*\|$", section, re.MULTILINE)
+    ]
+    theirs = [one for row in rows[2:] for one in re.findall(r"`([^`]*)`", row[0])]
+    assert len(theirs) == len(set(theirs))
+    assert set(theirs) - {"StatsRecorder"} == ML_AGENTS_METRICS
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    declared = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
+    for _, ours, difference in rows[2:]:
+        names = re.findall(r"`([^`]*)`", ours)
+        assert names or ours == "none", ours
+        names += re.findall(r"`([a-z]+/[^`]*)`", difference)
+        assert {re.sub(r"/[A-Z]+$", "", name) for name in names} <= declared
+
+
 def test_the_spelling_check_finds_unknown_words_only():
     dictionary = load("docs/_extensions/spelling.py").Dictionary(ROOT / "docs" / "spelling_wordlist.txt")
     assert dictionary.unknown("The rollouts recieve 3 minibatches of QMIX's num_envs, e.g. path/to/fyle.") == [
@@ -359,6 +392,7 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
         "selfplay": ["algo=ippo", "env=particle/simple_tag", *played],
         "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
         "signals": ["algo=poca", "env=probe/both", *curious],
+        "groups": ["algo=poca", "env=probe/sum"],
         **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
         rollouts = ("one", "two", "selfplay", "rewarded")
