@@ -37,10 +37,13 @@ LOCAL = "local"
 
 _DONE, _FAILED = b".", b"!"  # as in worker_loop.py, which imports PyTorch
 _CLOSE_TIMEOUT = 2.0  # seconds for environments to close
-_CONNECT_TIMEOUT = 10.0  # seconds to reach the head of a cluster
+_CONNECT_TIMEOUT = 10.0  # seconds in which the head of a cluster has to accept a connection and to answer
 _SHUTDOWN_TIMEOUT = 8.0  # seconds for Ray to end
 _POLL_INTERVAL = 2.0  # seconds between two checks that Ray is alive
 _OBJECT_STORE = 128 * 2**20  # bytes of a local Ray's object store
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Begin of an HTTP/2 connection, which gRPC uses: the preface and a frame of settings, those of default."""
+_FRAME_HEADER, _SETTINGS = 9, 4  # size of a frame's header in bytes, and the type of settings, its fourth byte
 _CORES = 0.5  # per worker in a cluster: the workers of training and of evaluation are never busy at the same time
 
 
@@ -106,7 +109,7 @@ def connect_ray(ray: Any, address: str, *, known: str, folder: str, cores: int) 
     if address != LOCAL:
         host, _, port = known.rpartition(":")
         if host:  # fails early; Ray would retry for minutes
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT).close()
+            require_answer(host.strip("[]"), int(port))
         ray.init(address=address, **quiet)
         return
     ray.init(
@@ -118,6 +121,35 @@ def connect_ray(ray: Any, address: str, *, known: str, folder: str, cores: int) 
         _temp_dir=os.path.join(folder, "r"),  # readable by all users, unlike the folder around it
         **quiet,
     )
+
+
+def require_answer(host: str, port: int) -> None:
+    """Connects to a port and ends the connection once it answers as Ray's gRPC does, with a frame of settings.
+
+    Raises:
+        OSError: If it does not within 10 seconds.
+    """
+    deadline, received = time.monotonic() + _CONNECT_TIMEOUT, b""
+    with socket.create_connection((host, port), _CONNECT_TIMEOUT) as connection:
+        if os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true"):  # encrypted, with certificates that Ray reads
+            return
+        try:
+            connection.sendall(_PREFACE)
+            while len(received) < _FRAME_HEADER:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                part = connection.recv(_FRAME_HEADER - len(received))
+                if not part:
+                    raise ConnectionError
+                received += part
+        except TimeoutError:
+            found = f"the port is open, but Ray did not answer within {_CONNECT_TIMEOUT:g} s"
+        except ConnectionError:
+            found = "the port is open, but closes connections without an answer of Ray"
+        else:
+            if received[3] == _SETTINGS:
+                return
+            found = f"the port is open, but its answer {received!r} is not that of Ray"
+    raise ConnectionError(f"{found}. Check that it is the port of `ray start --head`, 6379 by default")
 
 
 def connect_error(error: Exception) -> str:
