@@ -34,6 +34,7 @@ LONGEST = [
     "gpu/test_algorithms.py",
     "commands/test_check_algorithm.py",
     "commands/test_kills.py",
+    "commands/test_fuzz.py",
     "algos/test_poca.py",
     "config/test_messages.py",
     "algos/test_sac.py",
