@@ -18,10 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments of the command. Default: those of the process.
 
     Returns:
-        The exit code: 0 for success, 1 if the output was closed, 2 for a user error, 3 for a non-finite number or a
-            failed environment, 130 if interrupted.
+        The exit code: 0 for success, 1 if the output was closed, 2 for an error of the user or the file system, 3 for a
+            non-finite number or a failed environment, 130 if interrupted.
     """
-    from coterie.core.errors import ReportedError, UserError
+    from coterie.core.errors import ReportedError, UserError, of_system
 
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.is_reported or write_failure(error):
             return code
         return _report(str(error), code, traceback=traceback)
+    except OSError as error:
+        return _report(of_system(error), USER_ERROR, traceback=traceback)
 
 
 def _report(message: str, code: int, *, traceback: bool) -> int:

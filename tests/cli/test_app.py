@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -192,6 +193,61 @@ def test_each_kind_of_failure_has_its_own_exit_code(
     monkeypatch.setattr(training, "train", fail)
     assert main(["train"]) == code
     assert capsys.readouterr().err.startswith(expected)
+
+
+PATHS = [
+    *("resume {}", "evaluate {}", "plot {}", "ps {}", "compare {}", "report {}", "diagnose {}", "league {} random"),
+    *("exploit {}", "export {} --out x", "serve {}", "play {}", "watch {}", "view {}", "record {}", "demos {}"),
+    *(
+        "train --config {}",
+        "tune --space {} --trials 1 --out x",
+        "train algo=random out={}",
+        "train imitation.demos={}",
+    ),
+    *("train init.run={}", f"train {TAG} teams.agent.run={{}}", "report --league {}", "train rewards.gail.demos={}"),
+    *("tune algo.lr=log(1e-4,1e-3) --out {}", "train -m seed=0,1 out={}", "list keys {}", "check-env {}", "bench {}"),
+    *("record --algo random --env matrix/climbing --out {}", "play --algo random --env matrix/climbing --video {}.gif"),
+    *("league random scripted --env particle/simple_tag --out {}.png", "train env={}", "train algo={}", "{}", "{}=1"),
+    *("train {}=1", "train algo.lr={}", "evaluate --algo {} --env matrix/climbing", "check-algo {}", "reproduce {}"),
+]
+"""Commands with a path or another text in the place of `{}`."""
+
+
+@pytest.mark.parametrize("words", PATHS)
+@pytest.mark.parametrize(
+    "text", ["x" * 5000, "[" * 300, "x/" * 3000, "9" * 2000], ids=["long", "open", "deep", "digits"]
+)
+def test_a_path_or_text_of_any_length_is_answered_with_a_short_line(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([word.replace("{}", text) for word in words.split()]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert errors.startswith("coterie: ")
+    assert len(errors) < 1000
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "coterie: runs/x: Permission denied."),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000), f"coterie: {'x' * 197}...: File name too"),
+        (OSError(errno.EROFS, "Read-only file system", b"runs\x07"), "coterie: runs\\x07: Read-only"),
+        (OSError(errno.EIO, "Input/output error", 5), "coterie: a file: Input/output error."),
+        (OSError("no device"), "coterie: OSError: no device"),
+    ],
+)
+def test_an_error_of_the_operating_system_is_one_line_with_its_path(
+    error: OSError, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(resolved: object) -> None:
+        raise error
+
+    monkeypatch.setattr(training, "train", fail)
+    assert main(["train"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(expected)
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.slow

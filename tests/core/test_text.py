@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
-from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.errors import NonFiniteError, UserError, nearest
 from coterie.core.terminal import print_line, print_message
-from coterie.core.text import find_control_character, parse_integer, printable
+from coterie.core.text import find_control_character, parse_integer, printable, shorten_middle
 from mutations import FUZZ
 
 
@@ -88,3 +88,32 @@ def test_only_one_module_prints():
         )
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 5000])
+def test_a_long_text_keeps_its_start_and_its_end(length: int):
+    text = "".join(str(i % 10) for i in range(length))
+    short = shorten_middle(text, 100)
+    assert len(short) <= 100
+    assert short == text if length <= 100 else text.startswith(short.split(" ... ")[0])
+    assert text.endswith(short.split(" ... ")[-1])
+
+
+def test_a_message_of_any_length_keeps_its_start_and_its_fix():
+    message = str(UserError(f"out={'x' * 100_000}: not a folder. Name another one."))
+    assert len(message) < 1000
+    assert message.startswith("out=xxx")
+    assert message.endswith("x: not a folder. Name another one.")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+@pytest.mark.parametrize("width", [5, 2000])
+def test_choices_are_listed_up_to_a_length_and_the_others_counted(count: int, width: int):
+    choices = [f"{i:0{width}}" for i in range(count)]
+    text = nearest("q", choices)
+    assert len(text) < 700
+    shown = [name for name in choices if name in text]
+    if count * width < 500:
+        assert shown == choices
+    elif count > 1:
+        assert text.endswith(f" and {count - max(1, len(shown))} others.")

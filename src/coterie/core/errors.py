@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from coterie.core.text import printable
+from coterie.core.text import printable, shorten, shorten_middle
 
 _LINE_BREAK = re.compile(r"\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]\s*")
 """Tabs and line breaks. Other spaces are kept, because paths in messages may contain several."""
 
 
+_LONGEST_MESSAGE = 900
+"""Characters of a message, which may quote paths and values of any length."""
+
+
 class ReportedError(Exception):
     """An error whose message is one line for the user, without control characters from the values that it quotes.
+
+    Of a long message the middle is left out.
 
     Attributes:
         is_reported: True if the message has been shown already.
@@ -25,7 +32,7 @@ class ReportedError(Exception):
     is_reported: bool = False
 
     def __init__(self, message: str):
-        super().__init__(printable(_LINE_BREAK.sub(" ", message.strip())))
+        super().__init__(shorten_middle(printable(_LINE_BREAK.sub(" ", message.strip())), _LONGEST_MESSAGE))
 
 
 class UserError(ReportedError):
@@ -91,6 +98,14 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}{where}" if words else f"{type(error).__name__}{where}"
 
 
+def of_system(error: OSError) -> str:
+    """Formats an error of the operating system with its path: `x/y: File name too long. ...`."""
+    if error.filename is None or error.strerror is None:
+        return f"{one_line(error)}. --traceback shows the whole traceback."
+    path = "a file" if isinstance(error.filename, int) else shorten(printable(os.fsdecode(error.filename)), 200)
+    return f"{path}: {error.strerror}. Choose another path, or check its permissions (--traceback shows the traceback)."
+
+
 def _users_frame(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
     """Returns the last frame of the user's own code."""
     return next((frame for frame in reversed(frames) if _is_users(frame.filename)), None)
@@ -106,9 +121,17 @@ def _is_users(file: str) -> bool:
 
 
 def nearest(value: str, choices: Iterable[str], most: int = 3) -> str:
-    """Returns the choices closest to `value` as a sentence, `Did you mean 'a' or 'b'?`, else all choices."""
+    """Returns the choices closest to `value` as a sentence, `Did you mean 'a' or 'b'?`, else the choices."""
     choices = sorted(set(choices))
     close = difflib.get_close_matches(value, choices, n=most, cutoff=0.5)
     if close:
         return "Did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
-    return "Choose from " + ", ".join(choices) + "." if choices else "There is nothing to choose from."
+    return f"Choose from {listed(choices)}." if choices else "There is nothing to choose from."
+
+
+def listed(names: Sequence[str], limit: int = 600) -> str:
+    """Returns names separated by commas: the first ones up to `limit` characters and the number of the others."""
+    lengths = itertools.accumulate(len(name) + 2 for name in names)
+    shown = max(1, sum(length <= limit for length in lengths))
+    others = len(names) - shown
+    return ", ".join(shorten(name, limit) for name in names[:shown]) + (f" and {others} others" if others else "")

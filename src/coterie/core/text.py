@@ -31,6 +31,14 @@ def shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def shorten_middle(text: str, limit: int) -> str:
+    """Returns the text, cut to `limit` characters: three quarters of its start, the rest of its end."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail - 5]} ... {text[-tail:]}"
+
+
 def find_control_character(text: str) -> str | None:
     """Returns the first control character or lone surrogate except tabs and line breaks; None without."""
     return next((c for c in text if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\t\n"), None)
