@@ -295,3 +295,52 @@ class Recalled(Ring):
         super().step(action)
         if self.terminations.get("player_1"):
             self.terminations["player_1"], self.truncations["player_1"] = False, True
+
+
+class Arena:
+    """A guard that lives for the episode of `steps` steps, and fighters of which number k dies every k + 2 steps.
+
+    A fighter that dies gets a reward of 1 and, with `revives`, begins its next life in the same step: it stays in
+    `agents`, and its observation is the first of that life. Without, it stays in `agents` and remains terminated.
+    Observations are the age, in steps, and the step.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, fighters: int = 2, steps: int = 12, revives: bool = True):
+        self.fighters = [f"fighter_{k}" for k in range(fighters)]
+        self.possible_agents, self.steps, self.revives = ["guard", *self.fighters], steps, revives
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0, 100, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.now, self.born, self.dead = 0, dict.fromkeys(self.possible_agents, 0), set()
+        self.agents = list(self.possible_agents)
+        return self._observe(), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.now += 1
+        awaited = [agent for agent in self.agents if agent not in self.dead]
+        assert set(awaited) <= set(actions), (sorted(actions), awaited)
+        over = self.now == self.steps
+        died = [a for k, a in enumerate(self.fighters) if a not in self.dead and self.now - self.born[a] == k + 2]
+        if self.revives:
+            self.born |= dict.fromkeys(died, self.now)
+        else:
+            self.dead |= set(died)
+        observed = self._observe()
+        rewards = {agent: float(agent in died) for agent in self.agents}
+        ended = {agent: agent in died or agent in self.dead for agent in self.agents}
+        if over:
+            self.agents = []
+        return observed, rewards, ended, dict.fromkeys(ended, over), {}
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        return {agent: np.array([self.now - self.born[agent], self.now], np.float32) for agent in self.agents}
+
+    def close(self) -> None:
+        pass

@@ -300,6 +300,8 @@ def _has_no_end(tensors):
 def _is_revived(tensors):
     timestep, agent = tensors["guard/alive"][:-1].logical_not().nonzero()[0].tolist()
     tensors["guard/alive"][timestep, agent] = True
+    tensors["guard/terminated"][timestep - 1, agent] = False
+    tensors["guard/truncated"][timestep - 1, agent] = True
 
 
 ERRORS = {

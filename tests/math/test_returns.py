@@ -262,13 +262,17 @@ ENDS = {
     "both die": ("ab", "ab", "", "", "", (YES, YES), ""),
     "nobody is left": ("", "", "", "", "", (NO, NO), ""),
     "the episode is truncated while b dies": ("ab", "b", "a", "a", "truncated", (NO, YES), "a"),
+    "a dies and lives again": ("ab", "a", "", "Ab", "", (NO, NO), "ab"),
+    "a dies, the last one, and lives again": ("a", "a", "", "A", "", (YES, YES), "a"),
+    "both die and live again": ("ab", "ab", "", "AB", "", (YES, YES), "ab"),
+    "a dies and lives again while b is truncated": ("ab", "a", "b", "A", "", (NO, YES), "a"),
 }
-"""Per case: the agents alive, terminated, truncated and alive afterwards, the end of the episode; the team's masks
-(terminated, boundary), and the agents whose value the successor's includes."""
+"""Per case: the agents alive, terminated, truncated and alive afterwards (A: in a new life), the end of the episode;
+the team's masks (terminated, boundary), and the agents whose value the successor's includes."""
 
 
 def flags(agents):
-    return torch.tensor([[["a" in agents, "b" in agents]]])
+    return torch.tensor([[["a" in agents.lower(), "b" in agents.lower()]]])
 
 
 @pytest.mark.parametrize("case", ENDS)
@@ -276,7 +280,8 @@ def test_ends_of_a_team_s_return(case):
     alive, terminated, truncated, alive_after, end, masks, present = ENDS[case]
     rollout = Rollout(
         obs={}, action_mask={}, state={}, action={}, extras={}, hidden_state={},
-        alive=torch.cat([flags(alive), flags(alive_after)]), first=torch.zeros(2, 1, 2, dtype=torch.bool),
+        alive=torch.cat([flags(alive), flags(alive_after)]),
+        first=torch.tensor([[[False] * 2], [["A" in alive_after, "B" in alive_after]]]),
         acted=torch.tensor([[True], [not end]]), reward=torch.zeros(1, 1, 2), group_reward=torch.zeros(1, 1, 1),
         terminated=flags(terminated), truncated=flags(truncated),
         episode_terminated=torch.tensor([[end == "terminated"]]),
@@ -324,8 +329,9 @@ def test_masks_of_a_rollout_are_those_of_its_steps():
         assert (alive[t, b].tolist(), team[t, b].tolist()) == (valid, [any(valid)] * 2)
         seen = [there or (cut and not any(later)) for there, cut in zip(later, truncated, strict=True)]
         assert present[t + 1, b].tolist() == seen
-        last = any(terminated + truncated) and not any(later)
-        ended = rollout.episode_terminated[t, b].item() or (last and not any(seen))
+        new = zip(later, terminated, truncated, rollout.first[t + 1, b].tolist(), strict=True)
+        last = any(terminated + truncated) and not any(there and not ((end or cut) and f) for there, end, cut, f in new)
+        ended = rollout.episode_terminated[t, b].item() or (last and not any(truncated))
         boundary = ended or last or rollout.episode_truncated[t, b].item() or not acted
         assert [mask[t, b].tolist() for mask in ends] == [[ended] * 2, [boundary] * 2]
         for found, stop in own:

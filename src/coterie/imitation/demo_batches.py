@@ -68,7 +68,8 @@ class DemoBatches:
         self.action_mask = {name: mask.to(device) for name, mask in masks.items() if mask is not None}
         self.valid = torch.cat([demos.tensors[f"{role.name}/alive"] for role in own], -1).to(device)  # [R, N]
         offset = demos.tensors["episode/offset"].to(device)
-        self.first = self.valid & ~self.valid.roll(1, 0)
+        terminated = torch.cat([demos.tensors[f"{role.name}/terminated"] for role in own], -1).to(device)
+        self.first = self.valid & (terminated | ~self.valid).roll(1, 0)
         self.first[offset] = self.valid[offset]
         self._length = int(demos.tensors["episode/length"].max()) if recurrent else 1
         self._starts = offset if recurrent else self.valid.any(-1).nonzero().squeeze(-1)

@@ -194,7 +194,7 @@ def _check_flags(demos: DemoTensors, role: DemoRole, last: Tensor) -> Iterator[s
     continues = alive & ~ended & last[:, None]
     if bool(continues.any()):
         yield f"{role.name} is neither terminated nor truncated at the end{_place(demos, continues, role)}"
-    revived = ended[:-1] & alive[1:] & ~last[:-1, None]
+    revived = truncated[:-1] & alive[1:] & ~last[:-1, None]  # after a termination, the slot's next life may begin
     if bool(revived.any()):
         yield f"{role.name} is alive in the timestep after its end{_place(demos, revived, role)}"
 

@@ -64,8 +64,10 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     """
     if not centralized or not agents_can_die:
         return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
-    all_ended = (rollout.terminated | rollout.truncated).any(-1) & ~rollout.alive[1:].any(-1)
-    terminated = rollout.episode_terminated | (all_ended & ~present_successors(rollout).any(-1))
+    ended = rollout.terminated | rollout.truncated
+    remaining = rollout.alive[1:] & ~(ended & rollout.first[1:])  # a slot whose next life began at once has ended
+    all_ended = ended.any(-1) & ~remaining.any(-1)
+    terminated = rollout.episode_terminated | (all_ended & ~rollout.truncated.any(-1))
     boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
     shape = rollout.terminated.shape
     return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)

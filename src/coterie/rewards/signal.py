@@ -91,7 +91,7 @@ def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
 
 def observed_outcome(rollout: Rollout) -> Tensor:
     """Returns where an agent acted and observed the next timestep, [T, B, N] bool."""
-    return rollout.alive[:-1] & rollout.alive[1:] & rollout.acted[:-1, :, None]
+    return rollout.alive[:-1] & rollout.alive[1:] & ~rollout.first[1:] & rollout.acted[:-1, :, None]
 
 
 def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -71,7 +71,6 @@ FOREIGN: dict[str, tuple[Any, str]] = {
         lambda: kind(reset=method, step=functional_with_key, observation_space=method, agents=["a"]),
         "a functional environment",
     ),
-    "rllib": (lambda: Rllib(), "a MultiAgentEnv of RLlib"),
     "old_gym": (lambda: kind("gym.core", **CALLS), "an environment of the old package gym"),
     "old_gym_by_methods": (lambda: kind(seed=method, **CALLS), "an environment of the old package gym"),
 }
@@ -96,25 +95,6 @@ class TimeStep(Old):
         return types.SimpleNamespace(step_type=0, reward=None, discount=None, observation=0)
 
 
-class MultiAgentEnv(Old):
-    """RLlib's base class."""
-
-    __module__ = "ray.rllib.env.multi_agent_env"
-
-
-class Rllib(MultiAgentEnv):
-    """Spaces by agent, as attributes of the environment."""
-
-    observation_space, action_space = spaces.Dict(a=BOX, b=BOX), spaces.Dict(a=CHOICE, b=CHOICE)
-
-
-class ByAgent(Old):
-    """The same without the base class."""
-
-    possible_agents = ("a", "b")
-    observation_space, action_space = spaces.Dict(a=BOX, b=BOX), spaces.Dict(a=CHOICE, b=CHOICE)
-
-
 def foreign(kind: str = "") -> Any:
     return FOREIGN[kind][0]()
 
@@ -137,7 +117,7 @@ def test_the_interface_is_named_when_an_environment_is_made_and_in_the_check(
     assert expected in str(error.value)
     assert main(["check-env", f"{HERE}:foreign", f"env.kind={name}", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert finding["rule"] == ("spaces-as-dict" if name == "rllib" else "factory")
+    assert finding["rule"] == "factory"
     assert expected in finding["message"]
 
 
@@ -151,11 +131,6 @@ def test_the_interface_is_named_when_a_batch_is_made(name: str):
         make(f"{HERE}:batch", {"kind": name})
     assert FOREIGN[name][1] in str(error.value)
     assert "A factory with a parameter num_envs returns a coterie.envs.contract.vector.VectorEnv" in str(error.value)
-
-
-def test_spaces_by_agent_are_those_of_rllib():
-    with pytest.raises(UserError, match="a MultiAgentEnv of RLlib"):
-        make(f"{HERE}:ByAgent")
 
 
 @pytest.mark.parametrize(("factory", "expected"), [("Old", "the interface of old Gym"), ("TimeStep", "dm_env")])

@@ -495,8 +495,8 @@ def test_new_agents_take_free_slots_that_stay_empty_for_a_timestep():
 
 
 def test_too_few_slots_raise_an_error_with_the_setting():
-    env = make("zooworlds:Crowd", {"max_agents": 3})
-    with pytest.raises(UserError, match=r"all 3 slots of role ant are taken. Set env.max_agents.ant=6"):
+    env = make("zooworlds:Crowd", {"max_agents": 2})
+    with pytest.raises(UserError, match=r"all 2 slots of role ant are taken. Set env.max_agents.ant=4"):
         list(played(env, 9))
 
 

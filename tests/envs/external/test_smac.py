@@ -335,7 +335,8 @@ def test_interface_violations_raise_one_line_errors(params: dict[str, Any], patt
 
 def test_unsupported_return_types_of_factories_are_reported_with_the_supported_ones():
     assert raises_one_line(
-        "squads:number", "expected PettingZoo's ParallelEnv or AECEnv, PyMARL's MultiAgentEnv or a gymnasium.Env"
+        "squads:number",
+        "expected PettingZoo's ParallelEnv or AECEnv, a MultiAgentEnv of PyMARL or RLlib, or a gymnasium.Env",
     )
 
 

@@ -323,13 +323,14 @@ class InvariantChecker:
             message = "an agent ended before its episode, and the spec has agents_can_die=False"
             self._forbid(running & agent_ended, "agents-can-die", message, "end")
         message = "an agent ended, and is alive at the next timestep"
-        self._forbid(running & agent_ended & timestep.alive, "alive-after-end", message)
+        respawned = running & step.terminated & timestep.alive & timestep.first
+        self._forbid(running & agent_ended & timestep.alive & ~respawned, "alive-after-end", message)
         message = "an agent is not alive any more, and no end was reported"
         self._forbid(running & ~agent_ended & ~timestep.alive, "end-not-reported", message)
         truncated = acted & episode_ended & before.alive & step.truncated & ~step.terminated
         message = "an agent was truncated with its episode, and is not alive at the final timestep"
         self._forbid(truncated & ~timestep.alive, "final-timestep-alive", message)
-        self._check_first(timestep, timestep.alive & (~acted | ~before.alive))
+        self._check_first(timestep, timestep.alive & (~acted | ~before.alive | respawned))
 
     def _check_first(self, timestep: Timestep, expected: Tensor) -> None:
         self._forbid(expected & ~timestep.first, "first", "an agent starts, and `first` is False", "missing")

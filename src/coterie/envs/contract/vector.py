@@ -32,10 +32,10 @@ class VectorEnv(ABC):
     The successor of every timestep with `acted` True is therefore the timestep that follows it, and
     `next_value = value[1:]`. This is Gymnasium's `AutoresetMode.NEXT_STEP`.
 
-    **Agents that end before their episode.** An agent that is terminated is not alive in the next timestep. An agent
-    that is truncated on its own is not alive there either, but its true last observation is still shown, so that its
-    value can be bootstrapped. Agents that are not alive have zero observations and all-True masks, get no reward, and
-    their actions are ignored.
+    **Agents that end before their episode.** An agent that is terminated is not alive in the next timestep, unless the
+    next life of its slot begins in the same step: then `first` is True there. An agent that is truncated on its own is
+    not alive there either, but its true last observation is still shown, so that its value can be bootstrapped. Agents
+    that are not alive have zero observations and all-True masks, get no reward, and their actions are ignored.
 
     `reset` and `step` return new tensors, which callers may keep without copying.
 

@@ -22,7 +22,7 @@ class TurnBasedEnv:
 
     agents: list[Any]
     """Agents that have not terminated. An AECEnv also lists terminated agents until they are stepped once more."""
-    mover: Any
+    acting: list[Any]
     """The agent to act."""
 
     def __init__(self, env: Any):
@@ -42,8 +42,8 @@ class TurnBasedEnv:
         """
         env = self.env  # attribute access passes through all wrappers, so each is read once
         before = dict(self._by_agent("_cumulative_rewards"))
-        before[self.mover] = 0  # the accumulated reward of an agent is reset when it acts
-        env.step(actions[self.mover])
+        before[self._mover] = 0  # the accumulated reward of an agent is reset when it acts
+        env.step(actions[self._mover])
         rewards = {
             agent: total - before.get(agent, 0) for agent, total in self._by_agent("_cumulative_rewards").items()
         }
@@ -56,7 +56,7 @@ class TurnBasedEnv:
             observations = {agent: env.observe(agent) for agent in ended}  # their last timestep before they are removed
             infos = dict(infos)
             for _ in ended:
-                if self.mover in self.agents or not env.agents:
+                if self._mover in self.agents or not env.agents:
                     break
                 env.step(None)
                 self._update_agents(terminations, truncations)
@@ -78,9 +78,10 @@ class TurnBasedEnv:
         """Updates the agents and the agent to act, and returns all agents that the environment lists."""
         present = list(current_agents(self.env))
         self.agents = [agent for agent in present if not (terminations.get(agent) or truncations.get(agent))]
-        self.mover = getattr(self.env, "agent_selection", None)
-        if self.agents and not (isinstance(self.mover, Hashable) and self.mover in present):
-            message = f"`agent_selection` is {described(self.mover)}, expected one of {present}"
+        self._mover = getattr(self.env, "agent_selection", None)
+        self.acting = [self._mover]
+        if self.agents and not (isinstance(self._mover, Hashable) and self._mover in present):
+            message = f"`agent_selection` is {described(self._mover)}, expected one of {present}"
             raise WrongReturn("agents-unknown", message, "agent_selection")
         return present
 

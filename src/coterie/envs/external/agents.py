@@ -59,6 +59,10 @@ class AgentsConfig(ExternalEnvConfig):
     """Agents can terminate before their episode ends, or join later. By default true, except for PettingZoo
     environments known to have a fixed set of agents.
     """
+    waiting: bool | None = None
+    """Agents of RLlib's interface act in some steps only. Discrete action spaces then have one more choice, the last,
+    which means to wait. By default, 100 random steps show whether an agent has to wait.
+    """
     state: bool | None = None
     """Pass the environment's `state()` to critics; by default if it has at most 10,000 elements."""
 
@@ -142,7 +146,7 @@ def agent_layout_of(env: Any, infos: Mapping[Any, Any], config: AgentsConfig, tu
 
     Args:
         infos: Infos returned by the reset.
-        turns: True if agents act one at a time.
+        turns: True if agents may have to wait for others.
 
     Raises:
         UserError: For settings that do not match the environment.

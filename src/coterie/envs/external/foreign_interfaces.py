@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
 EXPECTED = (
-    "expected PettingZoo's ParallelEnv or AECEnv, PyMARL's MultiAgentEnv or a gymnasium.Env; "
+    "expected PettingZoo's ParallelEnv or AECEnv, a MultiAgentEnv of PyMARL or RLlib, or a gymnasium.Env; "
     "a factory of a coterie.envs.contract.vector.VectorEnv takes num_envs, seed and device"
 )
 
@@ -54,17 +54,6 @@ def _has(*methods: str) -> Callable[[Any], bool]:
     return lambda env: all(callable(getattr(env, method, None)) for method in methods)
 
 
-def is_rllib(env: Any) -> bool:
-    """True for a MultiAgentEnv of RLlib, a gymnasium.Env whose spaces and results are dictionaries by agent."""
-    if any(kind.__name__ == "MultiAgentEnv" and kind.__module__.startswith("ray.rllib.") for kind in type(env).__mro__):
-        return True
-    if callable(getattr(env, "observation_space", None)) or not _has("reset", "step")(env):
-        return False
-    agents = getattr(env, "possible_agents", None) or getattr(env, "_agent_ids", None) or ()
-    by_agent = (getattr(env, name, None) for name in ("observation_spaces", "observation_space"))
-    return any(isinstance(found, Mapping | gymnasium.spaces.Dict) and set(agents) & set(found) for found in by_agent)
-
-
 def _is_functional(env: Any) -> bool:
     """True if `step` takes the state of the environment, as functions that JAX compiles do."""
     step = getattr(env, "step", None)
@@ -81,11 +70,6 @@ def _is_functional(env: Any) -> bool:
 _Kinds = tuple[tuple[Callable[[Any], bool], str], ...]
 
 _BATCHES: _Kinds = (
-    (
-        is_rllib,
-        "a MultiAgentEnv of RLlib, whose spaces are dictionaries by agent. Define the methods of PettingZoo's "
-        "ParallelEnv: observation_space(agent), action_space(agent), possible_agents and agents",
-    ),
     (
         lambda env: isinstance(env, gymnasium.vector.VectorEnv),
         "a gymnasium.vector.VectorEnv, which holds several environments. "

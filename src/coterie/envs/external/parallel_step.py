@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Collection
 from typing import Any, final
 
 import numpy as np
@@ -26,11 +27,12 @@ from coterie.envs.external.returned import (
     to_flag,
     to_number,
 )
+from coterie.envs.external.rllib import RllibEnv
 
 
 @final
 class ParallelInstance(Instance):
-    """A ParallelEnv, or an AECEnv wrapped as `TurnBasedEnv`.
+    """A ParallelEnv, an AECEnv wrapped as `TurnBasedEnv`, or a MultiAgentEnv of RLlib wrapped as `RllibEnv`.
 
     Every episode gets its own seed, because many environments otherwise seed themselves from the operating system.
 
@@ -42,12 +44,14 @@ class ParallelInstance(Instance):
     def __init__(self, env: Any, layout: AgentLayout, name: str, *, limit: int | None, agents_can_die: bool):
         self.env, self._layout, self._name, self._agents_can_die = env, layout, name, agents_can_die
         self._limit: float = math.inf if limit is None else limit
-        self._turns = isinstance(env, TurnBasedEnv)
+        self._turns = isinstance(env, TurnBasedEnv | RllibEnv)
         self._generator: np.random.Generator | None = None
         self._elapsed, self._closed = 0, False
         self._seated: dict[Any, int] = {}  # living agents and their slots
         self._order: list[Any] = []
         self._truncated: list[_Seat] = []  # last observations of agents truncated individually, shown for one timestep
+        self._reborn: set[Any] = set()  # agents that terminated in the last step and continued with a new life
+        self._lists_ended = False  # the environment leaves agents that terminated in `agents`
 
     def attach(self, buffers: EnvBuffers) -> None:
         self._buffers = buffers
@@ -74,7 +78,7 @@ class ParallelInstance(Instance):
         self._buffers.alive[...] = False
         for seat in self._seats:
             seat.empty()
-        self._seated, self._truncated = {}, []
+        self._seated, self._truncated, self._reborn = {}, [], set()
         for agent in current_agents(self.env):
             self._assign_slot(agent)
         if not self._seated:
@@ -95,6 +99,8 @@ class ParallelInstance(Instance):
             check_all_key(terminations, truncations, next(agent for agent in before if agent not in ended))
         if ended or self.env.agents != self._order:
             seen = self._update_agents(ended, terminations, truncations, observations)
+        else:
+            self._reborn = set()
         if self._elapsed >= self._limit and not self._buffers.episode_end.any():
             active = [seat for agent, seat in self._seated.items() if agent in before]
             self._buffers.truncated[active] = self._buffers.episode_end[1] = True
@@ -136,6 +142,9 @@ class ParallelInstance(Instance):
     ) -> dict[Any, int]:
         """Ends the episode if no agent is left, else frees the slots of terminated agents and seats new ones.
 
+        An agent that terminated and is still in `agents` while others continue begins a new life, unless it terminates
+        once more in the next step: then the environment does not remove agents that ended.
+
         Returns:
             The agents to show, by name.
         """
@@ -161,32 +170,38 @@ class ParallelInstance(Instance):
             raise self._error(
                 f"agent '{(ended or joined)[0]}' terminated early or joined late. Set env.agents_can_die=true."
             )
-        self._seated = dict(before)
-        for agent in joined:  # a terminated agent's slot stays empty for at least one timestep
-            self._assign_slot(agent)
-        truncated: dict[Any, int] = {}
-        for agent in ended:
-            seat = self._seated.pop(agent)
+        self._seated, left = dict(before), {agent: before[agent] for agent in ended}
+        for agent, seat in left.items():
+            del self._seated[agent]
             buffers.alive[seat] = False
-            if buffers.truncated[seat]:  # its value is bootstrapped from its last observation
-                truncated[agent] = seat
-                self._truncated.append(self._seats[seat])
-            else:
+            if not buffers.truncated[seat]:
                 self._seats[seat].empty()
+        truncated = {agent: seat for agent, seat in left.items() if buffers.truncated[seat]}
+        self._truncated = [self._seats[seat] for seat in truncated.values()]  # shown, as values bootstrap from them
+        listed = {agent for agent in left if agent not in truncated and agent in present and agent in observations}
+        self._lists_ended |= not listed.isdisjoint(self._reborn)
+        self._reborn = set() if self._lists_ended else listed
+        for agent in (*joined, *(agent for agent in ended if agent in self._reborn)):
+            self._assign_slot(agent, left.values())
         self._seated = {agent: self._seated[agent] for agent in present if agent in self._seated}
         self._order = list(self._seated)
         return self._seated | truncated
 
-    def _assign_slot(self, agent: Any) -> None:
-        """Assigns a slot to a new agent. UserError if there is none."""
+    def _assign_slot(self, agent: Any, left: Collection[int] = ()) -> None:
+        """Assigns a slot to a new agent, if possible none of those that were `left` in this step.
+
+        Raises:
+            UserError: If there is none.
+        """
         if self._layout.seats is not None:
             seat = self._layout.seats.get(agent)
             if seat is None:
                 raise self._error(f"agent '{agent}' joined but is not in `possible_agents`. Set env.max_agents=N.")
         else:
             part, starts = self._layout.role_of(self.env, agent), self._layout.starts()
-            taken = set(self._seated.values())
-            seat = next((k for k in range(starts[part], starts[part + 1]) if k not in taken), None)
+            taken = {*self._seated.values(), *(seat for seat in left if self._buffers.truncated[seat])}
+            free = [seat for seat in range(starts[part], starts[part + 1]) if seat not in taken]
+            seat = min(free, key=lambda seat: seat in left, default=None)
             if seat is None:
                 role = self._layout.parts[part].role
                 raise self._error(
@@ -199,7 +214,7 @@ class ParallelInstance(Instance):
     # ---------------------------------------------------------------------------------------------------------- showing
 
     def _show(self, observations: Any, infos: Any, seated: dict[Any, int]) -> None:
-        mover = self.env.mover if self._turns else None
+        acting = self.env.acting if self._turns else seated
         for agent, number in seated.items():
             try:
                 observation = observations[agent]
@@ -209,12 +224,11 @@ class ParallelInstance(Instance):
                 ) from error
             seat = self._seats[number]
             seat.show(agent, observation)
-            if seat.mask is not None:
-                if self._turns and agent != mover:
-                    seat.choices.wait(seat.mask)
-                else:
-                    mask = observation[MASK] if seat.mask_in_observation else info_of(infos, agent).get(MASK)
-                    seat.write_mask(agent, mask)
+            if agent not in acting:
+                self._wait(agent, seat)
+            elif seat.mask is not None:
+                mask = observation[MASK] if seat.mask_in_observation else info_of(infos, agent).get(MASK)
+                seat.write_mask(agent, mask)
             elif infos and MASK in info_of(infos, agent):
                 raise late_mask(f"the info of agent '{agent}'")
         if self._global is not None:
@@ -225,6 +239,14 @@ class ParallelInstance(Instance):
                 not self._buffers.episode_end.any()
             ):  # some clear their agents when the episode ends: the last state is kept
                 raise self._error(f"state() returned {state.size} elements, initially {self._global.size}")
+
+    def _wait(self, agent: Any, seat: _Seat) -> None:
+        """Lets an agent that is not to act choose nothing but to wait."""
+        if seat.waits:
+            if seat.mask is not None:
+                seat.choices.wait(seat.mask)
+        elif agent in self.env.agents:
+            raise self._error(f"agent '{agent}' has to wait for others, as it was not observed. Set env.waiting=true.")
 
     def _error(self, problem: str) -> UserError:
         return UserError(f"environment '{self._name}': {problem}")
@@ -269,6 +291,7 @@ class _Seat:
     ):
         self._space, self._writes, self._extract, self._check_keys = part.observes, writes, extract, check_keys
         self.mask, self.choices, self.mask_in_observation = mask, choices, part.mask_in_observation
+        self.waits = part.turns
 
     def show(self, agent: Any, observation: Any) -> None:
         """Writes an observation. UserError that names agent and part if it has another structure than its space."""

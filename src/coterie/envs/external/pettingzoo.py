@@ -33,6 +33,7 @@ from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.parallel_step import ParallelInstance
 from coterie.envs.external.returned import first_reset
+from coterie.envs.external.rllib import RllibEnv
 
 _OWN = ("atari", "butterfly", "classic", "sisl")
 """PettingZoo's own packages, abbreviated: `NAME` stands for `pettingzoo.NAME`."""
@@ -107,10 +108,15 @@ class ZooLayout:
             if getattr(config.wrappers, key) != getattr(WrappersConfig(), key):
                 said = "agents act in turn, so an action cannot be repeated in the next step"
                 raise UserError(f"env.wrappers.{key}: {said} in '{name}'. Remove the setting.")
+        if config.waiting is not None and not isinstance(env, RllibEnv):
+            raise UserError(f"env.waiting: '{name}' does not have RLlib's interface. Remove the setting.")
         limit = _max_cycles(env) if limited and not isinstance(env, TurnBasedEnv) else None
+        turns = isinstance(env, TurnBasedEnv)
+        if isinstance(env, RllibEnv):
+            turns = env.has_waiting_agents() if config.waiting is None else config.waiting
         infos = first_reset(name, env, by_agent=True)[1]
         try:
-            self._agent_layout: AgentLayout = agent_layout_of(env, infos, config, isinstance(env, TurnBasedEnv))
+            self._agent_layout: AgentLayout = agent_layout_of(env, infos, config, turns)
         except UserError as error:
             raise UserError(f"environment '{name}': {error}") from error
         env.close()

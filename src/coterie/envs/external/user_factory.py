@@ -1,7 +1,8 @@
 """User-defined environments without a dependency on Coterie: `package.module:factory` creates one environment per call.
 
-Supported return types: a ParallelEnv or AECEnv of PettingZoo, a MultiAgentEnv of PyMARL, a gymnasium.Env, or any object
-with the methods of one of these. A factory with a parameter `num_envs` creates a whole batch and is not handled here.
+Supported return types: a ParallelEnv or AECEnv of PettingZoo, a MultiAgentEnv of PyMARL or RLlib, a gymnasium.Env, or
+any object with the methods of one of these. A factory with a parameter `num_envs` creates a whole batch and is not
+handled here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
-from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface, is_rllib
+from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface
 from coterie.envs.external.grouping import group_roles
 from coterie.envs.external.gym_like import as_gym
 from coterie.envs.external.gymnasium import GymInstance, SingleLayout, single_layout
@@ -29,6 +30,7 @@ from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.multi_agent_env import MultiAgentInstance, TeamLayout, is_multiagent, probe_layout
 from coterie.envs.external.pettingzoo import ZooLayout, is_zoo
 from coterie.envs.external.returned import described
+from coterie.envs.external.rllib import RllibEnv, is_rllib
 
 _CONFIGS: dict[str, tuple[Callable[..., Any], type[AgentsConfig]]] = {}
 
@@ -76,7 +78,7 @@ class UserFactory(Adapter):
         return self._zoo_layout.instance(env)
 
     def _single(self, env: gymnasium.Env, config: AgentsConfig) -> SingleLayout:
-        for key in ("roles", "max_agents", "agents_can_die", "state"):
+        for key in ("roles", "max_agents", "agents_can_die", "state", "waiting"):
             if getattr(config, key):
                 raise UserError(f"env.{key}: environment '{self.name}' is a gymnasium.Env with one agent. Remove it.")
         if config.teams != "separate":
@@ -138,8 +140,10 @@ def supported(made: Any) -> Any:
         return None
     if is_multiagent(made):
         return made
+    if is_rllib(made):
+        return RllibEnv(made)
     if isinstance(made, gymnasium.Env):
-        return None if is_rllib(made) else made
+        return made
     env = as_gym(made)
     if not (isinstance(env, gymnasium.Env) or is_zoo(env)):
         return None

@@ -71,6 +71,7 @@ class EpisodeCheck:
         self._elapsed = self._step_count = 0
         self._ended: set[Any] = set()  # agents that ended in this episode and have not returned
         self._not_removed: set[Any] = set()  # agents that ended and are still in `agents`
+        self._reborn: set[Any] = set()  # agents that terminated in the last step and continue with a new life
         self.history = EpisodeHistory()
 
     # ------------------------------------------------------------------------------------------------------ stepping
@@ -82,7 +83,7 @@ class EpisodeCheck:
             CheckAborted: If the environment cannot be stepped afterwards.
         """
         result = self.interface.reset(seed)
-        self._elapsed, self._ended, self._not_removed = 0, set(), set()
+        self._elapsed, self._ended, self._not_removed, self._reborn = 0, set(), set(), set()
         agents = self._current_agents()
         if not agents:
             self._add("agents-empty", "`agents` is empty after reset(): an episode needs at least one agent")
@@ -124,11 +125,13 @@ class EpisodeCheck:
         self._check_rewards(result, before)
         reads_agents = self.interface.several_agents
         after = self._current_agents() if reads_agents else [agent for agent in before if agent not in ended]
+        reborn: set[Any] = set()
         if reads_agents:
-            self._check_agents(before, after, ended)
+            reborn = self._check_agents(before, after, ended, result)
         listed = self.interface.current_agents()
-        self._not_removed = {agent for agent in listed if agent in ended or agent in self._not_removed}
-        remaining = [agent for agent in after if agent not in ended]
+        self._not_removed = {agent for agent in listed if agent in ended - reborn or agent in self._not_removed}
+        self._reborn = reborn
+        remaining = [agent for agent in after if agent not in ended or agent in reborn]
         if remaining:
             self._require_entries(result, "observations", remaining, "step()")
             self._check_infos(result, remaining)
@@ -325,15 +328,22 @@ class EpisodeCheck:
             raise CheckAborted
         return [agent for agent in listed if agent not in self._not_removed]
 
-    def _check_agents(self, before: list[Any], after: list[Any], ended: set[Any]) -> None:
+    def _check_agents(self, before: list[Any], after: list[Any], ended: set[Any], result: ByAgent) -> set[Any]:
+        """Checks the agents after a step. Returns those that terminated and begin a new life while others continue."""
         removed = [agent for agent in before if agent not in after and agent not in ended]
         if removed:
             self._add("agents-removed", f"agent '{removed[0]}' left `agents` without termination or truncation")
             raise CheckAborted
         listed = [agent for agent in before if agent in ended and agent in after]
-        if listed and len(after) > len(listed):
-            message = f"agent '{listed[0]}' ended, but is in `agents` after the step, while others continue"
+        if len(after) == len(listed):  # the episode is over
+            return set()
+        terminated = {agent for agent in listed if as_bool(result["terminations"][agent])}
+        reborn = {agent for agent in terminated - self._reborn if agent in result["observations"]}
+        kept = [agent for agent in listed if agent not in reborn]
+        if kept:
+            message = f"agent '{kept[0]}' ended, but is in `agents` after the step, while others continue"
             self._add("agents-not-removed", message)
+        return reborn
 
     def _require_entries(self, result: ByAgent, part: str, agents: list[Any], call: str) -> None:
         missing = [agent for agent in agents if agent not in result[part]]

@@ -92,7 +92,10 @@ INTERFACE_RULES: dict[str, Rule] = {
     "agents-unknown": Rule(
         "error", "List all agents that may ever appear in `possible_agents`, or reserve slots with env.max_agents=N."
     ),
-    "agents-not-removed": Rule("warning", "Remove agents from `self.agents` in the step that ends them."),
+    "agents-not-removed": Rule(
+        "warning",
+        "Remove agents from `self.agents` in the step that ends them. One that terminates and stays begins a new life.",
+    ),
     "agents-removed": Rule("error", "Set terminations[agent] or truncations[agent] in the step that removes an agent."),
     "entry-missing": Rule(
         "error",

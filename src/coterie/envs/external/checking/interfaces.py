@@ -15,11 +15,12 @@ from coterie.envs.contract.invariants import describe_error
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.external.aec import TurnBasedEnv
 from coterie.envs.external.checking.spaces_fit import space_problems
-from coterie.envs.external.foreign_interfaces import foreign_interface, is_rllib
+from coterie.envs.external.foreign_interfaces import foreign_interface
 from coterie.envs.external.mask_sources import MASK, MaskSource, find_masks, holds_mask, similar_note
 from coterie.envs.external.multi_agent_env import is_multiagent
 from coterie.envs.external.pettingzoo import as_parallel
 from coterie.envs.external.returned import STEP_PARTS, WrongReturn, current_agents, described, from_reset, from_step
+from coterie.envs.external.rllib import RllibEnv
 from coterie.envs.external.user_factory import supported
 
 ByAgent = dict[str, dict[Any, Any]]
@@ -33,7 +34,7 @@ class EnvInterface(ABC):
     several_agents: bool
     """True if results are by agent, and every episode has its own seed."""
     turn_based: bool = False
-    """True if one agent acts per step."""
+    """True if agents may have to wait for others."""
 
     def __init__(self, findings: FindingCollector):
         self._findings = findings
@@ -199,14 +200,14 @@ class GymnasiumInterface(EnvInterface):
 
 @final
 class PettingZooInterface(EnvInterface):
-    """A ParallelEnv, or an AECEnv wrapped in `Turns`."""
+    """A ParallelEnv, an AECEnv or a MultiAgentEnv of RLlib."""
 
     several_agents = True
 
     def __init__(self, env: Any, findings: FindingCollector):
         super().__init__(findings)
         self.env = as_parallel(env)
-        self.turn_based = isinstance(self.env, TurnBasedEnv)
+        self.turn_based = isinstance(self.env, TurnBasedEnv | RllibEnv)
 
     def spaces(self, agent: Any) -> tuple[Any, Any]:
         return self._space("observation_space", agent), self._space("action_space", agent)
@@ -232,7 +233,8 @@ class PettingZooInterface(EnvInterface):
         return list(self._read(lambda env, _: current_agents(env), self.env, by_agent=True))
 
     def acting_agents(self) -> list[Any]:
-        return [self.env.mover] if self.turn_based and self.env.mover in self.env.agents else self.current_agents()
+        agents = self.current_agents()
+        return [agent for agent in self.env.acting if agent in agents] if self.turn_based else agents
 
     def reset(self, seed: int | None) -> ByAgent:
         returned = self.call("reset(seed)", self.env.reset, seed=seed)
@@ -258,7 +260,7 @@ class UnknownInterface:
 
 
 def interface_of(env: Any, findings: FindingCollector) -> EnvInterface | UnknownInterface:
-    """Returns the interface of an environment. CheckAborted for RLlib's, whose spaces are dictionaries by agent."""
+    """Returns the interface of an environment. CheckAborted for one that is not supported."""
     found = supported(env)
     if isinstance(found, gymnasium.Env):
         return GymnasiumInterface(found, findings)
@@ -272,7 +274,7 @@ def interface_of(env: Any, findings: FindingCollector) -> EnvInterface | Unknown
         raise CheckAborted
     said = foreign_interface(env)
     if said is not None:
-        findings.add("spaces-as-dict" if is_rllib(env) else "factory", f"the factory returned {said}")
+        findings.add("factory", f"the factory returned {said}")
         raise CheckAborted
     return GymnasiumInterface(env, findings) if has_methods else UnknownInterface(env)
 

@@ -28,7 +28,7 @@ from coterie.envs.external.hosting.numpy_state import rng_state, set_rng_state
 from coterie.envs.external.wrappers.wrapper import Wrapper
 
 _NOT_PARAMETERS = frozenset(
-    {"wrappers", "episode_limit", "roles", "teams", "max_agents", "agent_order", "agents_can_die", "state"}
+    {"wrappers", "episode_limit", "roles", "teams", "max_agents", "agent_order", "agents_can_die", "waiting", "state"}
 )
 """Settings that every environment has. They determine how it is presented, not its dynamics."""
 _MAX_WRAPPERS = 12

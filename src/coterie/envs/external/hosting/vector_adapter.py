@@ -242,7 +242,8 @@ class BackendVectorEnv(RandomizableEnv):
         alive, first = self._all_true, self._all_false
         if self.spec.agents_can_die:
             alive = self._copy(shared.alive)
-            first = self._to_device(shared.alive & (starts[:, None] | ~self._was_alive))
+            respawned = shared.terminated & ~shared.final[:, None]  # alive again in the step that ended its last life
+            first = self._to_device(shared.alive & (starts[:, None] | ~self._was_alive | respawned))
         elif np.count_nonzero(starts):
             first = self._to_device(starts[:, None].repeat(self.spec.n, axis=1))
         return Timestep(

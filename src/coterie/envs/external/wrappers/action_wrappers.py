@@ -32,7 +32,7 @@ class StickyActions(Wrapper):
         self._was_alive = np.zeros(0, np.bool_)
 
     def attach(self, buffers: EnvBuffers) -> None:
-        self._alive = buffers.alive
+        self._alive, self._terminated = buffers.alive, buffers.terminated
         self.inner.attach(buffers)
 
     def reset(self, seed: int | None) -> None:
@@ -48,6 +48,7 @@ class StickyActions(Wrapper):
             actions = [old if again else new for again, old, new in zip(repeat, self._previous, actions, strict=True)]
         self._previous, self._was_alive = actions, self._alive.copy()
         self.inner.step(actions)
+        self._was_alive &= ~self._terminated  # the next life of a slot may begin in the step that ends its last
 
     def state_dict(self) -> dict[str, Any]:
         return {

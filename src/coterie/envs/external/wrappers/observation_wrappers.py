@@ -193,7 +193,7 @@ class FrameStack(Wrapper):
         self._layout, self._frames = layout, frames
 
     def attach(self, buffers: EnvBuffers) -> None:
-        self._alive, self._truncated = buffers.alive, buffers.truncated
+        self._alive, self._truncated, self._buffers = buffers.alive, buffers.truncated, buffers
         self._was_alive = np.zeros_like(buffers.alive)
         slices = self._layout.spec.role_slices()
         obs: dict[str, dict[str, np.ndarray]] = {}
@@ -217,6 +217,8 @@ class FrameStack(Wrapper):
 
     def _update(self) -> None:
         starts = ~(self._was_alive & (self._alive | self._truncated))
+        if not self._buffers.episode_end.any():  # the next life of a slot may begin in the step that ends its last
+            starts |= self._buffers.terminated & self._alive
         for frame, stack, out, agents in self._stacks:
             width = frame.shape[-1]
             stack[..., :-width] = stack[..., width:]
