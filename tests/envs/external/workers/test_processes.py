@@ -33,6 +33,7 @@ from coterie.runs.checkpoints import Checkpoints
 from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import stop_at
+from workerfaults import REQUESTS, assert_lost, assert_replaced_at
 
 COUNTING = "gym/faultyworlds:Counting-v0"
 FAULTY = HELPERS / "faultyworlds.py"
@@ -130,47 +131,18 @@ def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: 
     env.close()
 
 
-REQUESTS = {
-    "state": lambda env, saved: env.state_dict(),
-    "load": lambda env, saved: env.load_state_dict(saved),
-    "render": lambda env, saved: env.backend.render(3),
-    "samplers": lambda env, saved: env.backend.set_samplers({}),
-}
-"""By name of a message to workers outside a step, a call that sends it to the last worker."""
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("message", REQUESTS)
 def test_a_worker_that_fails_at_any_message_outside_a_step_is_replaced(message: str, number: int):
     env = make_env("gym/CartPole-v1", 2, num_envs=4)
-    env.reset()
-    play(env, 3)
-    saved = env.state_dict()
-    os.kill(env.backend.pids[1], number)  # pyright: ignore[reportAttributeAccessIssue]
-    result = REQUESTS[message](env, saved)
-    step, timestep = play(env, 1)
-    assert isinstance(step, Step)
-    assert isinstance(timestep, Timestep)
-    gone = torch.tensor([False, False, True, True])
-    if message == "load":  # the state replaces the new episodes
-        assert step.lost is None
-        assert not timestep.first.any()
-    else:
-        assert step.lost is not None
-        assert step.lost.tolist() == gone.tolist()
-        assert torch.equal(timestep.first[:, 0], gone)
-    assert play(env, 1)[0].lost is None  # pyright: ignore[reportAttributeAccessIssue]
+    pids = env.backend.pids  # pyright: ignore[reportAttributeAccessIssue]
+    state = assert_replaced_at(message, env, lambda: os.kill(pids[1], number))
     if message == "state":
         for workers in (0, 1, 3):  # the loaded episodes do not continue those that were dropped
             other = make_env("gym/CartPole-v1", workers, num_envs=4)
             other.reset()
-            other.load_state_dict(result)
-            step, timestep = play(other, 1)
-            assert isinstance(step, Step)
-            assert isinstance(timestep, Timestep)
-            assert step.lost is not None
-            assert step.lost.tolist() == timestep.first[:, 0].tolist() == gone.tolist()
-            assert play(other, 1)[0].lost is None  # pyright: ignore[reportAttributeAccessIssue]
+            other.load_state_dict(state)
+            assert_lost(other, torch.tensor([False, False, True, True]))
             other.close()
     env.close()
 

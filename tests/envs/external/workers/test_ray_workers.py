@@ -34,6 +34,7 @@ from coterie.runs import loggers
 from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import assert_same
+from workerfaults import REQUESTS, assert_replaced_at
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +140,15 @@ def test_a_failing_ray_worker_of_one_half_loses_only_its_own_environments(caplog
     step, timestep = commanded(env, 0, 0, 0, 0)
     assert step.lost is None
     assert timestep.obs["agent"][:, 0, 2].tolist() == [3.0, 3.0, 1.0, 1.0]
+    env.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("message", REQUESTS)
+def test_a_ray_worker_that_fails_at_any_message_outside_a_step_is_replaced(message: str, number: int):
+    env = ray_backend("gym/CartPole-v1", num_envs=4, count=2, timeout=5.0)
+    pids = env.backend.pids  # pyright: ignore[reportAttributeAccessIssue]
+    assert_replaced_at(message, env, lambda: os.kill(pids[1], number))
     env.close()
 
 

@@ -1,0 +1,55 @@
+"""Workers that fail at messages outside a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.types import Action, Step, Timestep
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv
+
+REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
+    "state": lambda env, saved: env.state_dict(),
+    "load": lambda env, saved: env.load_state_dict(saved),
+    "render": lambda env, saved: env.backend.render(3),
+    "samplers": lambda env, saved: env.backend.set_samplers({}),
+}
+"""By name of a message to workers outside a step, a call that sends it to the last worker."""
+
+
+def step_randomly(env: BackendVectorEnv) -> tuple[Step, Timestep]:
+    """Takes a step of an environment with one agent and two choices, with random actions."""
+    return env.step({"agent": Action(torch.randint(2, (env.num_envs, 1, 1)), None)})
+
+
+def assert_lost(env: BackendVectorEnv, gone: Tensor) -> None:
+    """Takes a step, in which `gone` environments begin new episodes, and one without a loss."""
+    step, timestep = step_randomly(env)
+    assert step.lost is not None
+    assert step.lost.tolist() == gone.tolist()
+    assert torch.equal(timestep.first[:, 0], gone)
+    assert step_randomly(env)[0].lost is None
+
+
+def assert_replaced_at(message: str, env: BackendVectorEnv, fail: Callable[[], object]) -> Any:
+    """Lets the second of two workers with two environments each fail, and sends it a message.
+
+    Returns:
+        The result of the message.
+    """
+    env.reset()
+    for _ in range(3):
+        step_randomly(env)
+    saved = env.state_dict()
+    fail()
+    result = REQUESTS[message](env, saved)
+    if message != "load":
+        assert_lost(env, torch.tensor([False, False, True, True]))
+        return result
+    step, timestep = step_randomly(env)  # the state replaces the new episodes
+    assert step.lost is None
+    assert not timestep.first.any()
+    return result
