@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 import coterie
+import orderedbatch
 from coterie.__main__ import main
 from coterie.commands.export.portable.player import Player
 from coterie.commands.learners import load_run_or_make
@@ -167,3 +168,15 @@ def test_sets_of_names_are_sorted_since_their_order_differs_between_processes():
         possible_agents = frozenset({"b_10", "a", "b_9"})
 
     assert possible_agents(Env()) == ["a", "b_10", "b_9"]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "resume", "play"])
+def test_a_batch_whose_agents_come_in_another_order_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    result = train(tmp_path / "run", "env=orderedbatch:spread", "algo=ippo", "algo.share_params=none")
+    monkeypatch.setattr(orderedbatch, "REVERSED", [True])
+    more = {"resume": ["steps=160"], "play": ["--video", str(tmp_path / "x.mp4")], "evaluate": ["--episodes", "1"]}
+    assert main([command, str(result.run), *more.get(command, [])]) == 2
+    said = "agent_2, agent_1, agent_0, but the run has agent_0, agent_1, agent_2. Policies belong to agents by name"
+    assert said in capsys.readouterr().err

@@ -19,7 +19,7 @@ from coterie.core.teams import assign
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.side_swap import SideSwapEnv
 from coterie.envs.contract.vector import VectorEnv
-from coterie.envs.external.agents import AgentsConfig, slots_are_fixed
+from coterie.envs.external.agents import AgentsConfig, shortened_names, slots_are_fixed
 from coterie.envs.make import make, spec_of
 from coterie.training.curriculum.lessons import Lessons
 
@@ -119,6 +119,31 @@ def recorded_agents(manifest: Mapping[str, Any]) -> list[str] | None:
         ] or None
     except (KeyError, TypeError, AttributeError):  # runs of older versions
         return None
+
+
+def require_recorded_agents(manifest: Mapping[str, Any], name: str, teams: Mapping[str, TeamSpec]) -> None:
+    """Refuses an environment whose agents have other names or another order than when its run started.
+
+    Args:
+        manifest: Manifest of the run.
+        name: Name of the environment.
+        teams: Teams of the environment, arranged by `with_agent_order`.
+
+    Raises:
+        UserError: With the agents of the first role that differs.
+    """
+    for team in teams.values():
+        for role in team.roles:
+            try:
+                recorded = list(manifest["teams"][team.name]["roles"][role.name]["agents"])
+            except (KeyError, TypeError):  # runs of older versions; other roles are refused where policies are loaded
+                continue
+            if recorded != list(role.agents):
+                raise UserError(
+                    f"environment '{name}': the agents of role {role.name} are {shortened_names(role.agents)}, but the "
+                    f"run has {shortened_names(recorded)}. Policies belong to agents by name: give them the same names "
+                    "in the same order."
+                )
 
 
 def lessons_of(config: RunConfig) -> Lessons | None:

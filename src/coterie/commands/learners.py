@@ -13,7 +13,13 @@ from coterie.algos.frozen import Frozen, FrozenConfig
 from coterie.algos.replay.memory import no_memory_check
 from coterie.algos.scripted import Scripted
 from coterie.commands.checkpoint_choice import CheckpointChoice, find_checkpoint
-from coterie.commands.environment import load_teams, recorded_agents, select_device, with_agent_order
+from coterie.commands.environment import (
+    load_teams,
+    recorded_agents,
+    require_recorded_agents,
+    select_device,
+    with_agent_order,
+)
 from coterie.commands.global_critics import require_centralized
 from coterie.commands.own_algorithms import require_complete
 from coterie.config import registry, user_code
@@ -240,9 +246,12 @@ def load_run(
         UserError: If the run or the checkpoint cannot be read.
     """
     folder = RunFolder.open(run)
-    config = with_agent_order(load_resolved(folder.config_path).config, recorded_agents(folder.read_manifest()))
+    manifest = folder.read_manifest()
+    config = with_agent_order(load_resolved(folder.config_path).config, recorded_agents(manifest))
     with no_memory_check():
-        algorithms = make_algorithms(config, load_teams(config, device), device, with_rewards=False)
+        teams = load_teams(config, device)
+        require_recorded_agents(manifest, config.env.name, teams)
+        algorithms = make_algorithms(config, teams, device, with_rewards=False)
     if isinstance(checkpoint, CheckpointChoice):
         choice = checkpoint
     else:

@@ -16,7 +16,7 @@ from rich.console import Console
 from coterie.commands import rank_processes
 from coterie.commands.arithmetic import configure_arithmetic
 from coterie.commands.build import best_notes, build, graph_notes
-from coterie.commands.environment import recorded_agents, with_agent_order
+from coterie.commands.environment import recorded_agents, require_recorded_agents, with_agent_order
 from coterie.commands.local_ranks import local_result
 from coterie.commands.reference_returns import write_reference_returns
 from coterie.commands.result import TrainingResult
@@ -161,8 +161,10 @@ def _resume(
                 notes += device_notes(folder, config, found)
             kernels, lines = resume_kernels(folder, config)
             notes += lines
-            arranged = with_agent_order(config, recorded_agents(folder.read_manifest()))
+            manifest = folder.read_manifest()
+            arranged = with_agent_order(config, recorded_agents(manifest))
             with contextlib.closing(build(arranged, ranks)) as components:
+                require_recorded_agents(manifest, config.env.name, components.teams)
                 warm = None
                 if found is None:  # it starts again
                     warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))

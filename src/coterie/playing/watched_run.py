@@ -11,7 +11,13 @@ from typing import Any
 import torch
 
 from coterie.algos.replay.memory import no_memory_check
-from coterie.commands.environment import lessons_of, load_teams, recorded_agents, with_agent_order
+from coterie.commands.environment import (
+    lessons_of,
+    load_teams,
+    recorded_agents,
+    require_recorded_agents,
+    with_agent_order,
+)
 from coterie.commands.learners import EvalMode, eval_modes, make_algorithms
 from coterie.config.resolve import load_resolved
 from coterie.core.errors import UserError
@@ -54,10 +60,12 @@ class WatchedRun:
     def __init__(self, run: Path, mode: EvalMode):
         self.folder = RunFolder.open(run)
         config = load_resolved(self.folder.config_path).config
-        self.config = with_agent_order(config, recorded_agents(self.folder.read_manifest()))
+        manifest = self.folder.read_manifest()
+        self.config = with_agent_order(config, recorded_agents(manifest))
         self.device = device = torch.device("cpu")  # a GPU is left to the training
         with no_memory_check():
             teams = load_teams(self.config, device)
+            require_recorded_agents(manifest, config.env.name, teams)
             learners = make_algorithms(self.config, teams, device, with_rewards=False)
         self.players = Players(
             policies={name: learner.policy for name, learner in learners.items()},
