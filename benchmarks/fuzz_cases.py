@@ -62,7 +62,18 @@ LONGER = {
     *("steps", "num_envs", "episodes", "min_episodes", "rollout_length", "epochs", "num_minibatches", "gradient_steps"),
     *("hidden_sizes", "critic_hidden_sizes", "rnn_size", "batch_size", "learning_starts", "rating_episodes", "n"),
     *("win_rate_episodes", "snapshot_interval", "buffer_size", "seconds", "trials", "seeds", "jobs", "every", "size"),
-    *("episode_limit", "network", "critic_network", "timeout", "restarts", "count", "ranks", "threads", "evaluate"),
+    *(
+        "episode_limit",
+        "network",
+        "critic_network",
+        "timeout",
+        "restarts",
+        "count",
+        "ranks",
+        "threads",
+        "evaluate",
+        "all",
+    ),
 }
 """Settings and options with which a run may rightly take long: it is interrupted after a while."""
 

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import coterie.__main__ as entry
 from coterie.commands import train
@@ -100,6 +101,7 @@ def execute(words: list[str], folder: Path, *, serves: bool = False, may_be_long
         serves: True if it is interrupted when it has written an address.
         may_be_long: True if it is interrupted after a while.
     """
+    folder = folder.resolve()
     started = time.monotonic()
     before = os.times()
     process = _CONTEXT.Process(target=_child, args=(words, folder, may_be_long and not serves))
@@ -108,15 +110,15 @@ def execute(words: list[str], folder: Path, *, serves: bool = False, may_be_long
     interrupted = _wait(process, folder, started, serves=serves, may_be_long=may_be_long)
     code = process.exitcode
     if code is None:
-        _end(process.pid, signal.SIGKILL)
+        _kill(folder)
         process.join()
-    left = _left(process.pid)
+    left = _left(folder)
     cpu = sum(os.times()[2:4]) - sum(before[2:4])
     interrupted = interrupted or (folder / _INTERRUPTED).exists()
     return Ended(code, _text(folder / "out"), _text(folder / "err"), interrupted, left, cpu, time.monotonic() - started)
 
 
-def _wait(process: multiprocessing.Process, folder: Path, started: float, *, serves: bool, may_be_long: bool) -> bool:
+def _wait(process: Any, folder: Path, started: float, *, serves: bool, may_be_long: bool) -> bool:
     """Waits for the end of a process. Returns True if it was interrupted."""
     interrupted = False
     while process.exitcode is None and time.monotonic() - started < WALL_SECONDS:
@@ -124,7 +126,7 @@ def _wait(process: multiprocessing.Process, folder: Path, started: float, *, ser
         is_late = (serves or may_be_long) and time.monotonic() - started > LONG_WALL_SECONDS
         is_ready = serves and _SERVING in _text(folder / "out") + _text(folder / "err")
         if process.exitcode is None and not interrupted and (is_late or is_ready):
-            _end(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT)
             interrupted = True
     return interrupted
 
@@ -133,30 +135,30 @@ def _text(file: Path) -> str:
     return file.read_text(errors="replace") if file.exists() else ""
 
 
-def _end(session: int | None, number: signal.Signals) -> None:
-    """Sends a signal to the process that leads a session, or SIGKILL to all processes of the session."""
-    assert session is not None
-    for process in _processes(session) if number == signal.SIGKILL else [session]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, number)
-
-
-def _left(session: int) -> int:
-    """Returns the number of processes of a session that do not end within ten seconds, and kills them."""
+def _left(folder: Path) -> int:
+    """Returns the number of processes in a folder that do not end within ten seconds, and kills them."""
     limit = time.monotonic() + 10
-    while (found := _processes(session)) and time.monotonic() < limit:
+    while (found := _processes(folder)) and time.monotonic() < limit:
         time.sleep(0.05)
-    _end(session, signal.SIGKILL)
+    _kill(folder)
     return len(found)
 
 
-def _processes(session: int) -> list[int]:
-    """Returns the processes of a session that run."""
+def _kill(folder: Path) -> None:
+    """Kills the processes in a folder, and those that they start meanwhile."""
+    while found := _processes(folder):
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _processes(folder: Path) -> list[int]:
+    """Returns the running processes whose working directory is in a folder, whatever their session."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
-            state, _, _, own = path.read_text().rpartition(")")[2].split()[:4]
-            if int(own) == session and state != "Z":
+            if Path(os.readlink(path)).is_relative_to(folder):
                 found.append(int(path.parent.name))
     return found
 
