@@ -24,6 +24,9 @@ HOSTILE += (
     "a.b.weight",
     "..",
     "a\nb",
+    "a%0Ab",
+    "\\",
+    "\x1b",
     "x" * 500,
 )
 PLAIN = ("agent", "agent_0", "left wing", "Red-1", "a/b", "ä", "50% off")
@@ -41,7 +44,7 @@ def test_different_names_have_different_keys_that_pytorch_accepts():
 
 
 def test_names_of_marks_are_distinct():
-    parts = ("%", "2E", "25", ".", "a", "items")
+    parts = ("%", "2E", "25", "0A", ".", "\n", "items")
     names = {"".join(name) for size in range(5) for name in itertools.product(parts, repeat=size)}
     assert len({key_of(name) for name in names}) == len(names)
     assert all(name_of(key_of(name)) == name for name in names)
@@ -63,3 +66,10 @@ def test_entries_are_found_by_their_names(kind):
     assert set(copy) == set(HOSTILE)
     copy.load_state_dict(found.state_dict())
     assert all(a.equal(b) for a, b in zip(copy.state_dict().values(), found.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "'", '"', "\\", "\r", "\x00", "\x85", "\x1b"])
+def test_keys_can_be_texts_in_the_code_that_the_exporter_writes(name):
+    key = key_of(name)
+    assert key.isprintable()
+    assert eval(f"'{key}'") == eval(f'"{key}"') == key

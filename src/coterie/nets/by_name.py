@@ -1,30 +1,34 @@
 """Modules and parameters by names of users: of roles, agents and sensors.
 
 PyTorch refuses keys with a dot, the empty one, and those that are attributes of a module, such as `items` and `train`.
+Its exporter to ONNX fails at keys with quotes or line breaks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView
 from typing import Any, final
 
 from torch import nn
 
 _ATTRIBUTES = frozenset(dir(nn.ModuleDict())) | frozenset(dir(nn.ParameterDict()))
-_MARKS = ("%2E", "%25")
+_MARK = re.compile("%([0-9A-F]{2})")
+_REFUSED = re.compile(r"""[.\x00-\x1f"'\\\x7f-\x9f]""")
+"""Dots, which PyTorch refuses, and what would end a text in the code that the exporter to ONNX writes."""
 
 
 def key_of(name: str) -> str:
     """Returns the key of a module for a name: itself if PyTorch accepts it. Different names have different keys."""
-    if any(mark in name for mark in _MARKS) or name.endswith("%"):
+    if _MARK.search(name) or name.endswith("%"):
         name = name.replace("%", "%25")
-    key = name.replace(".", "%2E")
+    key = _REFUSED.sub(lambda found: f"%{ord(found[0]):02X}", name)
     return f"{key}%" if not key or key in _ATTRIBUTES else key
 
 
 def name_of(key: str) -> str:
     """Returns the name that has a key, see `key_of`."""
-    return key.removesuffix("%").replace("%2E", ".").replace("%25", "%")
+    return _MARK.sub(lambda found: chr(int(found[1], 16)), key.removesuffix("%"))
 
 
 class _ByName:

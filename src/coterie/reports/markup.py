@@ -1,10 +1,12 @@
-"""HTML elements whose text and attributes are escaped."""
+"""HTML elements whose text and attributes are escaped. Control characters of texts are shown as escapes."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable
 from typing import Any
+
+from coterie.core.text import printable
 
 _VOID = frozenset({"br", "img", "input", "link", "meta", "line", "rect"})
 """Elements without content: of HTML, where the slash at the end does nothing, and of SVG, which needs it."""
@@ -18,7 +20,11 @@ class Markup(str):
 
 def escape(text: Any) -> Markup:
     """Returns a text as HTML. Markup stays as it is."""
-    return text if isinstance(text, Markup) else Markup(html.escape(str(text)))
+    return text if isinstance(text, Markup) else _of_lines(str(text))
+
+
+def _of_lines(text: str) -> Markup:
+    return Markup(html.escape("\n".join(map(printable, text.split("\n")))))
 
 
 def join(parts: Iterable[Any]) -> Markup:
@@ -40,7 +46,7 @@ def element(name: str, /, *content: Any, **attributes: Any) -> Markup:
         if value is None or value is False:
             continue
         key = key.rstrip("_").replace("_", "-")
-        words.append(key if value is True else f'{key}="{html.escape(str(value))}"')
+        words.append(key if value is True else f'{key}="{_of_lines(str(value))}"')
     opening = " ".join(words)
     return Markup(f"<{opening}/>") if name in _VOID else Markup(f"<{opening}>{join(content)}</{name}>")
 

@@ -253,7 +253,7 @@ class RichProgress(Progress):
         if any(state.latest.values()):
             lines.append(self._returns())
         if state.values():
-            lines.append(Text(" · ".join(state.values()), style="dim"))
+            lines.append(Text(printable(" · ".join(state.values())), style="dim"))
         return Group(*lines)
 
     def _returns(self) -> Table:

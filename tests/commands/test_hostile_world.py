@@ -1,0 +1,99 @@
+"""Names of agents, sensors and metrics with control characters and tags: no terminal and no page gets them raw."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.__main__ import main
+from hostileworld import TAG
+from places import HELPERS
+from tinyruns import tiny, train
+
+pytestmark = pytest.mark.slow
+
+WORLD = "hostileworld:Hostile"
+RAW = ("\x1b]0;title", "\x07", "\u202e", "\x9b")
+
+
+def assert_harmless(text: str) -> None:
+    """Asserts that none of the control sequences of the world is in a text."""
+    assert [code for code in RAW if code in text] == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    return train(folder / "run", f"env={WORLD}", "algo=ippo", "eval.every=40").run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "RUN", "--episodes", "2"],
+        ["ps", "RUNS"],
+        ["diagnose", "RUN"],
+        ["plot", "RUN", "--out", "OUT/curves.svg"],
+        ["record", "RUN", "--episodes", "2", "--out", "OUT/demos"],
+        ["compare", "RUN", "RUN"],
+        ["report", "RUN", "--out", "OUT/report.html"],
+        ["export", "RUN", "--out", "OUT/export"],
+        ["check-env", WORLD],
+        ["train", f"env={WORLD}", "--cfg", "job"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_print_and_write_no_raw_name(
+    words: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    places = {"RUNS": str(run.parent), "RUN": str(run), "OUT": str(tmp_path)}
+    for name, path in places.items():
+        words = [path if word == name else word.replace(f"{name}/", f"{path}/") for word in words]
+    assert main(words) == 0
+    assert_harmless("".join(capsys.readouterr()))
+    for page in [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.svg")]:
+        text = page.read_text(encoding="utf-8")
+        assert_harmless(text)
+        assert TAG not in text
+
+
+def test_an_error_of_the_environment_is_shown_with_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", *tiny(f"env={WORLD}", "env.fail=true", "algo=ippo", f"out={tmp_path / 'run'}")]) == 3
+    error = capsys.readouterr().err
+    assert r"boom\x1b]0;title\x07\u202e\x9b31m" in error
+    assert_harmless(error)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("words", [["train"], ["evaluate"]], ids=lambda words: words[0])
+def test_a_terminal_gets_no_raw_name(words: list[str], run: Path, tmp_path: Path):
+    """Tables and progress of a terminal have colors of their own."""
+    import pty
+
+    more = {
+        "train": [*tiny(f"env={WORLD}", "algo=ippo", f"out={tmp_path / 'run'}", "progress=auto", "eval.every=40")],
+        "evaluate": [str(run), "--episodes", "2"],
+    }
+    reader, writer = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HELPERS), *sys.path]), "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "coterie", *words, *more[words[0]], *(["--trust"] if words[0] == "train" else [])]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, env=environment) as process:
+        os.close(writer)
+        printed = b""
+        while True:
+            try:
+                part = os.read(reader, 65536)
+            except OSError:  # the end of a pseudo-terminal
+                break
+            if not part:
+                break
+            printed += part
+    os.close(reader)
+    assert process.returncode == 0, printed.decode(errors="replace")[-500:]
+    text = printed.decode()
+    assert "title" in text, "names are shown"
+    assert_harmless(text)
