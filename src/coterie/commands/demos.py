@@ -30,7 +30,7 @@ from coterie.imitation.recorder import DemoSource, record
 from coterie.policies.base import Mode
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.evaluation import ProgressCallback
+from coterie.training.evaluation import NO_EPISODE_YET, ProgressCallback
 
 MAX_NUM_ENVS = 64
 """Maximum number of environments that are played at the same time."""
@@ -130,7 +130,7 @@ def _progress_bar(config: RunConfig, episodes: int) -> Iterator[ProgressCallback
     if config.progress == "off":
         yield None
     elif not sys.stderr.isatty():
-        yield PeriodicProgress(print_message, "recording")
+        yield PeriodicProgress(print_message, "recording", none_yet=NO_EPISODE_YET)
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

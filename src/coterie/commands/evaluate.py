@@ -25,7 +25,7 @@ from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
-from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
+from coterie.training.evaluation import NO_EPISODE_YET, Evaluation, ProgressCallback, evaluate
 
 
 def evaluate_run(
@@ -147,7 +147,9 @@ def _evaluate(
         mode=mode,
         seed=seed_of(config.seed if seed is None else seed, "evaluate"),
         lesson=lesson,
-        on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
+        on_progress=None
+        if config.progress == "off"
+        else PeriodicProgress(print_message, "evaluation", none_yet=NO_EPISODE_YET),
     )
     return {
         "env": config.env.name,

@@ -282,6 +282,7 @@ class PeriodicProgress:
         interval_s: Seconds between lines.
         clock: Current time in seconds.
         unit: Unit of the numbers.
+        none_yet: Sentence that follows as long as no unit is finished, on what may take so long.
     """
 
     def __init__(
@@ -292,7 +293,9 @@ class PeriodicProgress:
         interval_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         unit: str = "episodes",
+        none_yet: str = "",
     ):
+        self._none_yet = none_yet
         self._print_line, self._label, self._unit, self._interval, self._clock = (
             print_line,
             label,
@@ -307,7 +310,8 @@ class PeriodicProgress:
         now = self._clock()
         if now >= self._next and done < total:
             self._next = now + self._interval
-            self._print_line(f"{self._label}: {done:,} of {total:,} {self._unit}")
+            why = f". {self._none_yet}" if self._none_yet and not done else ""
+            self._print_line(f"{self._label}: {done:,} of {total:,} {self._unit}{why}")
 
 
 def progress(mode: Mode = "auto", title: str = "", start: int = 0) -> Progress:
