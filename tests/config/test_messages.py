@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,3 +73,69 @@ def test_invalid_values_of_an_algorithm(name: str):
 def test_invalid_values_of_an_environment(name: str):
     model: type[BaseModel] = registry.environment(name).Config
     _assert_own(_messages([f"env.{key}" for key in leaf_fields(model)], f"env={name}", "algo=random"))
+
+
+LONG = 2_000
+LONG_VALUES = {
+    "word": "x" * LONG,
+    "list": ["x"] * LONG,
+    "text": "x " * LONG,
+    "item": ["x" * LONG],
+    "digits": "1" * LONG,
+    "path": "x/" * LONG,
+    "class": "a.b:" + "x" * LONG,
+    "lines": "x\n" * LONG,
+    "mapping": {"x" * 190: "x" * LONG},
+}
+NAMED_KEYS = ["algo", "env", "teams", "teams.a.algo", "algo.lr", "algo.network", "algo.hidden_sizes", "randomize.size"]
+NAMED_KEYS += ["curriculum.lessons", "init.teams.a", "nothing", "env.x"]
+
+
+def _assert_short(message: str) -> None:
+    assert "\n" not in message
+    assert message.count("x") < 450, message[:1000]  # a setting and the command that contains it
+    assert "1" * 201 not in message
+
+
+@pytest.mark.parametrize("kind", LONG_VALUES)
+def test_long_values_of_all_settings_are_shortened(kind: str):
+    for key in leaf_fields(RunConfig):
+        _assert_short(_message([f"{key}={json.dumps(LONG_VALUES[kind])}"]))
+
+
+@pytest.mark.parametrize("kind", LONG_VALUES)
+def test_long_names_and_values_in_sections_are_shortened(kind: str, tmp_path: Path):
+    for key in NAMED_KEYS:
+        (tmp_path / "own.yaml").write_text(f"{key}: {json.dumps(LONG_VALUES[kind])}\n")
+        _assert_short(_message([f"{key}={json.dumps(LONG_VALUES[kind])}"]))
+        try:
+            resolve([], tmp_path / "own.yaml")
+        except UserError as error:
+            _assert_short(str(error))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: *" + "x" * LONG, "a: &y 1\nb: *" + "x" * LONG, "a: !" + "x" * LONG + "!y 1", "a: !" + "x" * LONG),
+        *("x" * LONG, "x" * LONG + ": 1", "[" + "x" * LONG, "a: '" + "x" * LONG, 'a: "\\' + "x" * LONG, "- " * LONG),
+        *("%" + "x" * LONG, "a: |" + "x" * LONG, "a: b: " + "x" * LONG, "a: " + "1" * LONG, "{a: " * LONG),
+        *("%TAG !" + "x" * LONG + "! y\n---\na: 1 b", ".".join("x" * LONG) + ": 1", "a: " + "1" * LONG + ".5.5"),
+    ],
+    ids=lambda text: text[:6],
+)
+def test_long_texts_in_invalid_files_are_shortened(text: str, tmp_path: Path):
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(UserError) as refusal:
+        resolve([], tmp_path / "own.yaml")
+    _assert_short(str(refusal.value))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["x" * LONG, "x" * LONG + "=1", "algo.lr=" + "x," * LONG + "x", "seed=" + "1," * LONG + "1", "a=" + "[" * LONG],
+)
+def test_long_settings_are_shortened(setting: str):
+    message = _message([setting])
+    assert message
+    _assert_short(message)

@@ -47,6 +47,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.json_output import print_json, reserved_stdout
 from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
+from coterie.core.text import shorten, shorten_middle
 
 
 class _Interrupted(Exception):
@@ -327,6 +328,7 @@ def _usage(error: Any, argv: list[str]) -> str:
     commands = [*(info.name or info.callback.__name__ for info in app.registered_commands if info.callback), "list"]
     if word and word not in commands:
         if "=" in word:
-            return f"{word}: a setting, not a command. Did you mean `{coterie_command('train', *argv)}`?"
-        return f"{word}: no such command. {nearest(word, commands)}"
-    return f"{message}. See `coterie {word + ' ' if word else ''}--help`."
+            train = shorten(coterie_command("train", *argv), 200)
+            return f"{shorten(word)}: a setting, not a command. Did you mean `{train}`?"
+        return f"{shorten(word)}: no such command. {nearest(word, commands)}"
+    return f"{shorten_middle(message, 400)}. See `coterie {word + ' ' if word else ''}--help`."

@@ -18,6 +18,8 @@ from coterie.core.errors import UserError, nearest
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+_LONGEST_NAME = 200
+"""Characters of the name of an algorithm or environment."""
 INHERITED_SECTIONS = tuple(
     name for name in TeamConfig.model_fields if name in RunConfig.model_fields and name != "algo"
 )
@@ -90,6 +92,12 @@ def named(key: str, layers: Iterable[list[Setting]], default: str) -> str:
                     what = key.removesuffix(".name")
                     shown = messages.show(setting.value)
                     raise UserError(f"{what}={shown}: expected a name. `coterie list {what}s` lists them.")
+                if len(setting.value) > _LONGEST_NAME:
+                    what = key.removesuffix(".name")
+                    raise UserError(
+                        f"{what}={messages.show(setting.value)}: a name of {len(setting.value):,} characters. "
+                        f"Names have at most {_LONGEST_NAME}."
+                    )
                 name = setting.value
     return name
 

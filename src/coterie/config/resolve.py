@@ -27,6 +27,7 @@ from coterie.config.unknown_keys import check_early
 from coterie.config.validation import validate
 from coterie.core.errors import UserError
 from coterie.core.shell import coterie_command
+from coterie.core.text import shorten
 
 CHANGEABLE = (
     "steps",
@@ -232,10 +233,11 @@ def _refuse_sweeps(parsed: Sequence[Override], file: list[Setting] | None = None
     found = next((override for override in parsed if override.is_sweep), None)
     if found is None:
         return
-    advice = f"{found.text}: several values. To run each, use `{coterie_command('train', '-m', found.text)}`"
+    given = shorten(found.text, 200)
+    advice = f"{given}: several values. To run each, use `{coterie_command('train', '-m', given)}`"
     if file is not None:
         values = {override.key: override.values[0] for override in parsed} | {found.key: list(found.values)}
         with contextlib.suppress(UserError):
             _resolve_layers(file, sources.from_tree(values, COMMAND_LINE))
-            advice += f". For a list, write {found.key}=[{','.join(found.texts)}]"
+            advice += f". For a list, write {found.key}=[{shorten(','.join(found.texts), 200)}]"
     raise UserError(f"{advice}.")

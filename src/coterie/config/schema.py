@@ -13,6 +13,7 @@ from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
 from coterie.core.cuda_graphs import Setting as CudaGraphs
 from coterie.core.precision import Setting as Precision
+from coterie.core.text import shorten
 from coterie.kernels.setting import Setting as KernelsSetting
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -168,7 +169,7 @@ class InitConfig(Model):
 
 def _require_section(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"expected null or a section. Set init.run={value}")
+        raise ValueError(f"expected null or a section. Set init.run={shorten(value, 200)}")
     return value
 
 

@@ -20,6 +20,8 @@ MAX_DEPTH = 50
 """Maximum number of nested mappings and lists."""
 MAX_VALUES = 100_000
 """Maximum number of keys and values, with aliases expanded."""
+_LONGEST_PROBLEM = 200
+"""Characters of PyYAML's description of a problem."""
 
 _TAG = "tag:yaml.org,2002:"
 _KEY_TAGS = {f"{_TAG}str", f"{_TAG}int"}
@@ -91,11 +93,16 @@ def parse_settings(text: str, name: str) -> list[tuple[str, Any, int]]:
         if error.context_mark and (mark is None or "stream end" in str(error.problem)):
             mark = error.context_mark  # an opening bracket or quote that is never closed
         line = mark.line + 1 if mark else 1
-        raise UserError(f"{name}:{line}: invalid YAML: {error.problem or error.context}") from error
+        raise UserError(f"{name}:{line}: invalid YAML: {_problem(error)}") from error
     except RecursionError as error:
         raise UserError(_too_deep(name)) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{name}: invalid YAML: {error}") from error
+        raise UserError(f"{name}: invalid YAML: {shorten(str(error), _LONGEST_PROBLEM)}") from error
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Returns the problem in a text, which may quote an anchor or tag of any length."""
+    return shorten(str(error.problem or error.context), _LONGEST_PROBLEM)
 
 
 def _too_deep(where: str) -> str:

@@ -15,6 +15,7 @@ from coterie.config.schema import Choice, FactoryParams, RunConfig, TeamConfig
 from coterie.config.sources import Setting
 from coterie.config.unknown_keys import origin, unknown_key
 from coterie.core.errors import UserError, nearest
+from coterie.core.text import shorten
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leav
         built = model.model_validate(tree)
     except ValidationError as error:
         (key, line), *others = messages.mistakes(error, fields, prefix)
-        more = f" (also invalid: {', '.join(other for other, _ in others)})" if others else ""
+        more = f" (also invalid: {shorten(', '.join(other for other, _ in others), 200)})" if others else ""
         raise UserError(f"{line}{origin(leaves.get(key))}{more}") from error
     for key, value in sources.flatten(built.model_dump(mode="python"), prefix):
         given = leaves.get(key)
