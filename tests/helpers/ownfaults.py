@@ -173,21 +173,6 @@ class Tiring(Drift):
         return spaces.Box(-0.5, 0.5, (2,)) if getattr(self, "now", 0) > 2 else Drift.action_space
 
 
-class Flock:
-    """RLlib's interface: spaces are dictionaries by agent, and `__all__` ends the episode."""
-
-    possible_agents = agents = ("a", "b")
-    observation_spaces = dict.fromkeys(agents, spaces.Box(-1, 1, (2,)))
-    action_spaces = dict.fromkeys(agents, spaces.Discrete(2))
-
-    def reset(self, *, seed=None, options=None):
-        return {agent: np.zeros(2, np.float32) for agent in self.agents}, {}
-
-    def step(self, action_dict):
-        over = dict.fromkeys((*self.agents, "__all__"), False)
-        return self.reset()[0], dict.fromkeys(self.agents, 0.0), over, over, {}
-
-
 class Random(Drift):
     """Environments of the same factory have different spaces."""
 
@@ -233,7 +218,6 @@ SINGLE: Table = {
         Breathing,
     ),
     "actions_of_the_moment": ("space-changes", "action_space is Box(-0.5", Tiring),
-    "spaces_by_agent": ("spaces-as-dict", "but no method `observation_space(agent)`", Flock),
     "space_by_instance": ("space-changes", "in another environment of the same factory", Random),
     "reset_without_seed": ("reset-signature", "reset() takes no seed", NoSeed),
     "old_reset": (

@@ -89,7 +89,7 @@ class Game(MultiAgentEnv):
 
     def _observe(self) -> dict[str, Any]:
         seen = self.observed[min(self.time, len(self.observed) - 1)]
-        return {agent: np.full(2, self.time / 100, np.float32) for agent in seen}
+        return {agent: np.full(2, min(self.time / 100, 1), np.float32) for agent in seen}
 
     def step(self, actions: dict[str, Any]) -> Any:
         terminated, truncated = self.ends[self.time] if self.time < len(self.ends) else ({}, {})
@@ -105,3 +105,13 @@ class Duck(gymnasium.Env):
     reset, step, _observe = Game.reset, Game.step, Game._observe
     ends: Any = ()
     observed: Any = (("a", "b"),)
+
+
+class Flock:
+    """RLlib's interface without its class, without `possible_agents` and without `close`."""
+
+    observation_spaces = dict.fromkeys("ab", BOX)
+    action_spaces = dict.fromkeys("ab", CHOICE)
+    ends: Any = ()
+    observed: Any = (("a", "b"),)
+    reset, step, _observe = Game.reset, Game.step, Game._observe

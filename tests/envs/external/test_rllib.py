@@ -117,9 +117,13 @@ def test_spaces_are_found_in_every_place_where_rllib_looks(form: str):
     assert all(role.action.choices == (2,) for role in spec.roles)
 
 
-def test_the_class_is_not_needed():
-    assert is_rllib(rllibworlds.Duck())
-    assert make(f"{WORLDS}:Duck").spec.n == 2
+@pytest.mark.parametrize("name", ["Duck", "Flock"])
+def test_the_class_is_not_needed(name: str):
+    assert is_rllib(getattr(rllibworlds, name)())
+    env = make(f"{WORLDS}:{name}")
+    assert env.spec.n == 2
+    env.close()
+    assert coterie.check_env(f"{WORLDS}:{name}").ok
 
 
 ALL, NONE = {"__all__": True}, {"__all__": False}

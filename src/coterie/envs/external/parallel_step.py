@@ -113,6 +113,10 @@ class ParallelInstance(Instance):
         buffers, ended = self._buffers, []
         try:
             for agent, seat in self._seated.items():
+                if agent in self._reborn and agent not in terminations:  # it has no next life
+                    buffers.terminated[seat] = True
+                    ended.append(agent)
+                    continue
                 reward, terminated, truncated = rewards[agent], terminations[agent], truncations[agent]
                 if type(reward) is not float:
                     reward = to_number(reward, f"the reward of agent '{agent}'")
@@ -143,7 +147,7 @@ class ParallelInstance(Instance):
         """Ends the episode if no agent is left, else frees the slots of terminated agents and seats new ones.
 
         An agent that terminated and is still in `agents` while others continue begins a new life, unless it terminates
-        once more in the next step: then the environment does not remove agents that ended.
+        once more in the next step, or has no result there: then the environment does not remove agents that ended.
 
         Returns:
             The agents to show, by name.
@@ -179,7 +183,7 @@ class ParallelInstance(Instance):
         truncated = {agent: seat for agent, seat in left.items() if buffers.truncated[seat]}
         self._truncated = [self._seats[seat] for seat in truncated.values()]  # shown, as values bootstrap from them
         listed = {agent for agent in left if agent not in truncated and agent in present and agent in observations}
-        self._lists_ended |= not listed.isdisjoint(self._reborn)
+        self._lists_ended |= any(agent in self._reborn and agent in present for agent in ended)
         self._reborn = set() if self._lists_ended else listed
         for agent in (*joined, *(agent for agent in ended if agent in self._reborn)):
             self._assign_slot(agent, left.values())

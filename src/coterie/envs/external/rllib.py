@@ -25,6 +25,8 @@ def is_rllib(env: Any) -> bool:
         return False
     if not all(callable(getattr(env, method, None)) for method in ("reset", "step")):
         return False
+    if getattr(env, "observation_space", None) is None:
+        return isinstance(getattr(env, "observation_spaces", None), Mapping | spaces.Dict)
     agents = getattr(env, "possible_agents", None) or getattr(env, "_agent_ids", None) or ()
     by_agent = (getattr(env, name, None) for name in ("observation_spaces", "observation_space"))
     return any(isinstance(found, Mapping | spaces.Dict) and set(agents) & set(found) for found in by_agent)
@@ -117,6 +119,12 @@ class RllibEnv:
                 if not self.agents:
                     break
         return False
+
+    def close(self) -> None:
+        """Closes the environment, if it can be closed."""
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)

@@ -120,6 +120,11 @@ class EpisodeCheck:
         self._elapsed += 1
         if not equal(actions, given):
             self._add("action-modified", "step() modified the action passed to it")
+        without = {agent for agent in self._reborn if agent not in result["terminations"]}
+        if without:  # the environment leaves agents that ended in `agents`
+            self._add("agents-not-removed", _not_removed(next(iter(without))))
+            self._not_removed |= without
+            before = [agent for agent in before if agent not in without]
         ended = self._check_ends(result, before)
         self._check_all_key(result, [agent for agent in before if agent not in ended])
         self._check_rewards(result, before)
@@ -341,8 +346,7 @@ class EpisodeCheck:
         reborn = {agent for agent in terminated - self._reborn if agent in result["observations"]}
         kept = [agent for agent in listed if agent not in reborn]
         if kept:
-            message = f"agent '{kept[0]}' ended, but is in `agents` after the step, while others continue"
-            self._add("agents-not-removed", message)
+            self._add("agents-not-removed", _not_removed(kept[0]))
         return reborn
 
     def _require_entries(self, result: ByAgent, part: str, agents: list[Any], call: str) -> None:
@@ -365,3 +369,7 @@ class EpisodeCheck:
 
     def _add(self, rule: str, message: str, subject: str = "", *, with_step: bool = True) -> None:
         self._findings.add(rule, f"step {self._step_count}: {message}" if with_step else message, subject)
+
+
+def _not_removed(agent: Any) -> str:
+    return f"agent '{agent}' ended, but is in `agents` after the step, while others continue"

@@ -33,11 +33,6 @@ INTERFACE_RULES: dict[str, Rule] = {
         "Use spaces of `gymnasium.spaces`. Observations and actions: Box, Discrete, MultiDiscrete, MultiBinary, or a "
         "Dict or Tuple of these. Actions have finite bounds and at least one component.",
     ),
-    "spaces-as-dict": Rule(
-        "error",
-        "Implement PettingZoo's methods: `def observation_space(self, agent): return self.observation_spaces[agent]`, "
-        "and the same for `action_space`. List all agents in `possible_agents`, and the current ones in `agents`.",
-    ),
     "space-changes": Rule(
         "error", "Create spaces once in `__init__`, at their largest size, and pad observations to it."
     ),

@@ -267,11 +267,6 @@ def interface_of(env: Any, findings: FindingCollector) -> EnvInterface | Unknown
     if found is not None:
         return UnknownInterface(found) if is_multiagent(found) else PettingZooInterface(found, findings)
     has_methods = callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))
-    by_agent = getattr(env, "observation_spaces", None)
-    if has_methods and isinstance(by_agent, Mapping | spaces.Dict):
-        message = "the environment has a dict `observation_spaces`, but no method `observation_space(agent)`"
-        findings.add("spaces-as-dict", message)
-        raise CheckAborted
     said = foreign_interface(env)
     if said is not None:
         findings.add("factory", f"the factory returned {said}")
