@@ -29,7 +29,7 @@ MAX_STEPS = 100_000
 """Steps per environment after which an evaluation or recording gives up."""
 
 NO_EPISODE_YET = f"No episode has ended so far. env.episode_limit ends them; it stops after {MAX_STEPS:,} steps"
-"""What an evaluation or recording says while it waits for the first end of an episode."""
+"""Words of an evaluation or recording that waits for the first end of an episode."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called now and then with the number of episodes played and the total."""
