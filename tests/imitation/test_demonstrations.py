@@ -126,7 +126,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     def fails(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.imitation.demonstrations.os.replace", fails)
+    monkeypatch.setattr("coterie.core.files.os.replace", fails)
     with pytest.raises(UserError, match=r"cannot write the demonstrations .*No space left"):
         recorded(Everything()).write(path)
     assert path.read_bytes() == before

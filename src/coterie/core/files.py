@@ -132,19 +132,31 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replaces a file atomically by text, see `replace_file`."""
+    replace_file(path, text.encode(), "the file")
+
+
+def replace_file(path: Path, content: bytes, description: str) -> None:
     """Replaces a file atomically: readers and crashes see either the old or the new content.
+
+    Args:
+        path: The file.
+        content: Its new content.
+        description: Its description for error messages, such as `the file`.
 
     Raises:
         UserError: If the file cannot be written; the old content is kept.
     """
+    if not path.name or os.path.isdir(path):
+        raise UserError(f"cannot write {description} {path}: it is a folder. Name a file.")
     temporary = path.with_name(f".writing-{path.name}")
     try:
         if temporary.is_symlink():
             temporary.unlink()
-        write_bytes(temporary, text.encode())
+        write_bytes(temporary, content)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise disk_error("the file", path, error) from error
+        raise disk_error(description, path, error) from error

@@ -20,10 +20,8 @@ timesteps of all episodes one after the other, R timesteps that were acted on in
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +34,7 @@ from torch import Tensor
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
-from coterie.core.files import disk_error, sync_folder, write_bytes
+from coterie.core.files import disk_error, replace_file
 from coterie.core.shell import coterie_command
 from coterie.core.specs import RoleSpec
 from coterie.core.text import shorten
@@ -112,16 +110,11 @@ class Demos:
             {METADATA_KEY: json.dumps({"sha256": _BLANK.decode()} | self._metadata(), allow_nan=False)},
         )
         content = content.replace(_BLANK, hashlib.sha256(content).hexdigest().encode(), 1)
-        temporary = path.with_name(f".writing-{path.name}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(temporary, content)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise disk_error("the demonstrations", path, error) from error
+        replace_file(path, content, "the demonstrations")
 
     def _metadata(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,60 @@
+"""Files that are replaced atomically."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.__main__ import main
+from coterie.core.errors import UserError
+from coterie.core.files import write_text
+from coterie.imitation.demonstrations import Demos
+from tinyruns import train
+
+FOLDERS = ["", ".", "..", "/", "folder/..", "folder"]
+"""Paths that are not those of a file."""
+
+
+def write_demonstrations(path: Path) -> None:
+    Demos("x/y", {}, (), {"a": torch.zeros(1)}).write(path)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", FOLDERS)
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "x"), write_demonstrations])
+def test_a_folder_is_not_replaced_by_a_file(path: str, write: Callable[[Path], None], tmp_path: Path):
+    with pytest.raises(UserError, match=r"cannot write the .*it is a folder\. Name a file"):
+        write(Path(path))
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path):
+    for text in ("one", "other"):
+        write_text(tmp_path / "folder" / "file", text)
+        assert (tmp_path / "folder" / "file").read_text() == text
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["file"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FOLDERS)
+def test_options_that_name_a_file_refuse_a_folder(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train(tmp_path / "folder" / "run", "algo=ippo", "env=matrix/climbing")
+    baseline = ("--algo", "random", "--env", "matrix/climbing")
+    run = str(tmp_path / "folder" / "run")
+    for words in (
+        *(("compare", run, option) for option in ("--markdown", "--latex", "--csv", "--json", "--marl-eval", "--plot")),
+        ("record", *baseline, "--episodes", "1", "--out"),
+        ("reproduce", "papoudakis2021", "--markdown"),
+        ("play", *baseline, "--video"),
+        ("play", *baseline, "--record"),
+    ):
+        assert main([*words, path]) == 2, words
+        assert capsys.readouterr().err.splitlines()[-1].startswith("coterie: ")
