@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             non-finite number or a failed environment, 130 if interrupted.
     """
     from coterie.core.errors import ReportedError, UserError, of_system
+    from coterie.core.user_folders import without_invalid_folders
 
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from coterie.config.user_code import search_current_folder
 
         search_current_folder()  # so that env=module:factory finds modules there
-        code = run([word for word in words if word != "--traceback"])
+        with without_invalid_folders():
+            code = run([word for word in words if word != "--traceback"])
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import read_bytes
+from coterie.core.user_folders import user_folder
 
 _PROGRAMS = ("unity/",)
 """Environments whose settings name a program that is started."""
@@ -107,11 +108,12 @@ def require_trust(config_path: Path, settings: Mapping[str, Any], signed: Mappin
         found = strict_json.parse(read_bytes(config_path.parent / "manifest.json")).get("signature")
     expected = signature(signed)
     if not isinstance(found, str) or expected is None or not hmac.compare_digest(found.encode(), expected.encode()):
+        hint = "" if expected is not None else " Your runs are not signed: set XDG_STATE_HOME to a folder of yours."
         what = "a server" if all(name.startswith("log.mlflow_uri=") for name in names) else "code"
         raise UserError(
             f"{config_path.parent}: names {what} outside Coterie ({', '.join(names)}) and was not created by you on "
             f"this machine. {'Read that code' if what == 'code' else 'Check it'} first, then add --trust, or set "
-            "COTERIE_TRUST=1."
+            f"COTERIE_TRUST=1.{hint}"
         )
 
 
@@ -127,9 +129,11 @@ def run_folder_of(module_file: Path) -> Path | None:
 
 def _key() -> bytes | None:
     """Returns the user's key, which is created on first use."""
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        file = Path(state) / "coterie" / "key"
+    state = user_folder("XDG_STATE_HOME", ".local/state")
+    if state is None:
+        return None
+    with contextlib.suppress(OSError):
+        file = state / "coterie" / "key"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             new = file.with_name(f".writing-key-{os.getpid()}-{secrets.token_hex(4)}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.shell import shell_word
+from coterie.core.user_folders import user_folder
 
 SOURCE = Path(__file__).parent / "source"
 PREBUILT = Path(__file__).parent / "prebuilt"
@@ -182,11 +183,10 @@ def compile_library(compiler: Compiler, flags: tuple[str, ...], library: Path) -
 
 
 def _cache_root() -> Path:
-    configured = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(configured) if configured else Path.home() / ".cache"
-    except RuntimeError as error:
-        raise KernelsUnavailableError("no cache folder: neither XDG_CACHE_HOME nor HOME is set") from error
+    root = user_folder("XDG_CACHE_HOME", ".cache")
+    if root is None:
+        raise KernelsUnavailableError("no cache folder: there is no home. Set XDG_CACHE_HOME to a folder of yours")
+    return root
 
 
 def private_folder(path: Path) -> Path:

@@ -6,6 +6,7 @@ end.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -166,7 +167,9 @@ class Unity(Adapter):
         """Path of the build, None for the editor. UserError if it does not exist."""
         if self._build == EDITOR and config.file is None:
             return None
-        path = Path(config.file or self._build).expanduser()
+        path = Path(config.file or self._build)
+        with contextlib.suppress(RuntimeError):  # there is no home
+            path = path.expanduser()
         found = next((p for p in (path, *(path.with_name(path.name + s) for s in _SUFFIXES)) if p.exists()), None)
         if found is None:
             raise UserError(
