@@ -94,7 +94,7 @@ class Campaign:
             if failure and self.kept:
                 shutil.copytree(folder, self.kept / str(index), symlinks=True)
         finally:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         return {
             "case": index, "command": case.command, "mutation": case.mutation, "kind": _kind(case), "code": ended.code,
             "failure": failure, "cpu": round(ended.cpu, 2), "wall": round(ended.wall, 2), "words": case.words,

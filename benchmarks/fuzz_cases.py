@@ -145,7 +145,7 @@ def settings_file() -> str:
 
 READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     run: (
-        ("resume", run, "steps=120"),
+        *(("resume", run, "steps=120"),) * 3,
         ("evaluate", run, "--episodes", "4"),
         ("evaluate", run, "--episodes", "2", "--checkpoint", "last", "--json"),
         *(("export", run, "--out", "exported", "--format", kind) for kind in ("numpy", "onnx", "torch", "mlagents")),
@@ -409,7 +409,7 @@ class Deck:
         return Case(words, mutation, needs, is_created, may_be_long=is_long)
 
     def _of_files(self, generator: random.Random) -> Case:
-        name = generator.choice(list(self._files))
+        name = generator.choice([*self._files, *RUNS])
         words = list(generator.choice(READERS[name]))
         if generator.random() < 0.1 and ["--trust"] in self._options[words[0]]:
             words.append("--trust")

@@ -178,7 +178,7 @@ def _member(data: bytes, generator: random.Random) -> bytes:
     if action < 0.8 and content:
         members[name] = generator.choice((_value, _value, _value, _line_removed, _truncated, _bits))(content, generator)
     elif action < 0.9:
-        members[generator.choice(("../x", "/x", "", "x" * 300, "header.json/x"))] = content
+        members[generator.choice(("../x", "/x", "x" * 300, "header.json/x"))] = content
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
