@@ -166,6 +166,10 @@ def _processes(folder: Path) -> list[int]:
 def _child(words: list[str], folder: Path, may_be_long: bool) -> None:
     gc.freeze()  # a collection would copy all that the parent has imported
     os.setsid()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which shells ignore in background jobs, like nohup SIGHUP
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(folder / "work")
     state = {"HOME": str(folder), "XDG_STATE_HOME": str(folder.parent / "state"), "COLUMNS": "120"}
     os.environ.update(state)
