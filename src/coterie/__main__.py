@@ -15,16 +15,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     With `--traceback`, or COTERIE_DEBUG=1 in the environment, errors are printed with their traceback.
 
     Args:
-        argv: Arguments of the command. Default: those of the process.
+        argv: Arguments of the command. Default: those of the process, which ends within a few seconds after this
+            returns, even if threads that an environment started do not.
 
     Returns:
         The exit code: 0 for success, 1 if the output was closed, 2 for an error of the user or the file system, 3 for a
             non-finite number or a failed environment, 130 if interrupted.
     """
+    if argv is not None:
+        return _main(argv)
+    from coterie.core import waiting
+
+    waiting.is_command = True
+    code = 1  # for an exception that is not reported here, whose traceback Python prints
+    try:
+        code = _main(sys.argv[1:])
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    finally:
+        waiting.end_soon(code)
+    return code
+
+
+def _main(argv: Sequence[str]) -> int:
     from coterie.core.errors import ReportedError, UserError, of_system
     from coterie.core.user_folders import without_invalid_folders
 
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(argv)
     traceback = "--traceback" in words or os.environ.get("COTERIE_DEBUG", "") not in {"", "0"}
     try:
         from coterie.cli.app import run

@@ -226,14 +226,14 @@ def parameters(
 def parameter_rows(overrides: list[str]) -> list[dict[str, Any]]:
     """Returns one dict per parameter of the environment: name, value, bounds (None if unbounded) and meaning."""
     import math
-    from contextlib import closing
 
     from coterie.config.resolve import resolve
     from coterie.envs.contract.parameters import RandomizableEnv
+    from coterie.envs.contract.vector import closed
     from coterie.envs.make import make
 
     config = resolve(overrides).config
-    with closing(make(config.env.name, config.env.params)) as env:
+    with closed(make(config.env.name, config.env.params)) as env:
         declared = env.parameters() if isinstance(env, RandomizableEnv) else {}
     return [
         {

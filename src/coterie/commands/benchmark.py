@@ -22,7 +22,7 @@ from coterie.core.seeds import generator
 from coterie.core.threads import measured_threads
 from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
-from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.envs.contract.vector import VectorEnv, closed, reset_env, step_env
 from coterie.policies.base import RandomPolicy
 from coterie.runs.description import describe
 from coterie.training.rollout_builder import concatenate_rollouts
@@ -185,7 +185,7 @@ def _measure_phases(loop: TrainingLoop, seconds: float) -> dict[str, float]:
 def measure_env(config: RunConfig, device: torch.device, seconds: float) -> float:
     """Returns steps per second of the environment with random actions, sampled beforehand, without final timesteps."""
     env = make_environment(config, "train", num_envs=config.num_envs, device=device)
-    with closing(env), torch.inference_mode():
+    with closed(env), torch.inference_mode():
         action_sequence = _random_actions(env)
         timestep = reset_env(env)
         for actions in action_sequence:

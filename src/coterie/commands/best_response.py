@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, closed
 from coterie.math.intervals import interval_95, standard_error
 from coterie.policies.base import Policy
 from coterie.policies.remapped import RemappedPolicy
@@ -128,7 +127,7 @@ def exploit(
     result = training.train(resolved)
     trained = load_run(result.run, "auto", device).algorithms
     comparison = _Comparison(teams, response, episodes, seed_of(config.seed, "exploit"))
-    with closing(make_environment(config, "evaluate", num_envs=min(episodes, 100), device=device)) as env:
+    with closed(make_environment(config, "evaluate", num_envs=min(episodes, 100), device=device)) as env:
         new = comparison.play(
             env, {fixed: _policy(algorithms, teams, fixed), response: _policy(trained, teams, response)}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -24,7 +24,7 @@ from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.training.best import BestRules, best_rules
 from coterie.training.callback import ActiveTeams
 from coterie.training.collection import obstacle
@@ -48,12 +48,13 @@ def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
     num_envs = config.num_envs // ranks.size
     with ExitStack() as stack:  # closes the environments if a later step fails
         require_memory(config, device)
-        train_env = make_environment(config, "train", num_envs=num_envs, device=device, ranks=ranks)
-        env = stack.enter_context(closing(train_env))
+        env = make_environment(config, "train", num_envs=num_envs, device=device, ranks=ranks)
+        stack.callback(close_env, env)
         teams = assign_teams(config, env.spec)
         algorithms = make_algorithms(config, teams, device, ranks=ranks)
         eval_config = with_agent_order(config, env.spec.agents)
-        eval_env = stack.enter_context(closing(_make_eval_environment(eval_config, device)))
+        eval_env = _make_eval_environment(eval_config, device)
+        stack.callback(close_env, eval_env)
         lesson_envs = LessonEnvs(train=env, eval=eval_env)
         if teams_sharing_policy(config, teams) and config.selfplay.sides != "first":
             env, eval_env = swap_sides(env, ranks.rank * num_envs), swap_sides(eval_env)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
 from coterie.core.terminal import print_message
+from coterie.envs.contract.vector import closed
 from coterie.envs.make import make, spec_of
 from coterie.imitation.demo_checks import find_errors
 from coterie.imitation.demonstrations import Demos, mismatches
@@ -97,7 +98,7 @@ def _record(
     is_hosted = isinstance(config.env.params, ExternalEnvConfig)  # one environment may be a whole game
     num_envs = min(options.episodes, config.eval.num_envs if is_hosted else MAX_NUM_ENVS)
     env = make_environment(config, "evaluate", num_envs=num_envs, device=device)
-    with closing(env), _progress_bar(config, options.episodes) as on_progress:
+    with closed(env), _progress_bar(config, options.episodes) as on_progress:
         demos = record(
             env,
             {name: algorithm.policy for name, algorithm in algorithms.items()},
@@ -213,7 +214,7 @@ def _spec(env: Choice) -> EnvSpec:
     """Returns the spec of an environment, which is created for this if it is a user's batch."""
     if not registry.is_batch_factory(env.name):
         return spec_of(env.name, env.params)
-    with closing(make(env.name, env.params)) as created:
+    with closed(make(env.name, env.params)) as created:
         return created.spec
 
 

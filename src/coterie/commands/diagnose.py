@@ -7,7 +7,7 @@ that the checkpoint stores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from coterie.diagnosis.checks import diagnose_view
 from coterie.diagnosis.findings import Diagnosis
 from coterie.diagnosis.network_sample import ActivityRecorder, scales_of, stored_sample
 from coterie.diagnosis.run_view import Sample, view_run
-from coterie.envs.contract.vector import reset_env
+from coterie.envs.contract.vector import closed, reset_env
 from coterie.policies.base import Mode, Policy
 from coterie.runs import loggers
 from coterie.runs.checkpoints import decoding
@@ -141,7 +141,7 @@ def _rollout_samples(trained: TrainedRun) -> dict[str, Sample]:
         device=torch.device("cpu"),
         lesson=lesson_of_checkpoint(trained.checkpoint.state),
     )
-    with closing(env):
+    with closed(env):
         seed = seed_of(config.seed, "diagnose")
         noise = {
             name: policy.draw_noise(ROLLOUT_STEPS, env.num_envs, generator(seed, "noise", name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.teams import assign
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.side_swap import SideSwapEnv
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, close_env, closed
 from coterie.envs.external.agents import AgentsConfig, shortened_names, slots_are_fixed
 from coterie.envs.make import make, spec_of
 from coterie.training.curriculum.lessons import Lessons
@@ -76,7 +75,7 @@ def make_environment(
         seed=seed_of(config.seed, "env", purpose),
         device=device,
         with_state=any(getattr(choice.params, "needs_state", False) for choice in choices),
-        workers=config.workers if purpose in _WORKER_PURPOSES else None,
+        workers=config.workers if purpose in _WORKER_PURPOSES else config.workers.model_copy(update={"count": 0}),
         ranks=ranks,
     )
     lessons = lessons_of(config)
@@ -89,7 +88,7 @@ def make_environment(
             lessons.check(env)
         lessons.apply(env, lesson if purpose == "train" else lessons.eval_lesson(lesson))
     except BaseException:
-        env.close()
+        close_env(env)
         raise
     return env
 
@@ -172,7 +171,7 @@ def check_teams(config: RunConfig) -> None:
 
 def load_teams(config: RunConfig, device: torch.device) -> dict[str, TeamSpec]:
     """Returns the teams of a run, read from an environment that is created and closed for this."""
-    with closing(make_environment(config, "load", num_envs=1, device=device)) as env:
+    with closed(make_environment(config, "load", num_envs=1, device=device)) as env:
         return assign_teams(config, env.spec)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
+from coterie.envs.contract.vector import closed
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
 from coterie.training.evaluation import NO_EPISODE_YET, Evaluation, ProgressCallback, evaluate
@@ -191,7 +191,7 @@ def play_episodes(
         device=select_device(config.device),
         lesson=lesson,
     )
-    with closing(env):
+    with closed(env):
         return evaluate(
             env,
             {name: learner.policy for name, learner in learners.items()},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, closed
 from coterie.math.intervals import Z_95, standard_error
 from coterie.math.ratings import elo
 from coterie.training.evaluation import ProgressCallback, evaluate
@@ -149,7 +148,7 @@ def league(
     configure_process(config.threads)
     device = select_device(config.device)
     num_envs = min(options.episodes, config.eval.num_envs)
-    with closing(make_environment(config, "evaluate", num_envs=num_envs, device=device)) as env:
+    with closed(make_environment(config, "evaluate", num_envs=num_envs, device=device)) as env:
         teams = {team.name: team for team in env.spec.default_teams()}
         if len(teams) != 2:
             raise UserError(f"a league needs two teams, but {config.env.name} has {len(teams)}: {', '.join(teams)}")

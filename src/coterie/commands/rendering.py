@@ -15,7 +15,7 @@ from coterie.commands.episode_returns import ReturnCounter
 from coterie.config.schema import RunConfig
 from coterie.core.seeds import generator
 from coterie.core.terminal import print_line
-from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.envs.contract.vector import VectorEnv, close_env, render_env, reset_env, step_env
 from coterie.envs.external.replays import with_replays
 from coterie.policies.base import Mode, Policy
 from coterie.training.trajectory import act
@@ -74,9 +74,9 @@ def render_timesteps(
     env = make_environment(config, "play", num_envs=1, device=episodes.device, lesson=lesson)
     try:
         for is_final in _play(env, episodes):
-            yield env.render(0, size), is_final
+            yield render_env(env, 0, size), is_final
     finally:
-        env.close()
+        close_env(env)
 
 
 def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
@@ -87,7 +87,7 @@ def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
             pass
         written = save(folder)
     finally:
-        env.close()
+        close_env(env)
     for path in written:
         print_line(f"wrote {path}", sys.stderr)
     return folder

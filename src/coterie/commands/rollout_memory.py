@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import torch
 
 from coterie.commands.environment import make_environment
@@ -12,6 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.free_memory import format_bytes, free_bytes
 from coterie.core.process_ranks import local_size
 from coterie.core.tree import tree_leaves
+from coterie.envs.contract.vector import closed
 
 _FEWEST = 2000
 """Number of environments from which the memory is estimated, which needs one more environment for a moment."""
@@ -27,7 +26,7 @@ def require_memory(config: RunConfig, device: torch.device) -> None:
     sharing = min(local_size(), config.ranks) if device.type == "cpu" else 1
     num_envs = config.num_envs // config.ranks * sharing
     free = free_bytes("device", device)
-    with closing(make_environment(config, "load", num_envs=1, device=device)) as env:
+    with closed(make_environment(config, "load", num_envs=1, device=device)) as env:
         nbytes = sum(leaf.nbytes for leaf in tree_leaves(env.reset(seed=0)))
     length = _rollout_length(config)
     needed = nbytes * (length + 1) * num_envs

@@ -303,7 +303,9 @@ def require_importable(path: str, what: str) -> None:
         name = ".".join(parts[:end])
         try:
             spec = importlib.util.find_spec(name)  # imports the packages around it, which were checked before
-        except (Exception, SystemExit):  # the import that follows reports it
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # the import that follows reports it
             return
         if spec is None:
             return
@@ -347,9 +349,9 @@ def load(target: str, what: str) -> Any:
             raise UserError(f"{what}: there is no module '{error.name}'. {fix}") from error
         fix = f"Install it: pip install {error.name}."
         raise UserError(f"{what}: '{path}' requires '{error.name}', which is not installed. {fix}") from error
-    except ReportedError:
+    except (ReportedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise UserError(f"{what}: '{path}' could not be imported: {one_line(error)}") from error
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]

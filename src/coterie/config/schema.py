@@ -142,9 +142,16 @@ class WorkersConfig(Model):
     are bit-for-bit equal for any number of workers, but may differ in the last bit from those without overlap.
     """
     timeout: float = Field(default=60.0, gt=0, le=86_400)
-    """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced."""
+    """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced. Making them,
+    and making one environment in the trainer's process, may take five times as long, and at least 20 s.
+    """
     restarts: int = Field(default=10, ge=0)
     """Workers that are replaced before the run ends. Episodes of a failed worker are dropped."""
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds allowed to make environments: all of a worker, or one in the trainer's process."""
+        return max(20.0, 5 * self.timeout)
 
 
 class InitConfig(Model):

@@ -71,6 +71,10 @@ class EnvironmentFailedError(ReportedError):
         )
 
 
+class LimitExceededError(EnvironmentFailedError):
+    """A call of an environment did not return in time. Its cause is the exception that ended the call."""
+
+
 class UserCodeError(ReportedError):
     """A user's own algorithm or network raised: the run stops and keeps the last checkpoint. Exit code 3.
 
@@ -83,14 +87,24 @@ class UserCodeError(ReportedError):
         return cls(f"{name} failed in {when}: {one_line(error)}. Fix it (--traceback shows the whole traceback).")
 
 
+def message_of(error: BaseException) -> str:
+    """Returns the message of an exception on one line, or a remark if its `__str__` or `__repr__` raises."""
+    try:
+        return " ".join(str(error).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:
+        return f"its message cannot be shown, because reading it raises {type(failure).__name__}"
+
+
 def one_line(error: BaseException) -> str:
     """Formats an exception as `ZeroDivisionError: there is no ball (stocks.py:21)`.
 
     The location is the last line of the user's own code in the traceback, or the last line of any code. The message of
-    a SyntaxError contains its own. A UserError is formatted as its message alone.
+    a SyntaxError contains its own. A ReportedError is formatted as its message alone.
     """
-    words = " ".join(str(error).split())
-    if isinstance(error, UserError):
+    words = message_of(error)
+    if isinstance(error, ReportedError):
         return words
     frames = traceback.extract_tb(error.__traceback__)
     at = _users_frame(frames) or (frames[-1] if frames else None)

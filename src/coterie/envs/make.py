@@ -10,16 +10,17 @@ from pydantic import BaseModel, ValidationError
 
 from coterie.config import messages, registry
 from coterie.config.schema import WorkersConfig
-from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
-from coterie.envs.contract.vector import GlobalSettings, VectorEnv
+from coterie.envs.contract.vector import GlobalSettings, VectorEnv, close_env
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.batched_adapter import BatchAdapter
 from coterie.envs.external.foreign_interfaces import foreign_interface
 from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
-from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.factory import instance_factory, making
+from coterie.envs.external.hosting.instance import Instance
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, EnvBackend, SerialBackend
 from coterie.envs.external.returned import described
@@ -82,7 +83,8 @@ def _make(
     if registry.is_batch_factory(name):
         _refuse_workers(workers, name)
         seed = _rank_seed(seed, ranks)
-        return _call_factory(name, params, num_envs=num_envs, seed=seed, device=device)
+        with making(name, workers):
+            return _call_factory(name, params, num_envs=num_envs, seed=seed, device=device)
     kind = registry.environment(name)
     config = _validated(name, kind.Config, params)
     if isinstance(kind, Adapter):
@@ -95,7 +97,8 @@ def _make(
         )
     _refuse_workers(workers, name)
     if isinstance(kind, BatchAdapter):
-        return kind.batch(config, num_envs, _rank_seed(seed, ranks), torch.device(device))
+        with making(name, workers):
+            return kind.batch(config, num_envs, _rank_seed(seed, ranks), torch.device(device))
     return WorldEnv(_make_world(name, kind, config, with_state), num_envs, seed, device, ranks)
 
 
@@ -132,7 +135,7 @@ def _with_backend(
             _backend(name, config, num_envs - half, first_index + half, workers=workers), seed, device
         )
     except BaseException:
-        first.close()
+        close_env(first)
         raise
     return DoubleBufferedEnv(first, second)
 
@@ -141,9 +144,15 @@ def _backend(name: str, config: BaseModel, num_envs: int, first_index: int, *, w
     """Steps `num_envs` environments from index `first_index` on, in this process or by workers."""
     params = config.model_dump()
     if not workers.count:
-        layout, make_instance = instance_factory(name, params)
+        with making(name, workers):
+            layout, make_instance = instance_factory(name, params)
+
+        def make_one() -> Instance:
+            with making(name, workers):
+                return make_instance()
+
         factory = EnvFactory(name, params)
-        return SerialBackend(make_instance, layout, num_envs, first_index=first_index, factory=factory)
+        return SerialBackend(make_one, layout, num_envs, first_index=first_index, factory=factory)
     if workers.kind == "ray":
         from coterie.envs.external.workers.ray_workers import ray_backend
 
@@ -162,9 +171,11 @@ def spec_of(name: str, params: Mapping[str, Any] | BaseModel | None = None) -> E
     kind = registry.environment(name)
     config = _validated(name, kind.Config, params)
     if isinstance(kind, Adapter):
-        return instance_factory(name, config.model_dump())[0].spec
+        with making(name):
+            return instance_factory(name, config.model_dump())[0].spec
     if isinstance(kind, BatchAdapter):
-        return kind.spec(config)
+        with making(name):
+            return kind.spec(config)
     return _make_world(name, kind, config, with_state=False).spec
 
 
@@ -184,7 +195,7 @@ def _make_world(name: str, world: Callable[..., World], config: BaseModel, with_
     try:
         return world(config, with_state=with_state)
     except ValueError as error:
-        raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
+        raise UserError(f"environment '{name}': {message_of(error)}") from error
 
 
 def _call_factory(
@@ -198,12 +209,13 @@ def _call_factory(
             raise UserError(f"environment '{name}' has no setting '{key}'. {messages.nearest_keys(key, known)}")
     try:
         env = registry.factory(name)(num_envs=num_envs, seed=seed, device=device, **settings)
-    except ReportedError:
+    except (ReportedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
             raise UserError(
-                f"environment '{name}': {error}; it is called with num_envs, seed, device and the settings env.*"
+                f"environment '{name}': {message_of(error)}. It is called with num_envs, seed, device and the settings "
+                "env.*"
             ) from error
         raise EnvironmentFailedError.of(f"environment '{name}'", "its factory", error) from error
     if not isinstance(env, VectorEnv):

@@ -13,7 +13,7 @@ from coterie.algos.algorithm import ValueEstimator
 from coterie.core.seeds import generator
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, TeamSpec
 from coterie.core.types import Action, HiddenState, Step, Timestep
-from coterie.envs.contract.vector import VectorEnv, reset_env, step_env
+from coterie.envs.contract.vector import VectorEnv, render_env, reset_env, step_env
 from coterie.nets.joint_actions import pad_by_agent
 from coterie.nets.layers import encode_actions
 from coterie.playing.episode_recording import round_all
@@ -204,7 +204,7 @@ class Game:
             if self.over:
                 fields["ended"] = "terminated" if bool(step.episode_terminated[0]) else "truncated"
                 fields["metrics"] = {name: round_all([float(x[0])])[0] for name, x in step.metrics.items()}
-        return Moment(fields, self.env.render(0, self._size))
+        return Moment(fields, render_env(self.env, 0, self._size))
 
     def _returns(self) -> dict[str, float | None]:
         found = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from coterie.config.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
+from coterie.envs.contract.vector import closed
 from coterie.playing.game import Game, Players
 from coterie.playing.seats import seats_for
 
@@ -58,7 +59,7 @@ def open_game(request: GameRequest) -> Iterator[tuple[Game, str]]:
     algos = {name: config.algo_of(name).name for name in policies}
     players = Players(policies, eval_modes(request.mode, learners), critics, algos)
     device = getattr(next(iter(policies.values())), "device", torch.device("cpu"))
-    with closing(make_environment(config, "play", num_envs=1, device=device)) as env:
+    with closed(make_environment(config, "play", num_envs=1, device=device)) as env:
         seats = seats_for(request.human, env.spec, players.teams)
         seed = seed_of(config.seed if request.seed is None else request.seed, "play")
         yield Game(env, players, seats, seed=seed, size=request.size), _title(config, learners, request.run)

@@ -7,7 +7,6 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from coterie.commands.environment import make_environment
 from coterie.commands.learners import EvalMode
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
+from coterie.envs.contract.vector import closed
 from coterie.playing.game import Game
 from coterie.playing.page import Address, require_server, serving, until_interrupted
 from coterie.playing.server import Server
@@ -55,7 +55,7 @@ def watch(run: Path, options: WatchOptions, address: Address) -> None:
     configure_process(1)  # the cores are left to the training
     watched = WatchedRun(run, options.mode)
     config = watched.config
-    with closing(make_environment(config, "play", num_envs=1, device=watched.device)) as env:
+    with closed(make_environment(config, "play", num_envs=1, device=watched.device)) as env:
         seed = seed_of(config.seed if options.seed is None else options.seed, "play")
         game = Game(env, watched.players, [], seed=seed, size=options.size)
         title = f"{config.algo.name} on {config.env.name} ({watched.folder.path.name})"

@@ -8,6 +8,7 @@ from typing import Any
 from coterie.algos.algorithm import Algorithm
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import TeamSpec
+from coterie.envs.contract.vector import close_env
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.loggers import JsonlLogger, Logger
 from coterie.runs.progress import Progress
@@ -63,8 +64,8 @@ class RunComponents:
 
     def close(self) -> None:
         """Closes the environments."""
-        self.collector.env.close()
-        self.evaluator.env.close()
+        close_env(self.collector.env)
+        close_env(self.evaluator.env)
 
 
 @dataclass(frozen=True)

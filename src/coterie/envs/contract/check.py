@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, message_of
 from coterie.core.specs import EnvSpec
 from coterie.core.team_report import describe_agents, describe_space, image_notes, why
 from coterie.envs.contract.consistency_checks import ConsistencyChecks, MakeEnv
@@ -68,8 +68,10 @@ def _run(findings: FindingCollector, name: str, check: Callable[[], object]) -> 
     except CheckAborted:
         pass
     except UserError as error:
-        findings.add("refused", f"{name}: {' '.join(str(error).split())}", name)
-    except Exception as error:
+        findings.add("refused", f"{name}: {message_of(error)}", name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         findings.add("raises", f"{name} was stopped by {describe_error(error)}", name)
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.errors import UserError
+from coterie.core.errors import LimitExceededError, UserError
 from coterie.core.specs import EnvSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Step, Timestep
+from coterie.envs.contract.closing import close_limit
 from coterie.envs.contract.invariants import InvariantChecker, call_env, check_spec, describe_error
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.contract.traces import (
@@ -52,6 +53,7 @@ class ConsistencyChecks:
 
     def __init__(self, make: MakeEnv, num_envs: int, findings: FindingCollector):
         self._make, self._num_envs, self._findings = make, num_envs, findings
+        self._close_blocks = False
         self.trace = Trace()
         self.name = "the environment"
 
@@ -70,9 +72,17 @@ class ConsistencyChecks:
             self._close(env, "the second close()")
 
     def _close(self, env: VectorEnv, call: str) -> None:
+        if self._close_blocks:
+            return
         try:
-            env.close()
-        except Exception as error:
+            with close_limit(call):
+                env.close()
+        except LimitExceededError as error:
+            self._close_blocks = True
+            self._findings.add("close", str(error))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._findings.add("close", f"{call} raised {describe_error(error)}")
 
     def _reset(self, env: VectorEnv, call: str = "reset()", *args: Any) -> Timestep:
@@ -309,7 +319,9 @@ class ConsistencyChecks:
         except UserError as error:
             self._findings.add("render-missing", f"render() raised a UserError: {error}")
             return False
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._findings.add("raises", f"{call} raised {describe_error(error)}", "render")
             return False
         if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3):

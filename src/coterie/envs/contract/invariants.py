@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from coterie.core.errors import EnvironmentFailedError, UserError, one_line
+from coterie.core.errors import EnvironmentFailedError, UserError, message_of, one_line
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
 from coterie.core.types import Step, Timestep
 from coterie.envs.contract.report import CheckAborted, FindingCollector
@@ -356,7 +356,7 @@ def describe_error(error: BaseException) -> str:
     """Returns the type and message of an exception in one line."""
     if isinstance(error, EnvironmentFailedError) and error.__cause__ is not None:
         return one_line(error.__cause__)
-    message = " ".join(str(error).split())
+    message = message_of(error)
     return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
 
 
@@ -369,8 +369,10 @@ def call_env(findings: FindingCollector, call: str, function: Callable[..., Any]
     try:
         return function(*args)
     except UserError as error:  # raised by an adapter that checks what the environment returns
-        findings.add("refused", f"{call}: {' '.join(str(error).split())}", call)
+        findings.add("refused", f"{call}: {message_of(error)}", call)
         raise CheckAborted from error
-    except Exception as error:  # an environment may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an environment may raise anything
         findings.add("raises", f"{call} raised {describe_error(error)}", call)
         raise CheckAborted from error

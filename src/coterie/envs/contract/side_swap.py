@@ -28,7 +28,7 @@ class SideSwapEnv(VectorEnv):
     """
 
     def __init__(self, env: VectorEnv, first_index: int = 0):
-        self._env, self.spec = env, env.spec
+        self._env, self.spec, self.limits_close = env, env.spec, env.limits_close
         self.num_envs, self.device = env.num_envs, env.device
         self._swapped = torch.arange(first_index, first_index + env.num_envs, device=env.device) % 2 == 1
         self._roles, self._groups, agents = _counterparts(env.spec)

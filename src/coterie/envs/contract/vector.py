@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.specs import EnvSpec
 from coterie.core.terminal import print_message
 from coterie.core.types import Action, Step, Timestep
+from coterie.envs.contract.closing import close_reported
 
 
 class VectorEnv(ABC):
@@ -48,6 +51,8 @@ class VectorEnv(ABC):
     spec: EnvSpec
     num_envs: int
     device: torch.device
+    limits_close: bool = False
+    """True if `close` returns in limited time by itself, otherwise `close_env` interrupts it."""
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> Timestep:
@@ -177,9 +182,9 @@ def reset_env(env: VectorEnv, seed: int | None = None) -> Timestep:
     before = GlobalSettings.now()
     try:
         return env.reset(seed)
-    except ReportedError:
+    except (ReportedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise EnvironmentFailedError.of(env.spec.name, "reset", error) from error
     finally:
         before.restore(env.spec.name)
@@ -197,10 +202,38 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
         return env.step(action)
     except UserError as error:
         raise EnvironmentFailedError(str(error)) from error
-    except ReportedError:
+    except (ReportedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise EnvironmentFailedError.of(env.spec.name, "a step", error) from error
     finally:
         if torch.get_default_dtype() is not dtype or torch.is_grad_enabled() is not has_grad:
             replace(GlobalSettings.now(), dtype=dtype, has_grad=has_grad).restore(env.spec.name)
+
+
+def render_env(env: VectorEnv, env_index: int, size: int) -> np.ndarray:
+    """Calls `env.render(env_index, size)`.
+
+    Raises:
+        EnvironmentFailedError: For any exception that is not a one-line error of Coterie already.
+    """
+    try:
+        return env.render(env_index, size)
+    except (ReportedError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise EnvironmentFailedError.of(env.spec.name, "render", error) from error
+
+
+def close_env(env: VectorEnv) -> None:
+    """Calls `env.close()` as `close_reported` does."""
+    close_reported(env.spec.name, env.close, is_limited=env.limits_close)
+
+
+@contextmanager
+def closed(env: VectorEnv) -> Iterator[VectorEnv]:
+    """Context manager: closes the environment at the end, see `close_env`."""
+    try:
+        yield env
+    finally:
+        close_env(env)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
@@ -219,8 +219,10 @@ def spaces_of(env: Any, agent: Any) -> tuple[spaces.Space, spaces.Space]:
         warnings.simplefilter("ignore")  # deprecation warnings of older spellings, which still work
         try:
             found = env.observation_space(agent), env.action_space(agent)
-        except Exception as error:
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            said = f"{type(error).__name__}: {message_of(error)}"
             raise UserError(f"the environment does not provide the spaces of agent '{agent}' ({said})") from error
     for name, space in zip(("observation_space", "action_space"), found, strict=True):
         require_space(f"{name}('{agent}')", space)
@@ -328,7 +330,9 @@ def _state_size(env: Any, requested: bool | None) -> int:
     try:
         state = np.asarray(env.state())
         size = state.size if state.dtype.kind in "biuf" else 0
-    except Exception as error:  # environments without a state raise various errors
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # environments without a state raise various errors
         if requested:
             raise UserError(
                 f"env.state=true: the environment has no state() method ({type(error).__name__}). Remove env.state."

@@ -22,9 +22,10 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
 from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.grid_drawing import draw_foraging, draw_warehouse
@@ -125,7 +126,7 @@ class Grids(Adapter):
             )
             at += len(agents)
         limit = config.model_dump().get(self._library.limit)
-        env.close()
+        close_reported(self.name, env.close)
         return Layout(EnvSpec(self.name, tuple(roles), {}, episode_limit=limit, exact_resume=False), observers)
 
     @final
@@ -137,7 +138,7 @@ class Grids(Adapter):
         try:
             return self._maker(**params)
         except (TypeError, ValueError, AssertionError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            said = message_of(error) or type(error).__name__
             raise UserError(f"environment '{self.name}': {said}") from error
 
 

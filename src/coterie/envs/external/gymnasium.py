@@ -28,8 +28,9 @@ from pydantic import BaseModel, Field
 
 from coterie.config.registry import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import Choices, Part
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
@@ -161,7 +162,7 @@ def single_layout(name: str, env: gymnasium.Env, limit: int | None) -> SingleLay
         notes = similar_note(keys, info) if masks is None else (source_note(masks),)
         spec = EnvSpec(name, (role,), {}, episode_limit=limit, exact_resume=exact, notes=tuple(notes))
     finally:
-        env.close()
+        close_reported(name, env.close)
     layout = Layout(spec, {ROLE: observer}, (ROLE,) if masks is not None else ())
     return SingleLayout(Part(role, observes, acts, observer=observer, turns=False), masks, layout)
 
@@ -256,7 +257,7 @@ class GymInstance(Instance):
         except Exception as error:
             if not type(inner).__module__.startswith("gymnasium.envs.mujoco."):
                 raise
-            said = " ".join(str(error).split())
+            said = message_of(error)
             hint = "MuJoCo renders with OpenGL. Set MUJOCO_GL=egl, osmesa or glfw."
             raise UserError(f"{name}: rendering failed ({said}). {hint}") from error
         return drawn
@@ -343,12 +344,12 @@ def user_errors(name: str, registered: GymSpec | None) -> Iterator[None]:
     try:
         yield
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        said = " ".join(str(error).split())
+        said = message_of(error)
         if "pip install" not in said:
             said += f". Install it with: pip install {_package(registered, error)}"
         raise UserError(f"environment '{name}': {said}") from error
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
-        raise UserError(f"environment '{name}': {' '.join(str(error).split())}") from error
+        raise UserError(f"environment '{name}': {message_of(error)}") from error
 
 
 @contextmanager

@@ -37,11 +37,11 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.errors import UserError, one_line
+from coterie.core.errors import UserError, message_of, one_line
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.envs.external.agents import Part
 from coterie.envs.external.batched_adapter import BatchAdapter
 from coterie.envs.external.batched_masks import BatchMasks, find_batched_masks
@@ -96,7 +96,7 @@ class GymnasiumVector(BatchAdapter):
 
     def spec(self, config: BaseModel) -> EnvSpec:
         env = self.batch(config, 1, 0, torch.device("cpu"))
-        env.close()
+        close_env(env)
         return env.spec
 
     def batch(self, config: BaseModel, num_envs: int, seed: int, device: torch.device) -> VectorEnv:
@@ -407,8 +407,10 @@ class GymnasiumBatch(VectorEnv):
                 drawn = self._env.render()
             except NotImplementedError:
                 drawn = None
-            except Exception as error:  # behavior of environments created without a render mode
-                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # behavior of environments created without a render mode
+                said = f"{type(error).__name__}: {message_of(error)}"
                 raise UserError(f"{self.spec.name}: rendering failed ({said})") from error
         if isinstance(drawn, np.ndarray) and drawn.ndim == 3:
             drawn = [drawn]  # all environments in one image

@@ -24,8 +24,9 @@ from pydantic import BaseModel
 from coterie.config.registry import require_importable
 from coterie.config.trust import is_known_module
 from coterie.config.wrappers import WrappersConfig
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
 from coterie.core.specs import EnvSpec
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.aec import TurnBasedEnv
 from coterie.envs.external.agents import AgentLayout, AgentsConfig, agent_layout_of
 from coterie.envs.external.base_adapter import Adapter
@@ -119,7 +120,7 @@ class ZooLayout:
             self._agent_layout: AgentLayout = agent_layout_of(env, infos, config, turns)
         except UserError as error:
             raise UserError(f"environment '{name}': {error}") from error
-        env.close()
+        close_reported(name, env.close)
         spec = EnvSpec(
             name,
             self._agent_layout.grouped_roles(),
@@ -201,7 +202,7 @@ def _imported(module: str) -> ModuleType:
         said = f"needs '{error.name}', which is not installed. Install it with: pip install {_package(module)}"
         raise UserError(f"environment 'pettingzoo/{module}' {said}") from error
     except ImportError as error:
-        said = " ".join(str(error).split())
+        said = message_of(error)
         raise UserError(
             f"environment 'pettingzoo/{module}': {said}. Install it with: pip install {_package(module)}"
         ) from error
@@ -254,8 +255,8 @@ def user_errors(name: str, package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        said = " ".join(str(error).split())
+        said = message_of(error)
         raise UserError(f"environment '{name}': {said}. Install it with: pip install {package}") from error
     except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OSError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = message_of(error) or type(error).__name__
         raise UserError(f"environment '{name}': {said}") from error

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from coterie.config import registry
 from coterie.core.errors import UserError
-from coterie.envs.contract.vector import VectorEnv
+from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.envs.external.base_adapter import Adapter
-from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.factory import instance_factory, making
 from coterie.envs.external.hosting.instance import Instance
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
 from coterie.envs.external.wrappers.wrapper import Wrapper
@@ -41,11 +41,13 @@ def with_replays(
     unsupported = UserError(f"{name}: replays cannot be saved. Record a video instead: --video FILE")
     if registry.is_batch_factory(name) or not isinstance(registry.environment(name), Adapter):
         raise unsupported
-    layout, make = instance_factory(name, params.model_dump() if isinstance(params, BaseModel) else params)
+    with making(name):
+        layout, make = instance_factory(name, params.model_dump() if isinstance(params, BaseModel) else params)
     made: list[Instance] = []
 
     def one() -> Instance:
-        made.append(make())
+        with making(name):
+            made.append(make())
         return made[-1]
 
     env = BackendVectorEnv(SerialBackend(one, layout, 1), 0, device)
@@ -53,6 +55,6 @@ def with_replays(
     while isinstance(instance, Wrapper):
         instance = instance.inner
     if not isinstance(instance, KeepsReplays):
-        env.close()
+        close_env(env)
         raise unsupported
     return env, instance.save_replay

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from coterie.config.source_places import place_of
-from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
 
 ALL_KEY = "__all__"
 """RLlib's key of the flag that ends an episode."""
@@ -42,11 +42,11 @@ def call_reset(env: Any, seed: int | None) -> Any:
     try:
         return env.reset(seed=seed)
     except TypeError as error:
-        if "unexpected keyword argument 'seed'" not in str(error) and not _is_call_of(error):
+        if "unexpected keyword argument 'seed'" not in message_of(error) and not _is_call_of(error):
             raise
         is_old = f", which is {_OLD_GYM}" if callable(getattr(env, "seed", None)) else ""
         fix = is_old or ". Define reset(self, seed=None, options=None), and seed the generator there"
-        raise UserError(f"reset() takes no seed ({error}){fix}") from error
+        raise UserError(f"reset() takes no seed ({message_of(error)}){fix}") from error
 
 
 def _is_call_of(error: TypeError) -> bool:
@@ -66,9 +66,9 @@ def first_reset(name: str, env: Any, by_agent: bool) -> tuple[Any, Mapping[Any, 
     except UserError as error:
         place = place_of(name, "reset")
         raise UserError(f"environment '{name}'{f' ({place})' if place else ''}: {error}") from error
-    except ReportedError:
+    except (ReportedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise EnvironmentFailedError.of(f"environment '{name}'", "reset", error, place_of(name, "reset")) from error
 
 

@@ -21,7 +21,8 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel, BeforeValidator, Field
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.multi_agent_env import NAMES, MultiAgentInstance, TeamLayout, team_layout_of
@@ -301,7 +302,7 @@ def battle_layout(env: Any, name: str, config: BattleConfig, env_info: dict[str,
             env_info=env_info,
         )
     finally:
-        env.close()
+        close_reported(name, env.close)
 
 
 def package(name: str, family: str, module: str, attribute: str | None) -> Any:
@@ -318,7 +319,7 @@ def package(name: str, family: str, module: str, attribute: str | None) -> Any:
         said = f"{family} needs '{error.name}', which is not installed"
         raise UserError(f"environment '{name}': {said}. Install it with: pip install {error.name}") from error
     except ImportError as error:
-        raise UserError(f"environment '{name}': {' '.join(str(error).split())}. Install it with: {source}") from error
+        raise UserError(f"environment '{name}': {message_of(error)}. Install it with: {source}") from error
     return found if attribute is None else getattr(found, attribute)
 
 
@@ -336,7 +337,7 @@ def starcraft(name: str, family: str, battle: str, config: SmacConfig) -> dict[s
         installed = os.path.isdir(game.data_dir)
     except Exception as error:
         if isinstance(error, ValueError | KeyError):  # the requested version is not installed
-            raise UserError(f"env.game_version={config.game_version}: {' '.join(str(error).split())}") from error
+            raise UserError(f"env.game_version={config.game_version}: {message_of(error)}") from error
         raise UserError(f"environment '{name}': StarCraft II is not installed. {hint}") from error
     if not installed:
         raise UserError(f"environment '{name}': StarCraft II is not installed. {hint}")
@@ -370,5 +371,5 @@ def user_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, AssertionError, KeyError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = message_of(error) or type(error).__name__
         raise UserError(f"environment '{name}': {said}") from error

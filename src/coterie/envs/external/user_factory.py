@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from coterie.config import registry
 from coterie.config.source_places import place_of
-from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
@@ -87,7 +88,7 @@ class UserFactory(Adapter):
         try:
             single = single_layout(self.name, env, limit)
         except (TypeError, AttributeError) as error:
-            raise UserError(f"environment '{self.name}' ({place_of(self.name)}): {error}") from error
+            raise UserError(f"environment '{self.name}' ({place_of(self.name)}): {message_of(error)}") from error
         self._single_layout = (config, single)
         return single
 
@@ -107,7 +108,7 @@ class UserFactory(Adapter):
                 limit=config.episode_limit,
             )
         finally:
-            env.close()
+            close_reported(self.name, env.close)
         self._team_layout = (config, layout)
         return layout
 
@@ -118,11 +119,13 @@ class UserFactory(Adapter):
             params["seed"] = seed
         try:
             made = self._factory(**params)
-        except ReportedError:
+        except (ReportedError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
-                raise UserError(f"environment '{self.name}': {error}. It is called with the env.* settings.") from error
+                raise UserError(
+                    f"environment '{self.name}': {message_of(error)}. It is called with the env.* settings."
+                ) from error
             raise EnvironmentFailedError.of(f"environment '{self.name}'", "its factory", error) from error
         env = supported(made)
         if env is None:

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from coterie.config import registry
+from coterie.core.errors import LimitExceededError
 from coterie.envs.contract import check as contract
 from coterie.envs.contract.consistency_checks import global_rng_states
 from coterie.envs.contract.invariants import describe_error
@@ -18,6 +19,7 @@ from coterie.envs.external.checking.episode_check import EpisodeCheck
 from coterie.envs.external.checking.interface_rules import ALL_RULES
 from coterie.envs.external.checking.interfaces import EnvInterface, UnknownInterface, interface_of
 from coterie.envs.external.checking.spaces_fit import equal
+from coterie.envs.external.hosting.factory import making
 from coterie.envs.external.multi_agent_env import is_multiagent
 from coterie.envs.external.returned import described
 from coterie.envs.make import make
@@ -41,7 +43,7 @@ def check_env(name: str, params: BaseModel) -> Report:
     """
     found: tuple[Finding, ...] = ()
     if registry.is_factory(name) and not registry.is_batch_factory(name):
-        report = _FactoryCheck(registry.factory(name), params).report(name)
+        report = _FactoryCheck(name, registry.factory(name), params).report(name)
         if not report.ok:
             return report
         found = report.findings
@@ -59,11 +61,13 @@ class _FactoryCheck:
     """Makes environments with a user's factory and checks their native interface.
 
     Args:
+        name: Name of the environment.
         factory: Called with the settings that are its own parameters.
         params: All settings of the environment.
     """
 
-    def __init__(self, factory: Callable[..., Any], params: BaseModel):
+    def __init__(self, name: str, factory: Callable[..., Any], params: BaseModel):
+        self._name = name
         shared = AgentsConfig.model_fields
         own = {key: value for key, value in params.model_dump().items() if key not in shared}
         self._make: Callable[[], Any] = lambda: factory(**own)
@@ -77,7 +81,9 @@ class _FactoryCheck:
             self._run()
         except CheckAborted:
             pass
-        except (Exception, SystemExit) as error:  # whatever an environment returns leads to a finding
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an environment returns leads to a finding
             self._findings.add("raises", f"the check was stopped by {describe_error(error)}")
         tested = f"one environment, {self._steps} steps with random actions; fix these findings first"
         return Report(name, self._findings.findings(), {"tested": tested})
@@ -108,8 +114,14 @@ class _FactoryCheck:
     def _make_interface(self) -> EnvInterface | None:
         """Makes an environment; None for PyMARL's interface, which is checked through Coterie's only."""
         try:
-            env = self._make()
-        except (Exception, SystemExit) as error:
+            with making(self._name):
+                env = self._make()
+        except LimitExceededError as error:
+            self._findings.add("raises", str(error))
+            raise CheckAborted from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._findings.add("raises", f"making the environment raised {describe_error(error)}")
             raise CheckAborted from error
         interface = interface_of(env, self._findings)

@@ -11,6 +11,8 @@ from typing import Any, final
 import gymnasium
 from gymnasium import spaces
 
+from coterie.core.errors import LimitExceededError, message_of
+from coterie.envs.contract.closing import close_limit
 from coterie.envs.contract.invariants import describe_error
 from coterie.envs.contract.report import CheckAborted, FindingCollector
 from coterie.envs.external.aec import TurnBasedEnv
@@ -46,11 +48,13 @@ class EnvInterface(ABC):
         except WrongReturn as error:
             self._findings.add(error.rule, str(error), error.subject)
             raise CheckAborted from error
-        except (Exception, SystemExit) as error:  # an environment may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an environment may raise anything
             if (
                 call == "reset(seed)"
                 and isinstance(error, TypeError)
-                and "argument" in str(error)
+                and "argument" in message_of(error)
                 and _is_call_error(error)
             ):
                 is_old = "; `seed()` is the interface of old Gym" if hasattr(self.env, "seed") else ""
@@ -105,7 +109,9 @@ class EnvInterface(ABC):
         inner.render_mode = "rgb_array"
         try:
             return self.env.render()
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return None
 
     def close(self) -> None:
@@ -114,8 +120,14 @@ class EnvInterface(ABC):
             if not hasattr(self.env, "close"):
                 return
             try:
-                self.env.close()
-            except Exception as error:
+                with close_limit(call):
+                    self.env.close()
+            except LimitExceededError as error:
+                self._findings.add("close", str(error))
+                raise CheckAborted from error  # so that it is waited for once
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._findings.add("close", f"{call} raised {describe_error(error)}{_location(error)}")
 
     def _read(self, read: Callable[..., Any], returned: Any, by_agent: bool, **more: Any) -> Any:
@@ -215,7 +227,9 @@ class PettingZooInterface(EnvInterface):
     def _space(self, name: str, agent: Any) -> Any:
         try:
             return getattr(self.env, name)(agent)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._findings.add(
                 "space-missing", f"{name}('{agent}') raised {describe_error(error)}{_location(error)}", name
             )

@@ -15,7 +15,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, message_of, nearest
 from coterie.core.installation import install_extra, pip
 from coterie.envs.external.football import three_vs_three
 from coterie.envs.external.football.tasks import TASKS, Task
@@ -45,7 +45,7 @@ def package(name: str) -> Package:
             f"environment '{name}' needs {error.name}. Install it with: {_install()} ({_LIBRARIES})"
         ) from error
     except ImportError as error:
-        said = " ".join(str(error).split())
+        said = message_of(error)
         raise UserError(f"environment '{name}': {said}. Install it with: {_install()} ({_LIBRARIES})") from error
 
 

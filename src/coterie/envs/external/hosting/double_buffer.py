@@ -22,6 +22,7 @@ class DoubleBufferedEnv(PartitionedEnv, RandomizableEnv):
     def __init__(self, first: BackendVectorEnv, second: BackendVectorEnv):
         self._halves = first, second
         self._sizes = first.num_envs, second.num_envs
+        self.limits_close = first.limits_close and second.limits_close
         self.spec, self.num_envs, self.device = first.spec, sum(self._sizes), first.device
 
     @property

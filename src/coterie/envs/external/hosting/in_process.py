@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.config.samplers import Sampler
 from coterie.core.seeds import seed_of
+from coterie.core.waiting import Interruption
 from coterie.envs.external.hosting.instance import Instance
 from coterie.envs.external.hosting.randomized import EnvFactory, RandomizedInstance
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
@@ -130,6 +131,19 @@ class SerialEnvs:
             self._final[k] = state["final"]
 
     def close(self) -> None:
-        """Closes all instances."""
-        for instance in self.instances:
-            instance.close()
+        """Closes all instances. The first exception that one of them raises is raised after all are closed."""
+        errors = [_close(instance) for instance in self.instances]
+        first = next((error for error in errors if error is not None), None)
+        if first is not None:
+            raise first
+
+
+def _close(instance: Instance) -> BaseException | None:
+    """Closes an instance, and returns the exception that it raises, if any."""
+    try:
+        instance.close()
+    except (KeyboardInterrupt, Interruption):
+        raise
+    except BaseException as error:
+        return error
+    return None

@@ -21,8 +21,9 @@ from coterie.config import messages, registry
 from coterie.config.samplers import Constant, Sampler, Value
 from coterie.core.errors import UserError, one_line
 from coterie.core.seeds import seed_of
+from coterie.envs.contract.closing import close_reported
 from coterie.envs.contract.parameters import Parameter, unknown_parameter
-from coterie.envs.external.hosting.factory import instance_factory
+from coterie.envs.external.hosting.factory import instance_factory, making, start_limit
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.hosting.numpy_state import rng_state, set_rng_state
 from coterie.envs.external.wrappers.wrapper import Wrapper
@@ -82,11 +83,12 @@ class EnvFactory:
         kind = registry.environment(self.name)
         if kind.any_parameters:
             return {}
-        _, instance = self.make({})
+        with making(self.name):
+            _, instance = self.make({})
         try:
             listed: Any = getattr(parameter_receiver(instance), "parameters", None)
         finally:
-            instance.close()
+            close_reported(self.name, instance.close)
         settable = (
             dict(listed) if isinstance(listed, Mapping) else dict.fromkeys(listed) if _is_collection(listed) else {}
         )
@@ -133,26 +135,28 @@ class EnvFactory:
                 if sampler.mean() is None:
                     raise UserError(f"parameter '{name}' of {self.name} is text. Give a number.")
             return
-        _, first = self.make({})
+        with making(self.name):
+            _, first = self.make({})
         try:
             settable, constructor = self.split_parameters(first, samplers)
             if settable:
                 self.set_parameters(first, {name: samplers[name].draw_one(0.5) for name in settable})
         finally:
-            first.close()
+            close_reported(self.name, first.close)
         constant = all(isinstance(samplers[name], Constant) for name in constructor)
         for quantile in _TESTED_QUANTILES[: 1 if constant else None] if constructor else ():
             values = {name: samplers[name].draw_one(quantile) for name in constructor}
             new_layout, instance = self._make_checked(values)
-            instance.close()
+            close_reported(self.name, instance.close)
             self.check_same_spaces(layout, new_layout, values)
 
     def _make_checked(self, values: Mapping[str, Value]) -> tuple[Layout, Instance]:
         try:
-            return self.make(values)
-        except UserError:
+            with start_limit(self.name):
+                return self.make(values)
+        except (UserError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise UserError(f"{self.name} cannot be made with {_as_text(values)}: {one_line(error)}") from error
 
     def check_same_spaces(self, layout: Layout, new_layout: Layout, values: Mapping[str, Value]) -> None:
@@ -195,9 +199,9 @@ class EnvFactory:
         assert receiver is not None
         try:
             receiver.set_parameters(values)
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise UserError(f"{self.name} refuses the parameters {_as_text(values)}: {one_line(error)}") from error
 
 
@@ -255,7 +259,7 @@ class RandomizedInstance(Instance):
         arguments = {name: value for name, value in values.items() if name not in self._settable}
         recreate = any(name not in before or before[name] != value for name, value in arguments.items())
         if recreate:
-            self.inner.close()
+            close_reported(self._factory.name, self.inner.close)
             layout, self.inner = self._factory.make(arguments)
             self._factory.check_same_spaces(self._layout, layout, arguments)
             self.inner.attach(self._buffers)

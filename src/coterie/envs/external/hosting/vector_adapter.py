@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.config.samplers import Sampler
 from coterie.config.source_places import place_of
-from coterie.core.errors import EnvironmentFailedError, UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.core.tree import Tree
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv
@@ -34,6 +34,8 @@ class EnvBackend(ABC):
     shared: SharedArrays
     factory: EnvFactory | None
     """Recreates instances with other parameters; None if parameters cannot be randomized."""
+    limits_close: bool = False
+    """True if `close` returns in limited time by itself."""
     dropped: np.ndarray = np.zeros(0, np.bool_)
     """Environments whose episodes were dropped since the last step, which the next step returns as lost; or empty."""
 
@@ -125,7 +127,9 @@ class SerialBackend(EnvBackend):
         except UserError as error:
             place = place_of(name, method)
             raise UserError(f"{name} ({place}): {error}" if place else str(error)) from error
-        except (Exception, SystemExit) as error:
+        except (ReportedError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             raise EnvironmentFailedError.of(name, when, error, place_of(name, method)) from error
 
     def receive(self) -> None:
@@ -138,7 +142,8 @@ class SerialBackend(EnvBackend):
         self._envs.load_state_dict(states)
 
     def render(self, env_index: int) -> np.ndarray | None:
-        return self._envs.instances[env_index].render()
+        with self._wrap_errors("render", "render"):
+            return self._envs.instances[env_index].render()
 
     def close(self) -> None:
         self._envs.close()
@@ -155,7 +160,7 @@ class BackendVectorEnv(RandomizableEnv):
     """
 
     def __init__(self, backend: EnvBackend, seed: int, device: torch.device | str):
-        self.backend = backend
+        self.backend, self.limits_close = backend, backend.limits_close
         self.spec, self.num_envs = backend.shared.layout.spec, backend.shared.num_envs
         self.device = torch.device(device)
         self._seed: int | None = seed  # None after the first reset

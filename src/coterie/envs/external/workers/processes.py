@@ -28,13 +28,17 @@ from coterie.config.samplers import Sampler
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError, WorkersFailedError
 from coterie.core.seeds import seed_of
-from coterie.envs.external.hosting.factory import instance_factory
+from coterie.core.waiting import noted
+from coterie.envs.contract.closing import report_once
+from coterie.envs.external.hosting.factory import instance_factory, making
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.hosting.vector_adapter import EnvBackend
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.worker import Worker, WorkerFailure
 from coterie.envs.external.workers.worker_loop import (
+    CLOSE,
+    CLOSED,
     FAILED,
     LOAD,
     RENDER,
@@ -48,8 +52,10 @@ from coterie.envs.external.workers.worker_loop import (
 
 log = logging.getLogger(__name__)
 
-_START_TIMEOUT = 300.0
-"""Seconds for a worker to import its library and make its environments."""
+_CLOSE_TIMEOUT = 5.0
+"""Seconds for all workers to close their environments before they are killed."""
+_END_TIMEOUT = 2.0
+"""Seconds for their processes to end then."""
 
 PRELOADED = ["coterie.envs.external.workers.fork_server"]
 """Modules that the fork server imports once. The first user of a fork server in a process decides."""
@@ -93,7 +99,7 @@ class ProcessWorker(Worker):
     def receive(self, deadline: float, timeout: float) -> bytes:
         try:
             if not self._wait_readable(max(0.0, deadline - time.monotonic())):
-                raise WorkerFailure(f"it did not reply within {timeout:g} s")
+                raise WorkerFailure(f"it did not reply within {timeout:g} s", timed_out=True)
             reply = self._commands.recv_bytes()
         except (EOFError, OSError) as error:
             raise WorkerFailure(self._exit_reason()) from error
@@ -157,6 +163,8 @@ class ProcessBackend(EnvBackend):
         UserError: If the environment cannot be made in a worker.
     """
 
+    limits_close = True
+
     def __init__(
         self,
         name: str,
@@ -168,8 +176,10 @@ class ProcessBackend(EnvBackend):
         start_worker: Callable[[WorkerSpec, SharedArrays], Worker] | None = None,
     ):
         self._timeout, self._max_restarts, self.failures = config.timeout, config.restarts, 0
+        self._start_timeout = config.start_timeout
         self._context = _context()
-        layout, _ = instance_factory(name, params)
+        with making(name, config):
+            layout, _ = instance_factory(name, params)
         if "agent_order" in params and params["max_agents"] is None:
             params = {**params, "agent_order": layout.spec.agents}  # in another process, agents may have another order
         self._name, self.factory = layout.spec.name, EnvFactory(name, dict(params))
@@ -190,15 +200,32 @@ class ProcessBackend(EnvBackend):
         self.workers: list[Worker] = []
         try:
             self.workers = [self._start_worker(spec) for spec in specs]
-            deadline = time.monotonic() + _START_TIMEOUT
+            deadline = time.monotonic() + self._start_timeout
             for worker in self.workers:
-                worker.receive(deadline, _START_TIMEOUT)
+                self._await_start(worker, deadline)
         except WorkerFailure as failure:
-            self.close()
+            self._end_workers(_END_TIMEOUT)
             raise UserError(f"environment '{name}' cannot be made in a worker process: {failure}") from failure
         except BaseException:
-            self.close()
+            self._end_workers(_END_TIMEOUT)
             raise
+
+    def _await_start(self, worker: Worker, deadline: float) -> None:
+        """Waits until a worker has made its environments. WorkerFailure if it fails or exceeds the limit."""
+        try:
+            with noted(f"a worker process to make {self._environments(worker.spec)}", self._start_timeout):
+                worker.receive(deadline, self._start_timeout)
+        except WorkerFailure as failure:
+            if not failure.timed_out:
+                raise
+            fix = f"Fix the environment, or raise workers.timeout={self._timeout:g}: five times as long is allowed"
+            raise WorkerFailure(f"{str(failure).removesuffix('.')}. {fix}", timed_out=True) from failure
+
+    def _environments(self, spec: WorkerSpec) -> str:
+        """The environments of a worker for messages."""
+        last = spec.first_index + spec.count - 1
+        which = f"environments {spec.first_index} to {last}" if spec.count > 1 else f"environment {last}"
+        return f"{which} of {self._name}"
 
     @property
     def pids(self) -> list[int | None]:
@@ -248,9 +275,7 @@ class ProcessBackend(EnvBackend):
     def _replace(self, k: int, failure: WorkerFailure) -> None:
         """Replaces the k-th worker, and starts new episodes in its environments."""
         spec = self.workers[k].spec
-        last = spec.first_index + spec.count - 1
-        which = f"environments {spec.first_index} to {last}" if spec.count > 1 else f"environment {last}"
-        which = f"{which} of {self._name}"
+        which = self._environments(spec)
         while True:
             self.workers[k].close()
             self.failures += 1
@@ -271,7 +296,7 @@ class ProcessBackend(EnvBackend):
 
     def _start_episodes(self, worker: Worker) -> None:
         """Waits for a replacement, and starts new episodes in its environments."""
-        worker.receive(time.monotonic() + _START_TIMEOUT, _START_TIMEOUT)
+        self._await_start(worker, time.monotonic() + self._start_timeout)
         if self._samplers is not None:
             worker.send(SET_SAMPLERS + pack(self._samplers))
             worker.receive(time.monotonic() + self._timeout, self._timeout)
@@ -318,9 +343,40 @@ class ProcessBackend(EnvBackend):
             return failure
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.close(grace=2.0)
-        self.workers = []
+        for line in self._end_workers(_CLOSE_TIMEOUT)[:1]:
+            report_once(f"{self._name} in workers", f"{line}. Results are kept. Fix the environment.")
+
+    def _end_workers(self, seconds: float) -> list[str]:
+        """Closes the environments within a number of seconds, ends the workers, and returns what failed."""
+        workers, self.workers = self.workers, []
+        deadline = time.monotonic() + seconds
+        for worker in workers:
+            _failure_of(worker.send, CLOSE)  # it may have ended
+        reasons = [_await_close(worker, deadline, seconds) for worker in workers]
+        end = time.monotonic() + _END_TIMEOUT
+        for worker in workers:
+            worker.close(grace=max(0.0, end - time.monotonic()))
+        return [f"{self._environments(w.spec)}: {why}" for w, why in zip(workers, reasons, strict=True) if why]
+
+
+def _await_close(worker: Worker, deadline: float, seconds: float) -> str:
+    """Waits until a worker has closed its environments, and returns what failed, if anything."""
+    while True:
+        failure, reply = _reply_of(worker, deadline, seconds)
+        if failure is not None and failure.timed_out:
+            return f"close() did not return within {seconds:g} s, the worker is killed"
+        if failure is not None and not failure.replied:  # it has ended
+            return ""
+        if failure is None and reply.startswith(CLOSED):  # others are replies to earlier commands
+            reason = reply.removeprefix(CLOSED).decode()
+            return reason and f"close() failed: {reason}"
+
+
+def _reply_of(worker: Worker, deadline: float, timeout: float) -> tuple[WorkerFailure | None, bytes]:
+    try:
+        return None, worker.receive(deadline, timeout)
+    except WorkerFailure as failure:
+        return failure, b""
 
 
 def _worker_specs(

@@ -44,7 +44,7 @@ class RayActor:
             DONE or FAILED and the result. For commands that change the arrays, HEADER bytes and the arrays: small ones
             as bytes, large ones as an array, which Ray's object store does not copy.
         """
-        from coterie.envs.external.workers.worker_loop import DONE, FAILED, LOAD, RAISED, RESET, STEP, error_bytes
+        from coterie.envs.external.workers.worker_loop import DONE, FAILED, LOAD, RESET, STEP, error_bytes
 
         kind = command[:1]
         try:
@@ -53,7 +53,7 @@ class RayActor:
             if kind == STEP:
                 self._write_actions(command[1:])
             reply = self._service.handlers[kind](command[1:])
-        except RAISED as error:
+        except BaseException as error:  # Ray would end the actor
             return FAILED + error_bytes(error)
         if reply != DONE or kind not in (STEP, RESET, LOAD):
             return reply
@@ -101,11 +101,6 @@ class RayActor:
         for array in action_arrays(self._service.shared):
             array[...] = np.frombuffer(actions, array.dtype, array.size, at).reshape(array.shape)
             at += array.nbytes
-
-    def leave(self) -> None:
-        """Closes the environments."""
-        if self._service is not None:
-            self._service.envs.close()
 
 
 def action_arrays(shared: Any) -> list[np.ndarray]:

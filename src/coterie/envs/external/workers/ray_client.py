@@ -24,8 +24,8 @@ from typing import Any, final
 
 from coterie.envs.external.workers.ray_actor import RayActor
 
-KILL, LEAVE = b"k", b"x"
-"""Commands to this process: end an actor at once, or after it has closed its environments."""
+KILL = b"k"
+"""Command to this process: end an actor."""
 
 ENDED = b"~"
 """First byte of the reply for an actor that ended; the reason follows."""
@@ -36,7 +36,6 @@ ID_BYTES = 8
 LOCAL = "local"
 
 _DONE, _FAILED = b".", b"!"  # as in worker_loop.py, which imports PyTorch
-_CLOSE_TIMEOUT = 2.0  # seconds for environments to close
 _CONNECT_TIMEOUT = 10.0  # seconds in which the head of a cluster has to accept a connection and to answer
 _SHUTDOWN_TIMEOUT = 8.0  # seconds for Ray to end
 _POLL_INTERVAL = 2.0  # seconds between two checks that Ray is alive
@@ -186,8 +185,8 @@ class RayRelay:
             while True:
                 message = self._connection.recv_bytes()
                 worker, command = int.from_bytes(message[:ID_BYTES], "big"), message[ID_BYTES:]
-                if command in (KILL, LEAVE):
-                    self._end_actor(worker, command)
+                if command == KILL:
+                    self._end_actor(worker)
                 else:
                     self._execute(worker, command)
 
@@ -197,14 +196,12 @@ class RayRelay:
         self._refs[worker] = self._actors[worker].do.remote(command)
         self._refs[worker].future().add_done_callback(lambda future: self._replies.put((worker, future)))
 
-    def _end_actor(self, worker: int, command: bytes) -> None:
+    def _end_actor(self, worker: int) -> None:
         actor = self._actors.pop(worker, None)
         self._refs.pop(worker, None)
         if actor is None:
             return
         with suppress(Exception):  # it may have ended already
-            if command == LEAVE:
-                self._ray.wait([actor.leave.remote()], timeout=_CLOSE_TIMEOUT)
             self._ray.kill(actor)
 
     def _send_replies(self) -> None:

@@ -30,7 +30,7 @@ from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
 from coterie.envs.external.workers.ray_actor import HEADER, START, action_arrays, array_shapes, required_versions
-from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LEAVE, LOCAL
+from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LOCAL
 from coterie.envs.external.workers.worker import Worker, WorkerFailure
 from coterie.envs.external.workers.worker_loop import FAILED, LOAD, RESET, STEP, WorkerSpec
 
@@ -41,6 +41,7 @@ _CLOSE_TIMEOUT = 10.0  # seconds for it to end
 connections: dict[str, RayConnection] = {}  # those in use, by address
 _last_known: dict[str, str] = {}  # last address of `auto`; Ray would search for a dead cluster for minutes
 _worker_ids = itertools.count(1)
+_ENDED_HERE = "the trainer has ended it"
 _TRAINER_ARRAYS = ("discrete ", "continuous ", "lost")
 """Prefixes of the arrays that the trainer writes."""
 
@@ -173,10 +174,10 @@ class RayConnection:
                 self._replies[sender].append(reply)
         return own.popleft()
 
-    def remove(self, worker: int, command: bytes) -> None:
-        """Ends a worker with KILL or LEAVE."""
+    def remove(self, worker: int) -> None:
+        """Ends a worker."""
         with suppress(OSError):
-            self._connection.send_bytes(worker.to_bytes(ID_BYTES, "big") + command)
+            self._connection.send_bytes(worker.to_bytes(ID_BYTES, "big") + KILL)
         self._replies.pop(worker, None)
 
     def _closed_reason(self) -> str:
@@ -283,7 +284,8 @@ class RayWorker(Worker):
         return self._pid
 
     def send(self, command: bytes) -> None:
-        assert self._connection is not None
+        if self._connection is None:
+            raise WorkerFailure(_ENDED_HERE)
         self._command = command[:1]
         if self._command == STEP:
             command += b"".join(x[self.spec.own].tobytes() for x in action_arrays(self._shared))
@@ -292,12 +294,13 @@ class RayWorker(Worker):
     def receive(self, deadline: float, timeout: float) -> bytes:
         if self._start_failure is not None:
             raise self._start_failure
-        assert self._connection is not None
+        if self._connection is None:
+            raise WorkerFailure(_ENDED_HERE)
         self._connection.wait_until_ready()
         reply = self._connection.receive(self._id, deadline)
         if reply is None:
             hint = ". Does the cluster have free cores? Each worker needs half a core" if self._command == START else ""
-            raise WorkerFailure(f"it did not reply within {timeout:g} s{hint}")
+            raise WorkerFailure(f"it did not reply within {timeout:g} s{hint}", timed_out=True)
         if reply[:1] in (FAILED, ENDED):
             raise WorkerFailure(reply[1:].decode(), replied=reply[:1] == FAILED)
         if self._command == START:
@@ -318,6 +321,6 @@ class RayWorker(Worker):
     def close(self, grace: float = 0.0) -> None:
         if self._connection is None:
             return
-        self._connection.remove(self._id, LEAVE if grace else KILL)
+        self._connection.remove(self._id)
         _release(self._connection)
         self._connection = None

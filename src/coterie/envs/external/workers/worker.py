@@ -12,11 +12,12 @@ class WorkerFailure(Exception):
 
     Attributes:
         replied: The worker reported an error of its environment; otherwise it ended or did not reply in time.
+        timed_out: It did not reply in time.
     """
 
-    def __init__(self, reason: str, *, replied: bool = False):
+    def __init__(self, reason: str, *, replied: bool = False, timed_out: bool = False):
         super().__init__(reason)
-        self.replied = replied
+        self.replied, self.timed_out = replied, timed_out
 
 
 class Worker(ABC):
@@ -51,4 +52,8 @@ class Worker(ABC):
 
     @abstractmethod
     def close(self, grace: float = 0.0) -> None:
-        """Gives the worker `grace` seconds to end on its own, and kills it then."""
+        """Ends the worker.
+
+        Args:
+            grace: Seconds for a process to end on its own before it is killed, once its environments are closed.
+        """

@@ -19,6 +19,7 @@ import numpy as np
 
 from coterie.config import callables
 from coterie.config.samplers import parse_sampler
+from coterie.core import waiting
 from coterie.core.errors import one_line
 from coterie.envs.external.hosting.factory import instance_factory
 from coterie.envs.external.hosting.in_process import SerialEnvs
@@ -26,14 +27,12 @@ from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
 
-STEP, RESET, STATE, LOAD, RENDER, SET_SAMPLERS = b"s", b"r", b"g", b"l", b"p", b"v"
+STEP, RESET, STATE, LOAD, RENDER, SET_SAMPLERS, CLOSE = b"s", b"r", b"g", b"l", b"p", b"v", b"c"
 """First byte of a command."""
+CLOSED = b"closed:"
+"""Result of CLOSE, which the reason follows if that failed. It tells the reply from those to earlier commands."""
 DONE, FAILED = b".", b"!"
 """First byte of a reply."""
-
-
-RAISED = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions of an environment's code. Signals do not raise KeyboardInterrupt in a worker."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,11 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the trainer decides
     ignore_sigterm()
     _exit_with_trainer(lifeline)
+    waiting.is_worker = True
     try:
         worker = WorkerService(spec, memory)
         commands.send_bytes(DONE)
-    except RAISED as error:
+    except BaseException as error:  # signals do not raise KeyboardInterrupt in a worker
         commands.send_bytes(FAILED + error_bytes(error))
         return
     with suppress(EOFError, OSError):  # the trainer closed the connection
@@ -88,11 +88,12 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
             command = commands.recv_bytes()
             try:
                 reply = worker.handlers[command[:1]](command[1:])
-            except RAISED as error:
+            except BaseException as error:
                 reply = FAILED + error_bytes(error)
             commands.send_bytes(reply)
-    with suppress(Exception):
-        worker.envs.close()
+            if command == CLOSE:
+                return
+    worker.handlers[CLOSE](b"")  # the trainer ended without closing the environments
 
 
 class WorkerService:
@@ -121,6 +122,7 @@ class WorkerService:
             LOAD: self._load,
             RENDER: self._render,
             SET_SAMPLERS: self._set_samplers,
+            CLOSE: self._close,
         }
 
     def _step(self, _: bytes) -> bytes:
@@ -144,6 +146,13 @@ class WorkerService:
         image = self.envs.instances[int(index)].render()
         return DONE + pack(None if image is None else np.ascontiguousarray(image))
 
+    def _close(self, _: bytes) -> bytes:
+        try:
+            self.envs.close()
+        except BaseException as error:
+            return DONE + CLOSED + error_bytes(error)
+        return DONE + CLOSED
+
     def _checked(self) -> bytes:
         """DONE, or FAILED with the name of an array that contains NaN or infinity."""
         for what, array in self._float_arrays:
@@ -164,7 +173,7 @@ def _float_arrays(shared: SharedArrays, own: slice) -> list[tuple[str, np.ndarra
 
 def error_bytes(error: BaseException) -> bytes:
     """Returns the one-line description of an error for a reply."""
-    return one_line(error).encode()
+    return one_line(error).encode(errors="backslashreplace")  # lone surrogates cannot be encoded
 
 
 _LEFT = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
