@@ -22,7 +22,7 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.contract.closing import close_reported
@@ -140,6 +140,10 @@ class Grids(Adapter):
         except (TypeError, ValueError, AssertionError) as error:
             said = message_of(error) or type(error).__name__
             raise UserError(f"environment '{self.name}': {said}") from error
+        except ReportedError:
+            raise
+        except Exception as error:
+            raise UserError(f"environment '{self.name}': {one_line(error)}") from error
 
 
 @final

@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field
 
 from coterie.config.registry import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import Choices, Part
@@ -350,6 +350,10 @@ def user_errors(name: str, registered: GymSpec | None) -> Iterator[None]:
         raise UserError(f"environment '{name}': {said}") from error
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
         raise UserError(f"environment '{name}': {message_of(error)}") from error
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"environment '{name}': {one_line(error)}") from error
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from coterie.config.registry import require_importable
 from coterie.config.trust import is_known_module
 from coterie.config.wrappers import WrappersConfig
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.specs import EnvSpec
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.aec import TurnBasedEnv
@@ -260,3 +260,7 @@ def user_errors(name: str, package: str) -> Iterator[None]:
     except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OSError) as error:
         said = message_of(error) or type(error).__name__
         raise UserError(f"environment '{name}': {said}") from error
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"environment '{name}': {one_line(error)}") from error

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel, BeforeValidator, Field
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.hosting.instance import Instance, Layout
@@ -373,3 +373,7 @@ def user_errors(name: str) -> Iterator[None]:
     except (TypeError, ValueError, AssertionError, KeyError) as error:
         said = message_of(error) or type(error).__name__
         raise UserError(f"environment '{name}': {said}") from error
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"environment '{name}': {one_line(error)}") from error

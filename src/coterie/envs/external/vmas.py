@@ -22,7 +22,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.installation import install_extra
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, RoleSpec, to_bounds
@@ -98,6 +98,10 @@ class VMASBatch(VectorEnv):
                 infos = self._probe()
         except (UserWarning, TypeError, ValueError, AssertionError, KeyError) as error:
             raise UserError(f"environment '{name}': {message_of(error)}") from error
+        except ReportedError:
+            raise
+        except Exception as error:
+            raise UserError(f"environment '{name}': {one_line(error)}") from error
         env = self._env
         self.num_envs, self.device = int(env.num_envs), torch.device(env.device)
         self._agents_by_role = _agents_by_role(env)  # indices into VMAS's list of agents by role
