@@ -53,7 +53,7 @@ from coterie.core.files import write_text
 from coterie.kernels.build import available_library
 
 HERE = Path(__file__).resolve().parent
-ENDS = {"succeeded": {0}, "refused": {2}, "failed": {3, 4}, "check failed": {1}, "interrupted": {130}}
+ENDS = {"succeeded": {0}, "refused": {2}, "failed": {3}, "check failed": {1}, "interrupted": {130}}
 """Names of documented exit codes, as columns of the page."""
 
 PRELOADED = (

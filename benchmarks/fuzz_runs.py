@@ -22,7 +22,6 @@ from typing import Any
 
 import coterie.__main__ as entry
 from coterie.commands import train
-from coterie.core.rank_failure import LOST
 from coterie.envs.external.workers import processes
 
 CPU_SECONDS, WALL_SECONDS = 60, 180
@@ -31,7 +30,7 @@ LONG_CPU_SECONDS = 2.0
 LONG_WALL_SECONDS = 10.0
 """The same in seconds, for a run that waits."""
 
-CODES = {0, entry.USER_ERROR, entry.FAILED, LOST}
+CODES = {0, entry.USER_ERROR, entry.FAILED}
 CHECKS = {"check-env", "check-algo", "demos", "diagnose"}
 """Commands that end with 1 if a check fails."""
 
