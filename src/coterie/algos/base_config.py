@@ -66,13 +66,13 @@ class LearnerConfig(BaseModel):
     """Final learning rates as a fraction of their initial values."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount factor per step."""
-    max_grad_norm: float | None = Field(10.0, gt=0)
+    max_grad_norm: float | None = Field(10.0, gt=0, le=10**12)
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
-    max_grad_value: float | None = Field(None, gt=0)
+    max_grad_value: float | None = Field(None, gt=0, le=10**12)
     """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
-    adam_eps: float = Field(1e-5, gt=0)
+    adam_eps: float = Field(1e-5, gt=0, le=1)
     """Adam's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1000)
     """Adam's weight decay."""
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the hidden layers of the network that acts."""
@@ -93,7 +93,7 @@ class LearnerConfig(BaseModel):
     """Recurrent layer."""
     rnn_size: int = Field(64, ge=1, le=100_000)
     """Units of the recurrent layer."""
-    sequence_length: int | None = Field(None, ge=1)
+    sequence_length: int | None = Field(None, ge=1, le=100_000)
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: ShareParams = "role"
     """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id (all), or

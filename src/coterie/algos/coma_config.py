@@ -38,12 +38,12 @@ class COMAConfig(OnPolicyConfig):
     obs_last_action: bool = False
     """The actor reads the previous action of its agent."""
     rollout_length: int = Field(26, ge=1, le=100_000)
-    sequence_length: int | None = Field(None, ge=1)
+    sequence_length: int | None = Field(None, ge=1, le=100_000)
     """Timesteps per sequence: traces of returns and recurrent networks do not extend over its ends; null: the rollout
     length.
     """
     epochs: int = Field(1, ge=1, le=1000)
-    batch_size: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1, le=1_000_000)
     """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
     critic_time_chunks: int = Field(1, ge=1, le=100_000)
     """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Advantages use
@@ -70,7 +70,7 @@ class COMAConfig(OnPolicyConfig):
     """Lambda of the critic's TD(lambda) targets."""
     tau: float = Field(0.01, gt=0, le=1)
     """Fraction of the soft update of the target critic."""
-    target_update_interval: int | None = Field(200, ge=1)
+    target_update_interval: int | None = Field(200, ge=1, le=10**12)
     """Gradient steps of the critic between hard updates of its target; null: a soft update after each step."""
     epsilon_start: float = Field(0.5, ge=0, le=1)
     """Initial fraction of uniform exploration that is mixed into the policy."""
@@ -78,9 +78,9 @@ class COMAConfig(OnPolicyConfig):
     """Final fraction of uniform exploration."""
     epsilon_schedule: Schedule = "linear"
     """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
-    epsilon_decay_steps: Count | None = Field(None, ge=1)
+    epsilon_decay_steps: Count | None = Field(None, ge=1, le=10**15)
     """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(0.0, ge=0, le=10**6)
     normalize_advantage: bool = False
     """Normalize advantages over the valid entries of a minibatch."""
     critic_hidden_sizes: tuple[Units, ...] | None = Field((128, 128), min_length=1)

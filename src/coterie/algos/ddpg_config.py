@@ -45,7 +45,7 @@ class DDPGConfig(OffPolicyConfig, CriticConfig):
     """Networks that choose the next actions of targets: the target actors or the online actors."""
     gumbel_temperature: float = Field(1.0, gt=0, le=100)
     """Temperature of the Gumbel-softmax for the gradient of discrete actions."""
-    logit_penalty: float = Field(1e-3, ge=0)
+    logit_penalty: float = Field(1e-3, ge=0, le=10**6)
     """Coefficient of the mean squared logit in the actor's loss."""
     noise: NoiseKind = "gaussian"
     """Exploration noise on continuous actions: independent per timestep, or an Ornstein-Uhlenbeck process."""
@@ -59,7 +59,7 @@ class DDPGConfig(OffPolicyConfig, CriticConfig):
     """Final noise as a fraction of the initial one."""
     noise_theta: float = Field(0.15, gt=0, le=1)
     """Mean reversion of Ornstein-Uhlenbeck noise per step."""
-    random_steps: Count = Field(0, ge=0)
+    random_steps: Count = Field(0, ge=0, le=10**15)
     """Environment steps at the start with uniformly random actions."""
     critic_lr: float | None = Field(None, gt=0, lt=1)
     """Learning rate of the critic; null: that of the actor."""

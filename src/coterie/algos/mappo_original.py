@@ -43,13 +43,13 @@ _REPORTED += ("policy/grad_norm", "value/grad_norm")
 class MAPPOOriginalConfig(PPOConfig):
     """Settings of `mappo/original`."""
 
-    batch_size: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1, le=1_000_000)
     """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
     critic_time_chunks: int = Field(1, ge=1, le=100_000)
     """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Surplus timesteps
     go to the latest chunks.
     """
-    sequence_length: int | None = Field(None, ge=1)
+    sequence_length: int | None = Field(None, ge=1, le=100_000)
     """Timesteps per sequence; null: the rollout length."""
 
 

@@ -54,11 +54,11 @@ class OffPolicyConfig(LearnerConfig):
     """Gradient steps after each rollout; null: one per 200 environment steps of the rollout, at least one."""
     batch_size: int = Field(32, ge=1, le=1_000_000)
     """Sequences per gradient step; a feed-forward network learns from the first timestep of each."""
-    buffer_size: Count = Field(100_000, ge=1)
+    buffer_size: Count = Field(100_000, ge=1, le=10**12)
     """Capacity of the replay buffer in environment steps."""
     buffer_storage: Storage = "device"
     """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count = Field(1_000, ge=0)
+    learning_starts: Count = Field(1_000, ge=0, le=10**15)
     """Environment steps before the first update."""
     priority_alpha: float = Field(0.0, ge=0, le=1)
     """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
@@ -66,9 +66,9 @@ class OffPolicyConfig(LearnerConfig):
     """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
     tau: float = Field(0.01, gt=0, le=1)
     """Fraction of the online network in each soft update of the target networks."""
-    target_update_interval: int | None = Field(None, ge=1)
+    target_update_interval: int | None = Field(None, ge=1, le=10**12)
     """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: int = Field(0, ge=0)
+    burn_in: int = Field(0, ge=0, le=100_000)
     """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
     sequence_start: Literal["auto", "episode", "rollout"] = "auto"
     """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that

@@ -73,7 +73,7 @@ class OnPolicyConfig(CriticConfig):
     """Passes over each rollout."""
     num_minibatches: int = Field(1, ge=1, le=10_000)
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own."""
-    entropy_coef: float = Field(0.01, ge=0)
+    entropy_coef: float = Field(0.01, ge=0, le=10**6)
     """Initial weight of the entropy bonus."""
     entropy_schedule: Schedule = "constant"
     """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
@@ -91,11 +91,11 @@ class ClippedConfig(OnPolicyConfig):
 
     clip_eps: float = Field(0.2, gt=0, lt=1)
     """Clip range of the policy ratio."""
-    value_coef: float = Field(1.0, gt=0)
+    value_coef: float = Field(1.0, gt=0, le=10**6)
     """Weight of the value loss."""
-    value_clip_eps: float | None = Field(0.2, gt=0)
+    value_clip_eps: float | None = Field(0.2, gt=0, le=10**12)
     """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None = Field(10.0, gt=0)
+    huber_delta: float | None = Field(10.0, gt=0, le=10**12)
     """Error above which the value loss is linear (Huber loss); null: squared error."""
     normalize_value: bool = True
     """Learn values that are normalized by the moving mean and standard deviation of the returns."""

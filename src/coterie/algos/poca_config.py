@@ -48,7 +48,7 @@ class POCAConfig(ClippedConfig):
     lr_end: float = Field(1e-6, gt=0, le=1)
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount factor per step of the environment's reward."""
-    extrinsic_weight: float = Field(1.0, ge=0)
+    extrinsic_weight: float = Field(1.0, ge=0, le=10**6)
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
     td_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of the returns."""
@@ -68,12 +68,12 @@ class POCAConfig(ClippedConfig):
     """Final clip range as a fraction of the initial one."""
     epochs: int = Field(3, ge=1, le=1000)
     num_minibatches: int = Field(4, ge=1, le=10_000)
-    entropy_coef: float = Field(5e-3, ge=0)
+    entropy_coef: float = Field(5e-3, ge=0, le=10**6)
     entropy_schedule: Schedule = "linear"
     entropy_end: float = Field(2e-3, gt=0, le=1)
-    value_coef: float = Field(1.0, gt=0)
+    value_coef: float = Field(1.0, gt=0, le=10**6)
     """Weight of the value loss and the baseline loss together."""
-    baseline_coef: float = Field(0.5, gt=0)
+    baseline_coef: float = Field(0.5, gt=0, le=10**6)
     """Weight of the baseline loss relative to the value loss."""
     hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
     critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)

@@ -24,7 +24,7 @@ class PPOConfig(ClippedConfig):
     """Lambda of generalized advantage estimation."""
     entropy_decay: float | None = Field(None, gt=0, lt=1)
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the schedule."""
-    target_kl: float | None = Field(None, gt=0)
+    target_kl: float | None = Field(None, gt=0, le=10**6)
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     rnn_size: int = Field(128, ge=1, le=100_000)
     common_reward: bool = False

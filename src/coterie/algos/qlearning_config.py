@@ -50,7 +50,7 @@ class QLearningConfig(OffPolicyConfig):
     """Initial probability of a random action."""
     epsilon_end: float = Field(0.05, ge=0, le=1)
     """Final probability of a random action."""
-    epsilon_decay_steps: Count = Field(50_000, ge=1)
+    epsilon_decay_steps: Count = Field(50_000, ge=1, le=10**15)
     """Environment steps over which epsilon decays."""
     epsilon_schedule: Schedule = "linear"
     """Schedule of epsilon."""
@@ -59,7 +59,7 @@ class QLearningConfig(OffPolicyConfig):
     Where observations are large numbers and rewards are small, as in foraging, Q-values start far from all returns
     otherwise, and learning is many times slower.
     """
-    huber_delta: float | None = Field(None, gt=0)
+    huber_delta: float | None = Field(None, gt=0, le=10**12)
     """Error beyond which the loss is linear; null: squared error."""
     reward_scale: Literal["none", "std", "standardize"] = "none"
     """Divide rewards by their running standard deviation (std), or also subtract their running mean (standardize),

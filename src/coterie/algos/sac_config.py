@@ -32,13 +32,13 @@ class SACConfig(OffPolicyConfig, CriticConfig):
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current policies.
     Actions of other teams are always those in the replay buffer.
     """
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, le=10**6)
     """Initial coefficient of the entropy, in reward per nat."""
     learn_temperature: bool = True
     """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
     temperature_lr: float | None = Field(None, gt=0, lt=1)
     """Learning rate of the temperature; null: that of the actor."""
-    target_entropy: float = Field(-1.0, le=0.69)
+    target_entropy: float = Field(-1.0, ge=-(10**6), le=0.69)
     """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
     target_entropy_scale: float = Field(0.5, ge=0, le=1)
     """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
@@ -46,7 +46,7 @@ class SACConfig(OffPolicyConfig, CriticConfig):
     """Divide rewards by their running standard deviation (std), or also subtract their running mean (standardize),
     which changes the optimal policy where episodes differ in length. The temperature then refers to scaled rewards.
     """
-    random_steps: Count = Field(0, ge=0)
+    random_steps: Count = Field(0, ge=0, le=10**15)
     """Environment steps at the start, including reset steps, with uniformly random actions."""
 
     @property

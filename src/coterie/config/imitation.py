@@ -40,7 +40,7 @@ class ImitationConfig(BaseModel):
     """Fit the standard deviation of Gaussian policies as well. If false, only the mean is fitted and exploration does
     not change. On demonstrations of a deterministic script the standard deviation decreases to its lower bound.
     """
-    margin: float = Field(default=0.8, gt=0)
+    margin: float = Field(default=0.8, gt=0, le=10**6)
     """Q-learning: margin by which the Q-value of the demonstrated action must exceed those of all other actions."""
 
     def pretraining_steps(self, timesteps: int) -> int:

@@ -17,8 +17,8 @@ from coterie.core.errors import UserError
 from coterie.core.text import find_control_character, parse_integer, shorten
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
-_INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
-_NUMBER = re.compile(r"[-+]?(\d+(_\d+)*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?inf|nan", re.IGNORECASE)
+_INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_NUMBER = re.compile(r"[-+]?([0-9]+(_[0-9]+)*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf|nan", re.IGNORECASE)
 MAX_KEY = 200
 """Maximum number of characters of a key."""
 _MAX_DEPTH = 50
@@ -60,6 +60,11 @@ def parse_primitive(text: str) -> Any:
     if _INTEGER.fullmatch(text):
         return parse_integer(text)
     return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def is_number(text: str) -> bool:
+    """True for text that denotes a number. Python also accepts digits of other scripts and `1_.0`."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def parse(text: str) -> Override:

@@ -17,7 +17,7 @@ class StreamConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    weight: float = Field(default=1.0, ge=0)
+    weight: float = Field(default=1.0, ge=0, le=10**6)
     """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
     weight_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
@@ -49,7 +49,7 @@ class TrainedConfig(SignalConfig):
     """Passes over a rollout per update."""
     num_minibatches: int = Field(default=4, ge=1, le=10_000)
     """Minibatches per epoch, each one gradient step."""
-    max_grad_norm: float | None = Field(default=10.0, gt=0)
+    max_grad_norm: float | None = Field(default=10.0, gt=0, le=10**12)
     """Maximum gradient norm; null: no clipping."""
     hidden_sizes: tuple[Units, ...] = Field(default=(64, 64), min_length=1)
     """Units of the hidden layers of each network."""
@@ -75,11 +75,11 @@ class ExtrinsicConfig(StreamConfig):
 class IcmConfig(LearnedConfig):
     """Settings of the intrinsic curiosity module, see `coterie.rewards.icm`."""
 
-    weight: float = Field(default=0.02, ge=0)
+    weight: float = Field(default=0.02, ge=0, le=10**6)
     """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
     num_minibatches: int = Field(default=16, ge=1, le=10_000)
     """Minibatches per epoch, each one gradient step."""
-    eta: float = Field(default=1.0, gt=0)
+    eta: float = Field(default=1.0, gt=0, le=10**6)
     """Factor of the forward model's error in the reward."""
     beta: float = Field(default=0.2, ge=0, le=1)
     """Weight of the forward model's loss; that of the inverse model is 1 - beta."""
@@ -88,7 +88,7 @@ class IcmConfig(LearnedConfig):
 class RndConfig(LearnedConfig):
     """Settings of random network distillation, see `coterie.rewards.rnd`."""
 
-    weight: float = Field(default=0.5, ge=0)
+    weight: float = Field(default=0.5, ge=0, le=10**6)
     """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
     num_minibatches: int = Field(default=16, ge=1, le=10_000)
     """Minibatches per epoch, each one gradient step."""
@@ -109,7 +109,7 @@ class GailConfig(TrainedConfig):
     """
     actions: bool = True
     """Input actions to the discriminator in addition to observations."""
-    penalty: float = Field(default=1.0, ge=0)
+    penalty: float = Field(default=1.0, ge=0, le=10**6)
     """Weight of the gradient penalty, which keeps the norm of the discriminator's gradient close to 1; 0: no penalty.
     """
 

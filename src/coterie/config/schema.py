@@ -22,7 +22,9 @@ _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 def parse_count(value: Any) -> Any:
     """Returns the integer for a count such as 1e6, 2_000_000, 20M or 500k; any other value unchanged."""
     if isinstance(value, str):
-        match = re.fullmatch(r"((?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE]\d+)?)\s*([kKmMgGbB]?)", value.strip())
+        match = re.fullmatch(
+            r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][0-9]+)?)\s*([kKmMgGbB]?)", value.strip()
+        )
         if match:
             value = float(match[1].replace("_", "")) * _SUFFIXES.get(match[2].lower(), 1)
     if isinstance(value, float) and value.is_integer():
@@ -35,7 +37,7 @@ Count = Annotated[int, BeforeValidator(parse_count)]
 
 
 def _check_device(value: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
         raise ValueError("expected auto, cpu, cuda or cuda:N")
     return value
 
@@ -46,7 +48,7 @@ def _parse_checkpoint(value: Any) -> Any:
 
 
 def _check_checkpoint(value: str) -> str:
-    if not re.fullmatch(r"auto|best|best:.+|last|\d+", value):
+    if not re.fullmatch(r"auto|best|best:.+|last|[0-9]+", value):
         raise ValueError("expected auto, best, best:TEAM, last or a number of steps")
     return value
 
@@ -56,7 +58,7 @@ CheckpointName = Annotated[str, BeforeValidator(_parse_checkpoint), AfterValidat
 
 
 def _check_address(value: str) -> str:
-    if not re.fullmatch(r"local|auto|(\[[\da-fA-F:]+\]|[\w.-]+):\d+", value):
+    if not re.fullmatch(r"local|auto|(\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]+", value):
         raise ValueError("expected local, auto or host:port")
     return value
 
@@ -145,7 +147,7 @@ class WorkersConfig(Model):
     """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced. Making them,
     and making one environment in the trainer's process, may take five times as long, and at least 20 s.
     """
-    restarts: int = Field(default=10, ge=0)
+    restarts: int = Field(default=10, ge=0, le=10**9)
     """Workers that are replaced before the run ends. Episodes of a failed worker are dropped."""
 
     @property

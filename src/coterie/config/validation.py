@@ -11,11 +11,17 @@ from pydantic import BaseModel, ValidationError
 
 from coterie.config import messages, registry, sources
 from coterie.config.composition import Leaves, named, team_names
+from coterie.config.overrides import is_number
 from coterie.config.schema import Choice, FactoryParams, RunConfig, TeamConfig
 from coterie.config.sources import Setting
 from coterie.config.unknown_keys import origin, unknown_key
 from coterie.core.errors import UserError, nearest
 from coterie.core.text import shorten
+
+_SMALLEST, _LARGEST = 1e-30, 1e30
+"""Magnitudes of numbers. Networks compute with float32, which has up to 3.4e38, and no fewer than 1.2e-38."""
+_LARGEST_INTEGER = 2**53
+"""The largest integer up to which float64 represents all."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,25 @@ def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leav
         raise UserError(f"{line}{origin(leaves.get(key))}{more}") from error
     for key, value in sources.flatten(built.model_dump(mode="python"), prefix):
         given = leaves.get(key)
+        _check_magnitude(key, value, given)
         if given and isinstance(given.value, bool) and isinstance(value, int | float) and not isinstance(value, bool):
             raise UserError(f"{key}={messages.show(given.value)}{origin(given)}: expected a number")
+        if given and isinstance(given.value, str) and isinstance(value, float) and not is_number(given.value):
+            raise UserError(f"{key}={messages.show(given.value)}{origin(given)}: expected a number")
     return built
+
+
+def _check_magnitude(key: str, value: Any, given: Setting | None) -> None:
+    """Raises UserError for numbers that networks and environments cannot compute with. Seeds have 64 bits."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_magnitude(key, item, given)
+    elif isinstance(value, float) and value and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise UserError(
+            f"{key}={value}{origin(given)}: expected 0 or a number with a magnitude between {_SMALLEST} and {_LARGEST}"
+        )
+    elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER and key.rpartition(".")[2] != "seed":
+        raise UserError(f"{key}={value}{origin(given)}: expected an integer of at most {_LARGEST_INTEGER:,}")
 
 
 # --------------------------------------------------------------------------------------------------------- unknown keys

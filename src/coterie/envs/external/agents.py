@@ -36,7 +36,7 @@ class AgentsConfig(ExternalEnvConfig):
     well.
     """
 
-    episode_limit: int | None = Field(None, ge=1)
+    episode_limit: int | None = Field(None, ge=1, le=10**9)
     """Maximum number of steps before truncation; by default only the environment ends episodes."""
     roles: dict[str, str | tuple[str, ...]] | None = None
     """Roles by name, each with its agents or patterns of agent names: `{hunter: adversary_*, prey: [agent_0]}`. By

@@ -75,7 +75,7 @@ _SAVED = {
 class GymConfig(ExternalEnvConfig):
     """Settings of every Gymnasium environment; the parameters of its constructor are settings as well."""
 
-    episode_limit: int | None = Field(None, ge=1)
+    episode_limit: int | None = Field(None, ge=1, le=10**9)
     """Maximum number of steps before truncation; by default the registered limit of the environment."""
 
 

@@ -63,7 +63,7 @@ class GymnasiumVectorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
-    episode_limit: int | None = Field(None, ge=1)
+    episode_limit: int | None = Field(None, ge=1, le=10**9)
     """Maximum number of steps before truncation; by default the registered limit, or the default of the constructor's
     `max_episode_steps`.
     """

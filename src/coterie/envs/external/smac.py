@@ -52,7 +52,7 @@ class BattleConfig(ExternalEnvConfig):
 
     state: bool | None = None
     """Pass the state to critics; by default if it has at most 10,000 elements."""
-    episode_limit: int | None = Field(default=None, ge=1)
+    episode_limit: int | None = Field(default=None, ge=1, le=10**9)
     """Maximum number of steps before truncation, if smaller than the limit of the map."""
 
 
@@ -94,11 +94,11 @@ class Smacv2Config(SmacConfig):
     """Agents observe their own position."""
     use_unit_ranges: bool = True
     """Available targets depend on the range of each unit instead of 6 for all."""
-    min_attack_range: int | float = Field(default=2, ge=0)
+    min_attack_range: int | float = Field(default=2, ge=0, le=10**6)
     """Minimum distance at which melee units can choose a target."""
     conic_fov: bool = False
     """Agents have a cone-shaped field of view, which they turn by additional actions."""
-    step_mul: int = Field(default=8, ge=1)
+    step_mul: int = Field(default=8, ge=1, le=1000)
     """Game steps per environment step."""
 
 

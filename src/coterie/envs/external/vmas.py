@@ -41,7 +41,7 @@ class VMASConfig(BaseModel):
     """Action type: forces (and messages) as continuous values, one discrete action for all combinations, or one per
     component.
     """
-    episode_limit: int | None = Field(100, ge=1)
+    episode_limit: int | None = Field(100, ge=1, le=10**9)
     """Maximum number of steps before truncation; null leaves it to the scenario, and many never end."""
 
 

@@ -242,7 +242,7 @@ def test_every_game_passes_the_environment_check(name: str, last_action: bool, m
     ("name", "params", "message"),
     [
         ("climbing", {"episode_limit": 0}, "env.episode_limit=0: expected an integer at least 1"),
-        ("penalty", {"k": 1}, "env.k=1: expected a number at most 0"),
+        ("penalty", {"k": 1}, "env.k=1: expected a number at least -1000000 and at most 0"),
         ("penalty", {"p": 1}, "has no setting 'env.p'"),
         ("coordination", {"agents": 1}, "env.agents=1"),
         ("coordination", {"agents": 21, "actions": 2}, "env.agents=21 with env.actions=2: 2^21 joint actions"),

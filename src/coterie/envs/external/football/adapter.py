@@ -39,9 +39,9 @@ class FootballConfig(ExternalEnvConfig):
     """Rewards: `scoring` is +1 for the side that scores and -1 for the other, `checkpoints` up to 1 for a player that
     brings the ball near the goal.
     """
-    shaping: float = Field(0.0, ge=0)
+    shaping: float = Field(0.0, ge=0, le=10**6)
     """Maximum shaping reward per player and step for a good ball position, during training only; 0.1 was published."""
-    episode_limit: int | None = Field(None, ge=1)
+    episode_limit: int | None = Field(None, ge=1, le=10**9)
     """Maximum number of steps before truncation; by default, and at most, the number of frames of the scenario."""
     state: bool | None = None
     """Pass the match state to critics; by default if an algorithm uses it."""

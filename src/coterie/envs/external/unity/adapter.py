@@ -41,15 +41,15 @@ class UnityConfig(ExternalEnvConfig):
     """Start Unity without graphics (-batchmode -nographics); cameras are blank then."""
     parameters: dict[str, float] = Field(default_factory=dict)
     """Environment parameters of the scene by name: `env.parameters.gravity=9.81`."""
-    areas: int = Field(1, ge=1)
+    areas: int = Field(1, ge=1, le=10_000)
     """Number of areas that a TrainingAreaReplicator in the scene creates."""
     args: tuple[str, ...] = ()
     """Additional arguments of the executable."""
     base_port: int | None = Field(None, ge=1024, le=65000)
     """First port to try; the first free one of 64 is used. By default any free port."""
-    timeout: float = Field(60.0, gt=0)
+    timeout: float = Field(60.0, gt=0, le=86_400)
     """Seconds for Unity to connect after its start, and to reply to each step."""
-    episode_limit: int | None = Field(5000, ge=1)
+    episode_limit: int | None = Field(5000, ge=1, le=10**9)
     """Steps after which an episode is truncated and Unity reset; null for no limit."""
     max_agents: int | dict[str, int] | None = None
     """Slots for agents per role, for all roles or by role; by default the number of agents at the start."""

@@ -29,7 +29,7 @@ class BatonConfig(CoopConfig):
     """Number of batons, one after the other; the episode ends when the last one is taken."""
     size: int = Field(5, ge=4, le=16)
     """Side length of the room in squares."""
-    episode_limit: int | None = Field(50, ge=1)
+    episode_limit: int | None = Field(50, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
 
     @model_validator(mode="after")

@@ -27,9 +27,9 @@ class EscapeConfig(CoopConfig):
     """Side length of the room in squares."""
     pace: int = Field(3, ge=1, le=64)
     """Number of steps that the dragon needs per square."""
-    cost: float = Field(0.0, ge=0)
+    cost: float = Field(0.0, ge=0, le=1000)
     """Individual penalty of an agent for meeting the dragon."""
-    episode_limit: int | None = Field(25, ge=1)
+    episode_limit: int | None = Field(25, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
 
 

@@ -31,15 +31,15 @@ class PushBlockConfig(CoopConfig):
     """Side length of the room in squares."""
     weights: tuple[Weight, ...] = Field((1, 2, 3), min_length=1)
     """Weight of each block: the number of agents needed to move it, and its reward."""
-    sight: int | None = Field(None, ge=1)
+    sight: int | None = Field(None, ge=1, le=1000)
     """View range in squares along each axis; None: the whole room."""
-    push: float = Field(0.0, ge=0)
+    push: float = Field(0.0, ge=0, le=1000)
     """Group reward per unit of weight for every square that a block moves toward the goal, negative for squares away
     from it.
     """
-    step_cost: float = Field(0.01, ge=0)
+    step_cost: float = Field(0.01, ge=0, le=1000)
     """Group penalty per step."""
-    episode_limit: int | None = Field(50, ge=1)
+    episode_limit: int | None = Field(50, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
 
     @model_validator(mode="after")

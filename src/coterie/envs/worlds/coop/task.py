@@ -26,7 +26,7 @@ class CoopConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    episode_limit: int | None = Field(50, ge=1)
+    episode_limit: int | None = Field(50, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
     terminate_at_limit: bool = False
     """Treat the step limit as termination instead of truncation."""

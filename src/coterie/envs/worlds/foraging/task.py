@@ -50,7 +50,7 @@ class ForagingConfig(BaseModel):
     """Number of agents."""
     foods: int = Field(2, ge=1, le=64)
     """Number of food items at the start; fewer if no square is left for them."""
-    sight: int | None = Field(None, ge=1)
+    sight: int | None = Field(None, ge=1, le=1000)
     """View range of agents in squares along each axis; None: the whole field."""
     coop: bool = False
     """Give all food the highest level, which all of the three weakest agents have to collect together."""
@@ -62,7 +62,7 @@ class ForagingConfig(BaseModel):
     """Lowest level of food."""
     max_food_level: int | None = Field(None, ge=1, le=1000)
     """Highest level of food; None: the sum of the levels of the three weakest agents."""
-    penalty: float = Field(0.0, ge=0)
+    penalty: float = Field(0.0, ge=0, le=10**6)
     """Subtracted from the reward of agents that fail to load food."""
     normalize_reward: bool = True
     """Scale rewards so that all food of an episode is worth 1 in total."""
@@ -74,7 +74,7 @@ class ForagingConfig(BaseModel):
     """Mask actions that have no effect: moves into food and off the field, and loading away from food."""
     version: Literal[2, 3] = 3
     """Version of the package's tasks whose levels of food apply; 2: food has the highest level only with coop."""
-    episode_limit: int | None = Field(50, ge=1)
+    episode_limit: int | None = Field(50, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
     terminate_at_limit: bool = False
     """Treat the step limit as termination instead of truncation."""

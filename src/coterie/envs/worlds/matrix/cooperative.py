@@ -39,7 +39,7 @@ class Climbing(CooperativeGame):
 class PenaltyConfig(MatrixConfig):
     """Settings of matrix/penalty."""
 
-    k: float = Field(-100.0, le=0)
+    k: float = Field(-100.0, ge=-(10**6), le=0)
     """Payoff for choosing different ones of the two best joint actions."""
 
 
@@ -61,7 +61,7 @@ class Penalty(CooperativeGame):
 class MonotonicConfig(MatrixConfig):
     """Settings of matrix/monotonic."""
 
-    episode_limit: int = Field(1, ge=1)
+    episode_limit: int = Field(1, ge=1, le=10**9)
     """Rounds per episode."""
 
 
@@ -83,11 +83,11 @@ class Monotonic(CooperativeGame):
 class CoordinationConfig(MatrixConfig):
     """Settings of matrix/coordination."""
 
-    episode_limit: int = Field(1, ge=1)
+    episode_limit: int = Field(1, ge=1, le=10**9)
     """Rounds per episode."""
-    agents: int = Field(2, ge=2)
+    agents: int = Field(2, ge=2, le=1000)
     """Number of agents."""
-    actions: int = Field(3, ge=2)
+    actions: int = Field(3, ge=2, le=1000)
     """Number of choices of each agent."""
     graded: bool = False
     """Pay (a + 1) / actions instead of 1 for agreeing on choice a (from 0), so that only the last one is best."""

@@ -27,20 +27,20 @@ _FIRST, _SECOND = (1.0, 0.0), (0.0, 1.0)
 class OneShotConfig(MatrixConfig):
     """Settings of all games of two players."""
 
-    episode_limit: int = Field(1, ge=1)
+    episode_limit: int = Field(1, ge=1, le=10**9)
     """Rounds per episode."""
 
 
 class PrisonersDilemmaConfig(OneShotConfig):
     """Settings of matrix/prisoners_dilemma."""
 
-    temptation: float = 5.0
+    temptation: float = Field(5.0, ge=-(10**6), le=10**6)
     """Payoff for defecting alone."""
-    reward: float = 3.0
+    reward: float = Field(3.0, ge=-(10**6), le=10**6)
     """Payoff of each player if both cooperate."""
-    punishment: float = 1.0
+    punishment: float = Field(1.0, ge=-(10**6), le=10**6)
     """Payoff of each player if both defect."""
-    sucker: float = 0.0
+    sucker: float = Field(0.0, ge=-(10**6), le=10**6)
     """Payoff for cooperating alone."""
 
 
@@ -69,9 +69,9 @@ class PrisonersDilemma(BimatrixGame):
 class StagHuntConfig(OneShotConfig):
     """Settings of matrix/stag_hunt."""
 
-    stag: float = 4.0
+    stag: float = Field(4.0, ge=-(10**6), le=10**6)
     """Payoff of each player if both hunt the stag; hunting it alone gives 0."""
-    hare: float = 3.0
+    hare: float = Field(3.0, ge=-(10**6), le=10**6)
     """Payoff for hunting the hare, whatever the other player does."""
 
 
@@ -94,9 +94,9 @@ class StagHunt(BimatrixGame):
 class HawkDoveConfig(OneShotConfig):
     """Settings of matrix/hawk_dove."""
 
-    value: float = Field(2.0, gt=0)
+    value: float = Field(2.0, gt=0, le=10**6)
     """Value of the resource; two doves share it."""
-    cost: float = Field(4.0, gt=0)
+    cost: float = Field(4.0, gt=0, le=1000)
     """Cost of losing a fight between two hawks, which each loses with probability 1/2."""
 
 
@@ -123,9 +123,9 @@ class HawkDove(BimatrixGame):
 class BattleOfSexesConfig(OneShotConfig):
     """Settings of matrix/battle_of_sexes."""
 
-    favorite: float = 2.0
+    favorite: float = Field(2.0, ge=-(10**6), le=10**6)
     """Payoff for meeting at one's favorite place."""
-    other: float = 1.0
+    other: float = Field(1.0, ge=-(10**6), le=10**6)
     """Payoff for meeting at the other player's favorite place; each player alone gets 0."""
 
 

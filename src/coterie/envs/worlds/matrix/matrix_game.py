@@ -30,7 +30,7 @@ class MatrixConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    episode_limit: int = Field(25, ge=1)
+    episode_limit: int = Field(25, ge=1, le=10**9)
     """Rounds per episode."""
     terminate_at_limit: bool | None = None
     """Terminate episodes after the last round instead of truncating them; None for True in one-round episodes only."""

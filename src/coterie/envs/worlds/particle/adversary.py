@@ -24,9 +24,9 @@ class SimpleAdversaryConfig(ParticleConfig):
     """Number of good agents, and of landmarks."""
     variant: Variant = "mpe2"
     """Variant: `mpe2`, the maintained package, or `openai`, the original implementation of published results."""
-    num_agent_neighbors: int | None = Field(None, ge=1)
+    num_agent_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest other agents to observe; None for all."""
-    num_landmark_neighbors: int | None = Field(None, ge=1)
+    num_landmark_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest landmarks to observe; None for all. Good agents always observe the goal."""
 
 

@@ -33,7 +33,7 @@ class SimpleBallConfig(ParticleConfig):
     """Shaping reward for moving the ball from the center to a goal. The goal itself gives 1."""
     approach: float = Field(0.2, ge=0, le=100)
     """Shaping reward per unit of distance by which the side's nearest player approaches the ball; opponents lose it."""
-    episode_limit: int | None = Field(75, ge=1)
+    episode_limit: int | None = Field(75, ge=1, le=10**9)
     """Maximum number of steps per game, which then ends without a winner; None for no limit."""
 
 

@@ -42,9 +42,9 @@ class SimpleSpreadConfig(ParticleConfig):
     """Initial stage of the curriculum."""
     terminate_on_success: bool = False
     """Terminate the episode when every landmark is covered (an agent within 0.1)."""
-    num_agent_neighbors: int | None = Field(None, ge=1)
+    num_agent_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest other agents to observe; None for all."""
-    num_landmark_neighbors: int | None = Field(None, ge=1)
+    num_landmark_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest landmarks to observe; None for all."""
 
 

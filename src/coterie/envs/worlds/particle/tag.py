@@ -37,9 +37,9 @@ class SimpleTagConfig(ParticleConfig):
     """Factor on the speed limit and thrust of the prey, in addition to the curriculum."""
     terminate_on_success: bool = False
     """Terminate the episode when all prey are touched at the same time."""
-    num_agent_neighbors: int | None = Field(None, ge=1)
+    num_agent_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest other agents to observe; None for all."""
-    num_landmark_neighbors: int | None = Field(None, ge=1)
+    num_landmark_neighbors: int | None = Field(None, ge=1, le=1000)
     """Number of nearest obstacles to observe; None for all."""
 
 

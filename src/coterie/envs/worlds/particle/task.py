@@ -41,7 +41,7 @@ class ParticleConfig(BaseModel):
 
     actions: Actions = "discrete"
     """Type of the action spaces."""
-    episode_limit: int | None = Field(25, ge=1)
+    episode_limit: int | None = Field(25, ge=1, le=10**9)
     """Maximum number of steps per episode; None for no limit."""
     terminate_at_limit: bool = False
     """Terminate episodes at the limit instead of truncating them."""

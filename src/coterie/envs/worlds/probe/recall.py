@@ -28,9 +28,9 @@ from coterie.envs.worlds.world import State
 class MemoryConfig(ProbeConfig):
     """Settings of probe/memory."""
 
-    delay: int = Field(1, ge=0)
+    delay: int = Field(1, ge=0, le=10**6)
     """Steps between the cue and the question; with 0 the cue is still visible and no memory is needed."""
-    cues: int = Field(2, ge=2)
+    cues: int = Field(2, ge=2, le=1000)
     """Number of cues, and of answers."""
 
 

@@ -32,7 +32,7 @@ from coterie.envs.worlds.world import State
 class ConstantConfig(ProbeConfig):
     """Settings of probe/constant."""
 
-    reward: float = 1.0
+    reward: float = Field(default=1.0, ge=-(10**6), le=10**6)
     """Reward of the only step."""
 
 
@@ -99,7 +99,7 @@ class ObservationProbe(SignProbe):
 class DelayedConfig(ProbeConfig):
     """Settings of probe/delayed."""
 
-    length: int = Field(2, ge=2)
+    length: int = Field(2, ge=2, le=10**6)
     """Steps per episode; the last one gives a reward of 1."""
 
 
@@ -143,9 +143,9 @@ class DelayedProbe(StatelessProbe):
 class ActionConfig(ProbeConfig):
     """Settings of probe/action."""
 
-    choices: int = Field(2, ge=2)
+    choices: int = Field(2, ge=2, le=1000)
     """Number of choices."""
-    good: int = Field(1, ge=0)
+    good: int = Field(1, ge=0, le=1000)
     """Choice with a reward of 1; the others give -1."""
 
 
@@ -216,7 +216,7 @@ class BothProbe(SignProbe):
 class EndlessConfig(ProbeConfig):
     """Settings of probe/endless."""
 
-    episode_limit: int = Field(10, ge=1)
+    episode_limit: int = Field(10, ge=1, le=10**9)
     """Steps after which an episode is truncated."""
     terminate_at_limit: bool = False
     """Negative control: report the limit as a termination."""
@@ -266,7 +266,7 @@ class EndlessProbe(StatelessProbe):
 class MaskedConfig(ProbeConfig):
     """Settings of probe/masked."""
 
-    length: int = Field(2, ge=1)
+    length: int = Field(2, ge=1, le=10**6)
     """Steps per episode; in each, the best choice is masked with probability 1/2."""
 
 

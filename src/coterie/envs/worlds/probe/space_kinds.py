@@ -88,7 +88,7 @@ class FlatConfig(ProbeConfig):
 
     actions: Literal["discrete", "continuous"] = "discrete"
     """Type of the action: four choices, or a number in [-1, 1]."""
-    reward: float = 1.0
+    reward: float = Field(default=1.0, ge=-(10**6), le=10**6)
     """Reward of every action."""
 
 

@@ -31,7 +31,7 @@ from coterie.envs.worlds.world import State
 class RolesConfig(ProbeConfig):
     """Settings of probe/roles."""
 
-    agents: int = Field(2, ge=2)
+    agents: int = Field(2, ge=2, le=1000)
     """Number of agents, and of choices of each."""
 
 
@@ -167,7 +167,7 @@ class IrrelevantProbe(StatelessProbe):
 class SacrificeConfig(ProbeConfig):
     """Settings of probe/sacrifice."""
 
-    length: int = Field(4, ge=2)
+    length: int = Field(4, ge=2, le=10**6)
     """Steps per episode; the group is rewarded in the last one."""
     lure: float = Field(0.5, ge=0, lt=1)
     """Immediate reward of agent 0 for staying."""
@@ -241,7 +241,7 @@ def _alive(state: State) -> Tensor:
 class SumConfig(ProbeConfig):
     """Settings of probe/sum."""
 
-    agents: int = Field(2, ge=2)
+    agents: int = Field(2, ge=2, le=1000)
     """Number of agents."""
 
 

@@ -48,7 +48,7 @@ class SkirmishConfig(BaseModel):
     """Target choice of enemies: the nearest, or the weakest within reach."""
     enemy_damage: float = Field(1.0, ge=0, le=100)
     """Factor on the damage dealt by enemies."""
-    episode_limit: int | None = Field(60, ge=1)
+    episode_limit: int | None = Field(60, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
     terminate_at_limit: bool = False
     """Treat the step limit as termination instead of truncation."""

@@ -35,7 +35,7 @@ class DuelConfig(BaseModel):
     """Zero-sum reward of a side. shaped: damage dealt, plus 10 per kill and 200 for winning, scaled so that a battle
     won without losses earns 20; sparse: 1 for a won battle.
     """
-    episode_limit: int | None = Field(60, ge=1)
+    episode_limit: int | None = Field(60, ge=1, le=10**9)
     """Maximum number of steps before truncation (nobody wins); None: no limit."""
     terminate_at_limit: bool = False
     """Treat the step limit as termination instead of truncation."""

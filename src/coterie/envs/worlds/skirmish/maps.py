@@ -26,7 +26,7 @@ class Battle:
             f"Skirmish_{name}",
             __base__=base,
             __doc__=f"Settings of skirmish/{name}.",
-            episode_limit=(int | None, Field(self.roster.limit, ge=1, description=description)),
+            episode_limit=(int | None, Field(self.roster.limit, ge=1, le=10**9, description=description)),
         )
 
     def __call__(self, config: Any, with_state: bool = False) -> Skirmish | Duel:

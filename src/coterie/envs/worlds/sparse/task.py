@@ -32,7 +32,7 @@ class ChainConfig(BaseModel):
     """Rooms per line; the next line is traversed in the opposite direction."""
     size: int = Field(default=5, ge=3, le=16)
     """Side length of a room in squares."""
-    episode_limit: int | None = Field(default=100, ge=1)
+    episode_limit: int | None = Field(default=100, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
 
 

@@ -27,7 +27,7 @@ class WarehouseConfig(BaseModel):
     layout: str | None = None
     """Drawing of the floor instead of shelf_rows, shelf_columns and column_height: `x` shelves, `.` highways, `g`
     goals; rows separated by line breaks or `/`."""
-    request_queue_size: int | None = Field(None, ge=0)
+    request_queue_size: int | None = Field(None, ge=0, le=10_000)
     """Number of requested shelves; None: as many as agents, twice as many in `-easy`, half as many in `-hard`."""
     sensor_range: int = Field(1, ge=0, le=16)
     """Reach of the observed window around an agent in cells."""
@@ -36,9 +36,9 @@ class WarehouseConfig(BaseModel):
     reward_type: RewardType = "individual"
     """Reward of a delivery: 1 for the agent, 1 for all agents, or 0.5 for the agent and 0.5 when it returns the
     shelf."""
-    max_steps: int | None = Field(500, ge=1)
+    max_steps: int | None = Field(500, ge=1, le=10**9)
     """Maximum number of steps before truncation; None: no limit."""
-    max_inactivity_steps: int | None = Field(None, ge=1)
+    max_inactivity_steps: int | None = Field(None, ge=1, le=10**9)
     """Number of steps without a delivery after which the episode terminates; None: no limit."""
     terminate_at_limit: bool = False
     """Treat the step limit as termination instead of truncation."""
