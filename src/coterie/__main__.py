@@ -73,12 +73,10 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _report(message: str, code: int, *, traceback: bool) -> int:
+    from coterie.core.terminal import print_message, print_traceback
+
     if traceback:
-        from traceback import print_exc
-
-        print_exc()
-    from coterie.core.terminal import print_message
-
+        print_traceback()
     print_message(message)
     return code
 

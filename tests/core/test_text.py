@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
-from coterie.core.errors import NonFiniteError, UserError, nearest
-from coterie.core.terminal import print_line, print_message
+from coterie.core.errors import NonFiniteError, UserError, message_of, nearest, one_line
+from coterie.core.terminal import print_line, print_message, print_traceback
 from coterie.core.text import find_control_character, parse_integer, printable, shorten_middle
 from mutations import FUZZ
 
@@ -39,6 +39,20 @@ def test_characters_that_are_not_printable_become_escapes(text, shown):
 def test_every_text_becomes_printable(text):
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
+    assert message_of(ValueError(text)).isprintable()
+
+
+def test_exceptions_and_tracebacks_are_shown_with_escapes(capsys: pytest.CaptureFixture[str]):
+    error = ValueError("a\x1b]0;t\x07\r\x9b31m\u202e\u2028b\x85c")
+    assert one_line(error) == r"ValueError: a\x1b]0;t\x07 \x9b31m\u202e b c"
+    try:
+        raise error
+    except ValueError:
+        print_traceback()
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last):\n")
+    assert shown.endswith(r"ValueError: a\x1b]0;t\x07\r\x9b31m\u202e\u2028b\x85c" + "\n")
+    assert all(line.isprintable() for line in shown.split("\n"))
 
 
 @pytest.mark.parametrize("text", ["a\x1b", "a\x00", "\x85", "\r", "\ud800"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,6 +182,32 @@ def test_the_viewer_serves_timesteps_and_images_of_each_file(tmp_path: Path):
         assert files(path) is None
     for recording in recordings:
         recording.close()
+
+
+def test_the_viewer_shows_names_with_escapes(tmp_path: Path):
+    from coterie.playing.episode_recording import Recording
+
+    name = "a\x1b]0;t\x07\x9b\u202e"
+    agents = [HEADER["agents"][0] | {"name": name, "team": name}]
+    with Recorder(tmp_path / "a.zip", HEADER | {"title": name, "agents": agents}) as recorder:
+        recorder.add(timestep(0, returns={name: 1.0}), encode(frame(0)))
+    with contextlib.closing(Recording(tmp_path / "a.zip")) as recording:
+        files = viewer_files([recording])
+    for path in ("/recordings", "/recordings/0/timesteps"):
+        found = files(path)
+        assert found is not None
+        shown = [text for line in found.body.splitlines() for text in texts(json.loads(line))]
+        assert r"a\x1b]0;t\x07\x9b\u202e" in shown
+        assert all(text.isprintable() for text in shown)
+
+
+def texts(value: Any) -> list[str]:
+    """Returns all keys and texts of JSON."""
+    if isinstance(value, dict):
+        return [text for key, item in value.items() for text in (key, *texts(item))]
+    if isinstance(value, list):
+        return [text for item in value for text in texts(item)]
+    return [value] if isinstance(value, str) else []
 
 
 def test_ctrl_c_ends_the_viewer_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):

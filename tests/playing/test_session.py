@@ -14,8 +14,10 @@ from PIL import Image
 
 from coterie.playing.episode_recording import Recorder, Recording
 from coterie.playing.game import Game
-from coterie.playing.session import Session
+from coterie.playing.session import Session, encode_message
 from tables import table
+
+HOSTILE = "a\x1b]0;t\x07\r\n\x9b\u202e<b>ä"
 
 
 class Page:
@@ -66,6 +68,14 @@ def test_a_new_page_receives_the_complete_state():
     }  # fmt: skip
     image = np.asarray(Image.open(io.BytesIO(page.image)))
     assert np.array_equal(image, page.session.game.env.render(0, 50))
+
+
+def test_a_page_shows_names_and_notes_with_escapes():
+    message = encode_message({"kind": "note", "text": HOSTILE, "teams": [{HOSTILE: 1.5}, None, True]}, b"\x1b")
+    (length,) = struct.unpack(">I", message[:4])
+    shown = r"a\x1b]0;t\x07\r\n\x9b\u202e<b>ä"
+    assert json.loads(message[4 : 4 + length]) == {"kind": "note", "text": shown, "teams": [{shown: 1.5}, None, True]}
+    assert message[4 + length :] == b"\x1b", "images are left as they are"
 
 
 def test_a_press_takes_a_step_while_the_game_is_paused():

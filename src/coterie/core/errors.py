@@ -88,9 +88,9 @@ class UserCodeError(ReportedError):
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the message of an exception on one line, or a remark if its `__str__` or `__repr__` raises."""
+    """Returns the message of an exception on one printable line, or a remark if its `__str__` or `__repr__` raises."""
     try:
-        return " ".join(str(error).split())
+        return printable(" ".join(str(error).split()))
     except KeyboardInterrupt:
         raise
     except BaseException as failure:

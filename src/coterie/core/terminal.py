@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import TextIO
 
 from coterie.core.text import printable
@@ -22,3 +23,9 @@ def print_progress(text: str) -> None:
 def print_message(text: str) -> None:
     """Prints a message to the user on stderr."""
     print_line(f"coterie: {text}", sys.stderr)
+
+
+def print_traceback() -> None:
+    """Prints the exception that is being handled with its traceback on stderr."""
+    for line in traceback.format_exc().rstrip("\n").split("\n"):
+        print_line(line, sys.stderr)

@@ -1,8 +1,9 @@
-"""Serving pages until Ctrl-C."""
+"""Serving pages until Ctrl-C, and the JSON that they show."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import threading
@@ -10,10 +11,12 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
 from coterie.core.terminal import print_line
+from coterie.core.text import printable
 from coterie.playing.server import Files, Server
 
 
@@ -30,6 +33,21 @@ class Address:
     host: str = "127.0.0.1"
     port: int = 0
     open_browser: bool = False
+
+
+def page_json(text: str) -> bytes:
+    """Encodes JSON for a page. Characters of its keys and texts that are not printable are shown as escapes."""
+    if not text.isprintable() or "\\" in text:
+        text = json.dumps(_printable(json.loads(text)))
+    return text.encode()
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return {printable(key): _printable(x) for key, x in value.items()} if isinstance(value, dict) else value
 
 
 def require_server() -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, 
 from coterie.config.messages import first_mistake
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game, Moment
+from coterie.playing.page import page_json
 from coterie.playing.seats import Seat
 
 MIN_FPS, MAX_FPS = 0.5, 60.0
@@ -64,7 +65,7 @@ _COMMANDS: TypeAdapter[Any] = TypeAdapter(
 
 def encode_message(fields: dict[str, Any], image: bytes = b"") -> bytes:
     """Encodes a message to a page: JSON length (four bytes, big endian), JSON, image."""
-    text = json.dumps(fields, allow_nan=False).encode()
+    text = page_json(json.dumps(fields, allow_nan=False))
     return struct.pack(">I", len(text)) + text + image
 
 

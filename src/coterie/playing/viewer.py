@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.playing.episode_recording import Recording
-from coterie.playing.page import Address, require_server, serving, until_interrupted
+from coterie.playing.page import Address, page_json, require_server, serving, until_interrupted
 from coterie.playing.server import Files, Response
 
 
@@ -26,14 +26,17 @@ def view_files(paths: Sequence[Path], address: Address) -> None:
 def viewer_files(recordings: Sequence[Recording]) -> Files:
     """Files of the viewer page: `/recordings`, `/recordings/0/timesteps` and `/recordings/0/frames/12`."""
     headers = [r.header.model_dump(mode="json") | {"file": r.path.name} for r in recordings]
-    timesteps = ["\n".join(timestep.model_dump_json(exclude_none=True) for timestep in r.timesteps) for r in recordings]
+    timesteps = [
+        b"\n".join(page_json(timestep.model_dump_json(exclude_none=True)) for timestep in r.timesteps)
+        for r in recordings
+    ]
 
     def find(path: str) -> Response | None:
         match path.strip("/").split("/"):
             case ["recordings"]:
-                return Response(json.dumps(headers).encode(), "application/json")
+                return Response(page_json(json.dumps(headers)), "application/json")
             case ["recordings", which, "timesteps"] if which.isdecimal() and int(which) < len(recordings):
-                return Response(timesteps[int(which)].encode(), "application/x-ndjson; charset=utf-8")
+                return Response(timesteps[int(which)], "application/x-ndjson; charset=utf-8")
             case ["recordings", which, "frames", timestep] if which.isdecimal() and timestep.isdecimal():
                 if int(which) < len(recordings) and int(timestep) < recordings[int(which)].header.timesteps:
                     return Response(recordings[int(which)].frame(int(timestep)), "image/webp")
