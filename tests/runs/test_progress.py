@@ -278,10 +278,15 @@ def test_periodic_progress_prints_completed_episodes_at_intervals() -> None:
     assert messages == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]
 
 
-def test_periodic_progress_says_what_it_waits_for_until_the_first_unit_is_finished() -> None:
+def test_periodic_progress_says_what_it_waits_for_while_no_further_unit_is_finished() -> None:
     now, messages = [0.0], []
-    report = PeriodicProgress(messages.append, "evaluation", none_yet="Nothing yet", clock=lambda: now[0])
-    for seconds, done in ((2.0, 0), (12.0, 1)):
+    report = PeriodicProgress(messages.append, "evaluation", clock=lambda: now[0])
+    for seconds, done in ((2.0, 0), (12.0, 1), (22.0, 1), (32.0, 2)):
         now[0] = seconds
-        report(done, 2)
-    assert messages == ["evaluation: 0 of 2 episodes. Nothing yet", "evaluation: 1 of 2 episodes"]
+        report(done, 3, f"Waiting at {seconds:g} s")
+    assert messages == [
+        "evaluation: 0 of 3 episodes. Waiting at 2 s",
+        "evaluation: 1 of 3 episodes",
+        "evaluation: 1 of 3 episodes. Waiting at 22 s",
+        "evaluation: 2 of 3 episodes",
+    ]

@@ -21,6 +21,7 @@ from coterie.policies.base import Policy, RandomPolicy
 from coterie.policies.stochastic import StochasticPolicy
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
+from coterie.runs.progress import PeriodicProgress
 from coterie.training.evaluation import Evaluation, Evaluator, evaluate
 from tinyruns import log_entries, train
 from worlds import Counter
@@ -201,9 +202,31 @@ def test_an_evaluation_reports_its_progress() -> None:
         episodes=8,
         modes=dict.fromkeys(policies, "sample"),
         seed=0,
-        on_progress=lambda done, total: reports.append((done, total)),
+        on_progress=lambda done, total, _: reports.append((done, total)),
     )
     assert reports == [(0, 8), (4, 8), (8, 8)]  # every 32 steps
+
+
+@pytest.mark.parametrize("ended", [0, 1], ids=["none", "some"])
+def test_an_evaluation_whose_episodes_do_not_end_names_steps_and_the_setting(ended: int) -> None:
+    """With `ended`, each environment finishes one of two episodes and the number of episodes does not grow further."""
+    env, lines = world(num_envs=2, limit=64), []
+    policies = random_policies(env)
+    report = PeriodicProgress(lines.append, "evaluation", first_s=0.0, interval_s=0.0, clock=lambda: 0.0)
+    with pytest.raises(UserError, match=r"env\.episode_limit"):
+        evaluate(
+            env,
+            policies,
+            episodes=4 if ended else 2,
+            modes=dict.fromkeys(policies, "sample"),
+            seed=0,
+            max_steps=96 if ended else 32,
+            on_progress=report,
+        )
+    assert lines[-1] == (
+        f"evaluation: {2 * ended} of {2 + 2 * ended} episodes. No further episode has ended, after {32 + 64 * ended} "
+        f"of at most {32 + 64 * ended} steps per environment. env.episode_limit ends them earlier"
+    )
 
 
 @pytest.mark.slow

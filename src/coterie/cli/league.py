@@ -57,7 +57,6 @@ def league(
     """
     from coterie.commands import league as command
     from coterie.runs.progress import PeriodicProgress
-    from coterie.training.evaluation import NO_EPISODE_YET
 
     target = out or Path("league.png")
     if target.suffix not in (".png", ".svg"):
@@ -66,7 +65,7 @@ def league(
     settings = with_names([word for word in members or [] if word.startswith(("env.", "env="))], env=env)
 
     def progress(pair: str) -> PeriodicProgress:
-        return PeriodicProgress(print_message, pair, none_yet=NO_EPISODE_YET)
+        return PeriodicProgress(print_message, pair)
 
     options = command.LeagueOptions(episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed)
     result = command.league(named, settings, options, progress)

@@ -31,7 +31,7 @@ from coterie.imitation.recorder import DemoSource, record
 from coterie.policies.base import Mode
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.evaluation import NO_EPISODE_YET, ProgressCallback
+from coterie.training.evaluation import ProgressCallback
 
 MAX_NUM_ENVS = 64
 """Maximum number of environments that are played at the same time."""
@@ -131,7 +131,7 @@ def _progress_bar(config: RunConfig, episodes: int) -> Iterator[ProgressCallback
     if config.progress == "off":
         yield None
     elif not sys.stderr.isatty():
-        yield PeriodicProgress(print_message, "recording", none_yet=NO_EPISODE_YET)
+        yield PeriodicProgress(print_message, "recording")
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -139,7 +139,7 @@ def _progress_bar(config: RunConfig, episodes: int) -> Iterator[ProgressCallback
         columns = (TextColumn("recording"), BarColumn(), MofNCompleteColumn(), TextColumn("episodes"))
         with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
             task = bar.add_task("recording", total=episodes)
-            yield lambda done, _: bar.update(task, completed=done)
+            yield lambda done, *_: bar.update(task, completed=done)
 
 
 # -------------------------------------------------------------------------------------------------------- description

@@ -25,7 +25,7 @@ from coterie.core.terminal import print_message
 from coterie.envs.contract.vector import closed
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.curriculum.lessons import lesson_of_checkpoint
-from coterie.training.evaluation import NO_EPISODE_YET, Evaluation, ProgressCallback, evaluate
+from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
 
 
 def evaluate_run(
@@ -147,9 +147,7 @@ def _evaluate(
         mode=mode,
         seed=seed_of(config.seed if seed is None else seed, "evaluate"),
         lesson=lesson,
-        on_progress=None
-        if config.progress == "off"
-        else PeriodicProgress(print_message, "evaluation", none_yet=NO_EPISODE_YET),
+        on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
     )
     return {
         "env": config.env.name,
@@ -179,7 +177,7 @@ def play_episodes(
         mode: Action selection.
         seed: Seed of the environments and of the policies' noise.
         lesson: Lesson of the curriculum; None for the last.
-        on_progress: Called now and then with the episodes played and the total.
+        on_progress: Called now and then.
     """
     max_num_envs = 1000 if episodes >= 1000 else 100
     if isinstance(config.env.params, ExternalEnvConfig):  # one environment may be a whole game

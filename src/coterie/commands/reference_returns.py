@@ -8,7 +8,7 @@ from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.runs import reference_scores
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress, Progress
-from coterie.training.evaluation import NO_EPISODE_YET, ProgressCallback, evaluate
+from coterie.training.evaluation import ProgressCallback, evaluate
 from coterie.training.run_parts import RunComponents
 
 
@@ -20,7 +20,7 @@ def write_reference_returns(config: RunConfig, folder: RunFolder, components: Ru
         ranks.broadcast(None)  # the others wait
         return
     if "random" not in manifest and config.eval.every != 0:
-        waiting = PeriodicProgress(display.print_line, "random policy, for comparison", none_yet=NO_EPISODE_YET)
+        waiting = PeriodicProgress(display.print_line, "random policy, for comparison")
         random = random_returns(config, components, waiting)
         published = reference_scores.published_scores(config, components.teams)
         levels = {"random": random} | ({"published": published} if published else {})

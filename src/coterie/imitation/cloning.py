@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -20,7 +20,6 @@ from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.episodes import FinishedEpisodes
-from coterie.training.evaluation import ProgressCallback
 
 declare(
     Metric("imitation/loss", "", "behavior-cloning loss after updates, mean over gradient steps", "down"),
@@ -76,7 +75,7 @@ class BehaviorCloner:
         self._digest = demos.digest
         self._manner = CloningOptions(config.margin, config.fit_std)
 
-    def pretrain(self, on_progress: ProgressCallback) -> str:
+    def pretrain(self, on_progress: Callable[[int, int], None]) -> str:
         """Trains before the first rollout and returns a line about the result.
 
         Args:

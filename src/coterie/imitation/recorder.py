@@ -18,7 +18,7 @@ from coterie.imitation.demo_checks import episode_returns
 from coterie.imitation.demo_roles import DemoRole, flatten_observation
 from coterie.imitation.demonstrations import Demos
 from coterie.policies.base import Mode, Policy
-from coterie.training.evaluation import CHUNK, MAX_STEPS, ProgressCallback
+from coterie.training.evaluation import CHUNK, MAX_STEPS, ProgressCallback, waiting_text
 from coterie.training.inference import inference_context
 from coterie.training.rollout_builder import lost_steps, mask_rewards
 from coterie.training.trajectory import Trajectory, collect
@@ -65,7 +65,7 @@ def record(
         modes: Action selection by team.
         seed: Seed of the environments and of the policies' noise.
         max_steps: Maximum number of steps per environment.
-        on_progress: Called after every few steps with the episodes played and the total.
+        on_progress: Called after every few steps.
 
     Raises:
         UserError: If an environment has not played its episodes after `max_steps` steps.
@@ -75,13 +75,13 @@ def record(
     with inference_context(env, policies.values()):
         timestep = reset_env(env, seed)
         hidden_state = {team: policy.initial_hidden_state(env.num_envs) for team, policy in policies.items()}
-        for _ in range(0, max_steps, CHUNK):
+        for start in range(0, max_steps, CHUNK):
             noise = {team: p.draw_noise(CHUNK, env.num_envs, noise_generators[team]) for team, p in policies.items()}
             trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes)
             timestep, hidden_state = trajectory.timesteps[-1], trajectory.hidden_state
             recording.add(trajectory)
             if on_progress is not None:
-                on_progress(int(recording.played.sum()), episodes)
+                on_progress(int(recording.played.sum()), episodes, waiting_text(start + CHUNK, max_steps))
             if recording.is_complete:
                 break
         else:

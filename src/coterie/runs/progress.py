@@ -282,7 +282,6 @@ class PeriodicProgress:
         interval_s: Seconds between lines.
         clock: Current time in seconds.
         unit: Unit of the numbers.
-        none_yet: Sentence that follows as long as no unit is finished, on what may take so long.
     """
 
     def __init__(
@@ -293,9 +292,7 @@ class PeriodicProgress:
         interval_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         unit: str = "episodes",
-        none_yet: str = "",
     ):
-        self._none_yet = none_yet
         self._print_line, self._label, self._unit, self._interval, self._clock = (
             print_line,
             label,
@@ -303,14 +300,21 @@ class PeriodicProgress:
             interval_s,
             clock,
         )
-        self._next = clock() + first_s
+        self._next, self._shown = clock() + first_s, 0
 
-    def __call__(self, done: int, total: int) -> None:
-        """Reports that `done` of `total` units are finished."""
+    def __call__(self, done: int, total: int, waiting: str = "") -> None:
+        """Reports that `done` of `total` units are finished.
+
+        Args:
+            done: Number of finished units.
+            total: Number of units.
+            waiting: What the next unit waits for; shown if none has been finished since the line before.
+        """
         now = self._clock()
         if now >= self._next and done < total:
             self._next = now + self._interval
-            why = f". {self._none_yet}" if self._none_yet and not done else ""
+            why = f". {waiting}" if waiting and done == self._shown else ""
+            self._shown = done
             self._print_line(f"{self._label}: {done:,} of {total:,} {self._unit}{why}")
 
 

@@ -28,11 +28,8 @@ CHUNK = 32
 MAX_STEPS = 100_000
 """Steps per environment after which an evaluation or recording gives up."""
 
-NO_EPISODE_YET = f"No episode has ended so far. env.episode_limit ends them; it stops after {MAX_STEPS:,} steps"
-"""Words of an evaluation or recording that waits for the first end of an episode."""
-
-ProgressCallback = Callable[[int, int], None]
-"""Called now and then with the number of episodes played and the total."""
+ProgressCallback = Callable[[int, int, str], None]
+"""Called now and then with the number of episodes played, the total, and what an episode without an end waits for."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def evaluate(
         modes: Action selection by team.
         seed: Seed of the environments and of the policies' noise.
         max_steps: Maximum number of steps per environment.
-        on_progress: Called after every few steps with the episodes played and the total.
+        on_progress: Called after every few steps.
 
     Raises:
         UserError: If an environment has not played its episodes after `max_steps` steps.
@@ -172,7 +169,7 @@ def evaluate(
     with inference_context(env, policies.values()):
         timestep = reset_env(env, seed)
         hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
-        for _ in range(0, max_steps, CHUNK):
+        for start in range(0, max_steps, CHUNK):
             noise = {name: p.draw_noise(CHUNK, env.num_envs, noise_generators[name]) for name, p in policies.items()}
             trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes)
             timestep, hidden_state = trajectory.timesteps[-1], trajectory.hidden_state
@@ -183,13 +180,21 @@ def evaluate(
                 kept.append(finished)
                 played += torch.bincount(finished.env_index, minlength=env.num_envs)
             if on_progress is not None:
-                on_progress(int(played.sum()), quota * env.num_envs)
+                on_progress(int(played.sum()), quota * env.num_envs, waiting_text(start + CHUNK, max_steps))
             if bool((played >= quota).all()):
                 teams = {name: policy.team for name, policy in policies.items()}
                 return Evaluation(FinishedEpisodes.concatenate(kept), teams)
     raise UserError(
         f"evaluation of {env.spec.name}: {int((played < quota).sum())} of {env.num_envs} environments did not finish "
         f"{quota} episodes within {max_steps} steps. Set an episode limit (env.episode_limit=...)."
+    )
+
+
+def waiting_text(steps: int, max_steps: int) -> str:
+    """Returns what an evaluation or recording waits for after a number of steps per environment."""
+    return (
+        f"No further episode has ended, after {steps:,} of at most {max_steps:,} steps per environment. "
+        "env.episode_limit ends them earlier"
     )
 
 

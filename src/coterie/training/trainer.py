@@ -21,7 +21,6 @@ from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.runs.loggers import Logger
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.best import Best, BestChoice
-from coterie.training.evaluation import NO_EPISODE_YET
 from coterie.training.hooks import HookCaller
 from coterie.training.rank_states import join_states, own_state
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
@@ -265,7 +264,7 @@ class Trainer:
         """Returns the metrics of an evaluation, which rank 0 does and the others wait for."""
         content = None
         if self._ranks.is_first:
-            waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0, none_yet=NO_EPISODE_YET)
+            waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
             metrics = self.evaluator(self.steps, waiting).metrics(self._rewarded_roles)
             if self._ranks.size == 1:
                 return metrics
