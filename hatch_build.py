@@ -4,7 +4,6 @@ An installation compiles them for this machine, into the folder that the first u
 `COTERIE_KERNELS=x86-64-v3 pip wheel .` compiles them into the wheel (`make wheel`).
 """
 
-import importlib.util
 import os
 import sys
 import sysconfig
@@ -17,12 +16,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        file = Path(self.root) / "src" / "coterie" / "kernels" / "build.py"
-        spec = importlib.util.spec_from_file_location("kernels_build", file)
-        assert spec is not None
-        assert spec.loader is not None
-        build = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(build)
+        sys.path.insert(0, str(Path(self.root) / "src"))
+        from coterie.kernels import build  # needs nothing but the standard library
+
         level = os.environ.get("COTERIE_KERNELS")
         if not level or version == "editable":
             try:

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.kernels import build
 from coterie.kernels.build import KernelsUnavailableError
+from places import ROOT
 
 
 @pytest.fixture
@@ -124,3 +125,11 @@ def test_without_a_compiler_the_best_library_of_the_wheel_that_the_processor_can
     monkeypatch.setattr(build, "sources", list)  # a library of another source
     with pytest.raises(KernelsUnavailableError):
         build.available_library()
+
+
+def test_an_installation_compiles_with_the_standard_library_only():
+    """When pip runs `hatch_build.py`, no other package is installed, not even Coterie."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from coterie.kernels import build; print(build.SOURCE)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT / "src")]
+    imported = subprocess.run(command, capture_output=True, text=True)
+    assert imported.stdout.strip() == str(build.SOURCE), imported.stderr
