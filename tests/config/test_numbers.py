@@ -86,6 +86,11 @@ def test_senseless_numbers_of_an_environment_are_refused(name: str):
     assert accepted(keys, [*SENSELESS, *TINY, *MISSPELLED], f"env={name}", "algo=random") == []
 
 
+@pytest.mark.parametrize("setting", ["big=9223372036854775807", "small=1e-40", "more=-9223372036854775808"])
+def test_numbers_of_a_user_s_constructor_have_its_rules(setting: str):
+    assert refusal("env." + setting.partition("=")[0], setting.partition("=")[2], "env=ownnumbers:make") == ""
+
+
 @pytest.mark.parametrize("value", ["{uniform: [1e-320, 1]}", "{normal: [0, 1e300]}", "{choices: [1, 1e31]}", "1e300"])
 def test_senseless_numbers_of_distributions_are_refused(value: str):
     assert "randomize.size" in refusal("randomize.size", value)

@@ -75,6 +75,16 @@ class FactoryParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
 
+FOREIGN = {"foreign": True}
+"""`json_schema_extra` of the fields that a constructor outside Coterie defines."""
+
+
+def is_foreign(model: type[BaseModel], key: str) -> bool:
+    """True if code outside Coterie defines the setting, as the constructor of an environment does."""
+    field = model.model_fields.get(key.partition(".")[0])
+    return field is None or field.json_schema_extra == FOREIGN
+
+
 class Choice(Model):
     """A name and its typed parameters, saved as one flat mapping: {name: mappo, lr: 0.0007, ...}."""
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from coterie.config import messages, registry, sources
 from coterie.config.composition import Leaves, named, team_names
 from coterie.config.overrides import is_number
-from coterie.config.schema import Choice, FactoryParams, RunConfig, TeamConfig
+from coterie.config.schema import Choice, FactoryParams, RunConfig, TeamConfig, is_foreign
 from coterie.config.sources import Setting
 from coterie.config.unknown_keys import origin, unknown_key
 from coterie.core.errors import UserError, nearest
@@ -110,7 +110,10 @@ def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leav
         raise UserError(f"{line}{origin(leaves.get(key))}{more}") from error
     for key, value in sources.flatten(built.model_dump(mode="python"), prefix):
         given = leaves.get(key)
-        _check_magnitude(key, value, given)
+        name = key.removeprefix(prefix)
+        is_checked = isinstance(getattr(built, name.partition(".")[0], None), Choice)  # as a section of its own
+        if not (is_checked or is_foreign(model, name)):
+            _check_magnitude(key, value, given)
         if given and isinstance(given.value, bool) and isinstance(value, int | float) and not isinstance(value, bool):
             raise UserError(f"{key}={messages.show(given.value)}{origin(given)}: expected a number")
         if given and isinstance(given.value, str) and isinstance(value, float) and not is_number(given.value):
@@ -119,7 +122,7 @@ def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leav
 
 
 def _check_magnitude(key: str, value: Any, given: Setting | None) -> None:
-    """Raises UserError for numbers that networks and environments cannot compute with. Seeds have 64 bits."""
+    """Raises UserError for numbers that networks cannot compute with. Seeds have 64 bits."""
     if isinstance(value, list | tuple):
         for item in value:
             _check_magnitude(key, item, given)

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, create_model
 
+from coterie.config.schema import FOREIGN
+
 _NAMED = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
@@ -41,7 +43,7 @@ def typed_keys(base: type[BaseModel], makers: list[Callable[..., Any]], left_out
         if not _plain(default) or hasattr(BaseModel, key) or key.startswith("_"):
             free = True  # accepted but not listed
         else:
-            fields[key] = (_kind(default), Field(default, description=f"`{key}` of {of}."))
+            fields[key] = (_kind(default), Field(default, description=f"`{key}` of {of}.", json_schema_extra=FOREIGN))
     model: Any = create_model(base.__name__, __base__=base, **fields)
     if free:
         model.model_config["extra"] = "allow"
