@@ -69,16 +69,17 @@ def turns(attribute: str = "", value: str = "", when: str = "reset") -> Any:
     return Turns(attribute, value, when)
 
 
-def play(params: dict[str, Any]) -> None:
+def play(params: dict[str, Any]) -> list[float]:
+    """Returns the sums of rewards of eight steps."""
     env = make(f"{HERE}:turns", params)
     env.reset()
-    list(played(env, 8))
+    return [step.reward.sum().item() for _, _, step, _ in played(env, 8)]
 
 
 def test_infos_of_none_are_empty():
-    play({})
-    play({"attribute": "infos", "value": "none"})
-    play({"attribute": "infos", "value": "none", "when": "step"})
+    rewards = play({})
+    assert play({"attribute": "infos", "value": "none"}) == rewards
+    assert play({"attribute": "infos", "value": "none", "when": "step"}) == rewards
 
 
 @pytest.mark.parametrize("when", ["reset", "step"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -77,14 +78,20 @@ def test_a_port_that_is_not_rays_is_refused_before_ray_is_used(kind: str, monkey
 
 
 def test_a_port_that_answers_as_ray_is_accepted():
-    with listener(lambda c: c.sendall(SETTINGS)) as port:
+    received: list[bytes] = []
+    with listener(lambda c: (received.append(c.recv(1 << 16)), c.sendall(SETTINGS))) as port:
         ray_client.require_answer("127.0.0.1", port)
+    assert received == [ray_client._PREFACE]
 
 
 def test_encrypted_ports_are_left_to_ray(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    with listener(lambda c: None) as port:
+    received: list[bytes] = []
+    with listener(lambda c: received.append(c.recv(1 << 16))) as port:
         ray_client.require_answer("127.0.0.1", port)
+        while not received:
+            time.sleep(0.01)
+    assert received == [b""], "nothing is sent before the encryption begins"
 
 
 def ray_env(address: str) -> None:
