@@ -73,7 +73,7 @@ def play(params: dict[str, Any]) -> list[float]:
     """Returns the sums of rewards of eight steps."""
     env = make(f"{HERE}:turns", params)
     env.reset()
-    return [step.reward.sum().item() for _, _, step, _ in played(env, 8)]
+    return [step.reward.sum().item() for _, step, _ in played(env, 8)]
 
 
 def test_infos_of_none_are_empty():
