@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coterie.config.schema import WorkersConfig
+from coterie.core import waiting
 from coterie.core.errors import UserError
 from coterie.envs.external.workers import ray_client, ray_workers
 from coterie.envs.make import make
@@ -121,16 +122,16 @@ def test_a_closed_port_is_named():
 
 @pytest.mark.slow
 def test_a_port_that_stops_answering_ends_after_the_limit_with_a_note_before(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """It begins as Ray does, so that Ray itself waits for it."""
-    monkeypatch.setattr(ray_workers, "_NOTE_SECONDS", 0.5)
+    monkeypatch.setattr(waiting, "NOTE_SECONDS", 0.5)
     monkeypatch.setattr(ray_workers, "_START_TIMEOUT", 15.0)
     with listener(lambda c: c.sendall(SETTINGS)) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(UserError, match=rf"^workers\.address={address}: Ray cannot be reached: .+"):
             ray_env(address)
-    assert f"workers.address={address}: waiting for Ray to answer, at most 15 s" in caplog.text
+    assert f"waiting for Ray (workers.address={address}) to answer, up to 15 s" in capsys.readouterr().err
 
 
 def test_a_crash_of_ray_is_one_line_with_the_address(monkeypatch: pytest.MonkeyPatch):

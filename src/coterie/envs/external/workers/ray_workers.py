@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -26,6 +25,7 @@ from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
 from coterie.core.threads import available_cores
+from coterie.core.waiting import noted
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
@@ -34,9 +34,7 @@ from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LOCA
 from coterie.envs.external.workers.worker import Worker, WorkerFailure
 from coterie.envs.external.workers.worker_loop import FAILED, LOAD, RESET, STEP, WorkerSpec
 
-log = logging.getLogger(__name__)
 _START_TIMEOUT = 120.0  # seconds to start Ray or to connect to it
-_NOTE_SECONDS = 5.0  # seconds after which a message names what is waited for
 _CLOSE_TIMEOUT = 10.0  # seconds for it to end
 connections: dict[str, RayConnection] = {}  # those in use, by address
 _last_known: dict[str, str] = {}  # last address of `auto`; Ray would search for a dead cluster for minutes
@@ -124,8 +122,10 @@ class RayConnection:
         """
         if self._ready:
             return
+        what = f"Ray (workers.address={self.address}) to {'start' if self.address == LOCAL else 'answer'}"
         try:
-            reply = self._first_reply()
+            with noted(what, _START_TIMEOUT):
+                reply = self.receive(0, self._started + _START_TIMEOUT)
         except WorkerFailure as failure:
             reply = FAILED + str(failure).encode()
         if reply is None or reply[:1] == FAILED:
@@ -136,16 +136,6 @@ class RayConnection:
                 self._process.kill()  # Ray may ignore the end of the connection for minutes
             raise WorkerFailure(self._error)
         self._ready, _last_known[self.address] = True, reply[1:].decode()
-
-    def _first_reply(self) -> bytes | None:
-        """Returns the reply that Ray is ready or has failed, None if there is none in time."""
-        deadline = self._started + _START_TIMEOUT
-        reply = self.receive(0, min(deadline, self._started + _NOTE_SECONDS))
-        if reply is None:
-            verb = "start" if self.address == LOCAL else "answer"
-            log.warning("workers.address=%s: waiting for Ray to %s, at most %g s", self.address, verb, _START_TIMEOUT)
-            reply = self.receive(0, deadline)
-        return reply
 
     def send(self, worker: int, command: bytes) -> None:
         """Sends a command to a worker.
