@@ -10,7 +10,7 @@ import torch
 from coterie.config import registry
 from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, listed
 from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, TeamSpec
@@ -18,7 +18,7 @@ from coterie.core.teams import assign
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.side_swap import SideSwapEnv
 from coterie.envs.contract.vector import VectorEnv, close_env, closed
-from coterie.envs.external.agents import AgentsConfig, shortened_names, slots_are_fixed
+from coterie.envs.external.agents import AgentsConfig, slots_are_fixed
 from coterie.envs.make import make, spec_of
 from coterie.training.curriculum.lessons import Lessons
 
@@ -139,8 +139,8 @@ def require_recorded_agents(manifest: Mapping[str, Any], name: str, teams: Mappi
                 continue
             if recorded != list(role.agents):
                 raise UserError(
-                    f"environment '{name}': the agents of role {role.name} are {shortened_names(role.agents)}, but the "
-                    f"run has {shortened_names(recorded)}. Policies belong to agents by name: give them the same names "
+                    f"environment '{name}': the agents of role {role.name} are {listed(role.agents)}, but the "
+                    f"run has {listed(recorded)}. Policies belong to agents by name: give them the same names "
                     "in the same order."
                 )
 

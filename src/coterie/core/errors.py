@@ -140,10 +140,10 @@ def nearest(value: str, choices: Iterable[str], most: int = 3) -> str:
     close = difflib.get_close_matches(value, choices, n=most, cutoff=0.5)
     if close:
         return "Did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
-    return f"Choose from {listed(choices)}." if choices else "There is nothing to choose from."
+    return f"Choose from {listed(choices, 600)}." if choices else "There is nothing to choose from."
 
 
-def listed(names: Sequence[str], limit: int = 600) -> str:
+def listed(names: Sequence[str], limit: int = 200) -> str:
     """Returns names separated by commas: the first ones up to `limit` characters and the number of the others."""
     lengths = itertools.accumulate(len(name) + 2 for name in names)
     shown = max(1, sum(length <= limit for length in lengths))

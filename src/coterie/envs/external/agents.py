@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import UserError, message_of, nearest
+from coterie.core.errors import UserError, listed, message_of, nearest
 from coterie.core.specs import ActionSpec, RoleSpec
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
@@ -257,17 +257,10 @@ def _arranged(known: list[Any], order: Sequence[str]) -> list[Any]:
     by_name = {str(agent): agent for agent in known}
     if by_name.keys() != set(order):
         raise UserError(
-            f"its agents are {shortened_names(by_name)}, but the run or env.agent_order has {shortened_names(order)}. "
+            f"its agents are {listed(list(by_name))}, but the run or env.agent_order has {listed(order)}. "
             "Policies belong to agents by name: give them the same names."
         )
     return [by_name[name] for name in order]
-
-
-def shortened_names(names: Iterable[str]) -> str:
-    """Returns the first names of a list, and the number of the others."""
-    listed = list(names)
-    more = f" and {len(listed) - 8} more" if len(listed) > 8 else ""
-    return ", ".join(listed[:8]) + more
 
 
 def _grouped(kinds: list[_Kind], config: AgentsConfig) -> tuple[Grouping, list[tuple[str, _Kind]]]:
