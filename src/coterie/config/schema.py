@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+from pydantic.config import JsonDict
 
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
@@ -75,7 +76,7 @@ class FactoryParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
 
-FOREIGN = {"foreign": True}
+FOREIGN: JsonDict = {"foreign": True}
 """`json_schema_extra` of the fields that a constructor outside Coterie defines."""
 
 
