@@ -63,8 +63,15 @@ def _allowed(field: FieldInfo) -> str:
     words = []
     for kind, name, sign in _BOUNDS:
         bounds = [bound for bound in field.metadata if isinstance(bound, kind)]
-        words += [f"{sign} {show(getattr(bound, name))}" for bound in bounds]
+        words += [f"{sign} {_bound(getattr(bound, name))}" for bound in bounds]
     return ", ".join(words)
+
+
+def _bound(value: Any) -> str:
+    """A bound as it is written; large powers of ten as `1e12`."""
+    text = show(value)
+    zeros = len(text) - len(text.rstrip("0"))
+    return f"{text[:-zeros]}e{zeros}" if isinstance(value, int) and zeros >= 6 else text
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
