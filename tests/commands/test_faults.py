@@ -86,7 +86,6 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
         ("num_envs: 4", "num_envs: 5", r"collector/episodes/sums: expected float64 \[5, .*found float64 \[4"),
         ("rnn: none", "rnn: gru", r"expected float32 .*, found"),
         ("rollout_length: 10", "rollout_length: 20", r"expected \{'agent': 20\}, found \{'agent': 10\}"),
-        ("agents: 3", "agents: 4", r"expected float32"),
         ("normalize_obs: false", "normalize_obs: true", r"policy/moments"),
     ],
 )
@@ -102,6 +101,18 @@ def test_a_checkpoint_with_other_shapes_is_refused_with_the_difference(
         training.resume(stopped, [])
     assert "config.yaml" in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert log_entries(stopped) == before
+
+
+def test_a_checkpoint_of_an_environment_with_more_agents_is_refused_with_their_names(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume_notes, "require_saved_settings", lambda *_: [])  # which refuses it earlier
+    config = stopped / "config.yaml"
+    config.write_text(config.read_text().replace("agents: 3", "agents: 4"))
+    before = log_entries(stopped)
+    with pytest.raises(UserError, match=r"^environment 'particle/simple_spread': .* agent_3, but the run has agent_0,"):
+        training.resume(stopped, [])
     assert log_entries(stopped) == before
 
 

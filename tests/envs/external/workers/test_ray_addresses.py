@@ -78,6 +78,15 @@ def test_a_port_that_is_not_rays_is_refused_before_ray_is_used(kind: str, monkey
     assert "\n" not in ray_client.connect_error(error.value)
 
 
+def test_a_port_that_resets_while_the_connection_is_made_is_refused(monkeypatch: pytest.MonkeyPatch):
+    def connect(*_: Any) -> socket.socket:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(ray_client.socket, "create_connection", connect)
+    with pytest.raises(OSError, match="closes connections"):
+        ray_client.require_answer("127.0.0.1", 1)
+
+
 def test_a_port_that_answers_as_ray_is_accepted():
     received: list[bytes] = []
     with listener(lambda c: (received.append(c.recv(1 << 16)), c.sendall(SETTINGS))) as port:

@@ -128,27 +128,41 @@ def require_answer(host: str, port: int) -> None:
     Raises:
         OSError: If it does not within 10 seconds.
     """
-    deadline, received = time.monotonic() + _CONNECT_TIMEOUT, b""
-    with socket.create_connection((host, port), _CONNECT_TIMEOUT) as connection:
-        if os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true"):  # encrypted, with certificates that Ray reads
-            return
-        try:
-            connection.sendall(_PREFACE)
-            while len(received) < _FRAME_HEADER:
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-                part = connection.recv(_FRAME_HEADER - len(received))
-                if not part:
-                    raise ConnectionError
-                received += part
-        except TimeoutError:
-            found = f"the port is open, but Ray did not answer within {_CONNECT_TIMEOUT:g} s"
-        except ConnectionError:
-            found = "the port is open, but closes connections without an answer of Ray"
-        else:
-            if received[3] == _SETTINGS:
+    try:
+        with socket.create_connection((host, port), _CONNECT_TIMEOUT) as connection:
+            if os.environ.get("RAY_USE_TLS", "").lower() in (
+                "1",
+                "true",
+            ):  # encrypted, with certificates that Ray reads
                 return
-            found = f"the port is open, but its answer {received!r} is not that of Ray"
+            answer = _first_bytes(connection)
+        if answer is None:
+            found = f"the port is open, but Ray did not answer within {_CONNECT_TIMEOUT:g} s"
+        elif answer[3] == _SETTINGS:
+            return
+        else:
+            found = f"the port is open, but its answer {answer!r} is not that of Ray"
+    except ConnectionRefusedError:
+        raise
+    except ConnectionError:  # also while the connection is made
+        found = "the port is open, but closes connections without an answer of Ray"
     raise ConnectionError(f"{found}. Check that it is the port of `ray start --head`, 6379 by default")
+
+
+def _first_bytes(connection: socket.socket) -> bytes | None:
+    """Begins HTTP/2 and returns the header of the first frame received, None if it does not come in time."""
+    deadline, received = time.monotonic() + _CONNECT_TIMEOUT, b""
+    try:
+        connection.sendall(_PREFACE)
+        while len(received) < _FRAME_HEADER:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            part = connection.recv(_FRAME_HEADER - len(received))
+            if not part:
+                raise ConnectionResetError
+            received += part
+    except TimeoutError:
+        return None
+    return received
 
 
 def connect_error(error: Exception) -> str:
