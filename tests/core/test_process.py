@@ -33,9 +33,11 @@ def test_existing_objects_are_collected_after_the_context_only():
 
 
 def test_existing_objects_are_collected_after_an_error():
+    frozen = gc.get_freeze_count()  # Python 3.12 and later count immortal objects
     with pytest.raises(ValueError), rare_garbage_collection():
+        assert gc.get_freeze_count() > 10 * (frozen + 1)
         raise ValueError
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen + 10
 
 
 def test_collections_are_rarer_within_the_context_only():

@@ -22,7 +22,7 @@ WORLDS = (
 
 def evaluated(env: str, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:
     """Returns the report of the random policy, and what the command prints without `--json`."""
-    command = ["evaluate", "algo=random", f"env={env}", "threads=1", "--episodes", "4", *words]
+    command = ["evaluate", "algo=random", f"env={env}", "threads=1", "device=cpu", "--episodes", "4", *words]
     assert main([*command, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert main(command) == 0

@@ -135,8 +135,12 @@ class Optimizer:
 
 
 def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
-    """Returns a learning rate as the step of parameters `flat` takes it: a tensor on a GPU, else a number."""
-    return torch.full((), lr, device=flat.device) if flat.is_cuda and not isinstance(lr, Tensor) else lr
+    """Returns a learning rate as the step of parameters `flat` takes it: a float32 tensor on a GPU, else a number."""
+    return (
+        torch.full((), lr, dtype=torch.float32, device=flat.device)
+        if flat.is_cuda and not isinstance(lr, Tensor)
+        else lr
+    )
 
 
 def _no_moments(flat: Tensor) -> dict[str, Tensor]:

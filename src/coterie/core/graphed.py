@@ -194,5 +194,8 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """Returns the first line of the error that made a capture fail: its end raises another one."""
+    while error.__context__ is not None:
+        error = error.__context__
     return str(error).partition("\n")[0].rstrip(".")

@@ -23,6 +23,8 @@ _REPEAT_SECONDS = 0.2
 
 _COLLECTION_THRESHOLD = 20_000
 """New objects that start a garbage collection."""
+_IMMORTAL = 10_000
+"""More objects than Python 3.12 and later count as frozen because they are never freed, a few hundred."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # mallopt(3)
 
@@ -49,7 +51,7 @@ def rare_garbage_collection() -> Iterator[None]:
     Training leaves no reference cycles, but thousands of objects per rollout start collections, which free nothing.
     Imports leave two hundred thousand objects, which a full collection visits for 0.2 s.
     """
-    if gc.get_freeze_count():  # the caller, or an outer context, has settled this
+    if gc.get_freeze_count() > _IMMORTAL:  # the caller, or an outer context, has settled this
         yield
         return
     before = gc.get_threshold()
