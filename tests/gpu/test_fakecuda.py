@@ -34,6 +34,8 @@ READS = {
     "mask_of_rows": lambda x: x.__setitem__(x[:, 0] > 0, x[:1].clone()),
     "unique": lambda x: x.unique(),
     "equal": lambda x: torch.equal(x, x),
+    "masked_fill": lambda x: x.masked_fill(x > 0, x.sum()),
+    "index_fill": lambda x: x.index_fill(0, torch.zeros(1, dtype=torch.int64, device=CUDA), x.sum()),
 }
 
 
@@ -53,6 +55,7 @@ COPIES = {
     "copy": lambda x: x.copy_(torch.zeros(3)),
     "index": lambda x: x[:, [0, 2]],
     "element": lambda x: x[0, 0].fill_(0).copy_(torch.zeros(())),
+    "where": lambda x: torch.where(x > 0, x, torch.zeros(())),
 }
 
 

@@ -40,6 +40,8 @@ _INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 """Operations that accept indices on the host, which are copied, and that read the number of True in a mask."""
 _TAKES_HOST_SCALAR = {aten.masked_fill, aten.masked_fill_, aten.where, aten.fill, aten.fill_, *_INDEXED}
 """Operations that accept a scalar tensor on the host, besides the elementwise ones."""
+_READS_NUMBER = {aten.masked_fill, aten.masked_fill_, aten.index_fill, aten.index_fill_}
+"""Operations that read their last argument, if it is a tensor on the device."""
 
 
 class MixedDevicesError(RuntimeError):
@@ -189,8 +191,14 @@ class FakeCuda(TorchDispatchMode):
                 self.count(self.reads)
             elif not isinstance(args[1], FakeCudaTensor):
                 self.count(self.copies)
-        elif packet in _READS or (packet is aten.repeat_interleave and len(args) == 1):
+        elif (
+            packet in _READS
+            or (packet is aten.repeat_interleave and len(args) == 1)
+            or (packet in _READS_NUMBER and isinstance(args[-1], FakeCudaTensor))
+        ):
             self.count(self.reads)
+        elif packet is aten.where and any(_is_host_tensor(x) for x in args):
+            self.count(self.copies)
         elif packet in _INDEXED:
             indices = [x for x in args[1] if x is not None]
             masks = [x for x in indices if x.dtype == torch.bool]
@@ -281,6 +289,10 @@ class _Conversions(TorchFunctionMode):
             return FakeCudaTensor(x.detach().clone())
         self._cuda.count(self._cuda.reads)
         return x.host.clone()
+
+
+def _is_host_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not isinstance(x, FakeCudaTensor)
 
 
 def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:

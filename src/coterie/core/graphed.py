@@ -194,8 +194,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _first_line(error: BaseException) -> str:
-    """Returns the first line of the error that made a capture fail: its end raises another one."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error).partition("\n")[0].rstrip(".")
+def _first_line(error: RuntimeError) -> str:
+    """Returns the first line of the message: of the error within a capture, since the end of the capture is another."""
+    within = error.__context__
+    return str(within if isinstance(within, RuntimeError) else error).partition("\n")[0].rstrip(".")

@@ -56,7 +56,8 @@ class EpisodeStarts:
 
     def restart_ended(self, own: Tensor) -> None:
         """Starts an episode where the last one has ended; `own` [B] bool: in these environments of this rank."""
-        self._starts = self._starts.masked_fill(own if self._ranks.size == 1 else self._ended, self.clock)
+        ended = own if self._ranks.size == 1 else self._ended
+        self._starts = torch.where(ended, self.clock, self._starts)
         if self._on_host:
             self.earliest = int(self._starts.min())
 
