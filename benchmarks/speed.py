@@ -22,6 +22,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,21 +197,26 @@ def main(argv: list[str]) -> int:
         print("--cuda: PyTorch finds no GPU here, so nothing was measured.", file=sys.stderr)
         return 2
     rows = [_case_named(name) for name in given.only] or (_cuda_cases() if given.cuda else _cases())
-    results = [summarize(row, samples) for row, samples in measure(rows, given).items()]
+    for number, samples in enumerate(measure(rows, given), 1):
+        write(samples, number, given)
+    print((given.results / "speed.md").read_text())
+    return 0
+
+
+def write(samples: dict[Case, list[dict[str, Any]]], rounds: int, given: argparse.Namespace) -> None:
+    """Writes the results of the rounds so far."""
     content = {
         **origin(),
         "threads": given.threads,
         "yardstick": given.yardstick.name,
-        "rounds": given.rounds,
+        "rounds": rounds,
         "seconds": given.seconds,
-        "rows": results,
+        "rows": [summarize(row, taken) for row, taken in samples.items()],
     }
     given.results.mkdir(parents=True, exist_ok=True)
     (given.results / "speed.json").write_text(json.dumps(content, indent=2) + "\n")
     (given.results / "speed.md").write_text(page(content))
     picture(content).savefig(given.results / "speed.png", dpi=150)
-    print((given.results / "speed.md").read_text())
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -271,8 +277,8 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
     return {"steps_per_s": report["steps_per_s_quiet"], "memory": report["memory"], "phases_ms": phases}
 
 
-def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict[str, Any]]]:
-    """Samples of all cases, interleaved, each with the yardstick run just before it."""
+def measure(rows: list[Case], given: argparse.Namespace) -> Iterator[dict[Case, list[dict[str, Any]]]]:
+    """Yields after each round the samples of all cases, each with the yardstick run just before it."""
     mine = [
         sys.executable,
         str(Path(__file__).resolve()),
@@ -297,7 +303,7 @@ def measure(rows: list[Case], given: argparse.Namespace) -> dict[Case, list[dict
                 file=sys.stderr,
                 flush=True,
             )
-    return samples
+        yield samples
 
 
 def _run(words: list[str], threads: int) -> Any:

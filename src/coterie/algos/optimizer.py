@@ -144,8 +144,8 @@ def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
 
 
 def _no_moments(flat: Tensor) -> dict[str, Tensor]:
-    """Returns the state of Adam before its first step."""
-    step = torch.zeros((), device=flat.device)
+    """Returns the state of Adam before its first step, which it counts in float32, also for parameters in float64."""
+    step = torch.zeros((), dtype=torch.float32, device=flat.device)
     return {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
 
 
