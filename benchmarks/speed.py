@@ -363,7 +363,7 @@ def page(content: dict[str, Any]) -> str:
         "",
         f"{facts['cpu']}, {facts['cores']} cores, {', '.join(facts['gpus']) or 'no GPU'}, PyTorch {facts['torch']}, "
         f"threads: {content['threads']}, Coterie {facts['coterie']} ({facts['revision']}), {content['date']}.",
-        f"Made by `{content['command']}`: {content['rounds']} rounds of {content['seconds']:g} s, "
+        f"Made by `{content['command']}`: {_rounds(content['rounds'])} of {content['seconds']:g} s, "
         f"median of the speeds and range. The yardstick is `{content['yardstick']}`, run for half as long before every "
         "sample; *ratio* is the median of the ratios of a sample and its yardstick.",
         "",
@@ -386,6 +386,10 @@ def page(content: dict[str, Any]) -> str:
         if "phases_ms" in row:
             lines += [f"{row['meaning']}: `{shlex.join(row['overrides'])}`", "", *_cost(row), ""]
     return "\n".join([*lines, "![speed](speed.png)"]) + "\n"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" if count == 1 else f"{count} rounds"
 
 
 def _line(row: dict[str, Any]) -> list[str]:

@@ -343,7 +343,7 @@ class RunConfig(Model):
     """
     cuda_graphs: CudaGraphs = "off"
     """Captures rollouts in built-in environments on a GPU as CUDA graphs, and targets and gradient steps of all
-    algorithms: on or off. It has not run on a GPU yet.
+    algorithms: on or off.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""
