@@ -21,6 +21,7 @@ from coterie.cli.app import run
 from coterie.core.errors import UserError
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.page import Address
+from coterie.playing.policy_server import PolicyServer
 from coterie.playing.server import PAGE_FILES, Outbox, Response, Server
 from coterie.playing.viewer import view_files, viewer_files
 
@@ -144,6 +145,17 @@ def test_a_slow_page_receives_the_latest_message_of_each_kind():
 def test_an_occupied_port_raises_a_one_line_error(server: Server):
     with pytest.raises(UserError, match=rf"cannot listen on 127\.0\.0\.1:{server.port} .*\. Choose another --port"):
         open_server("127.0.0.1", server.port)
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a\0b", "é\x80", "a" * 70, "..", "::1%none", "256.0.0.1"])
+def test_a_host_that_is_none_raises_a_one_line_error(host: str):
+    """The same from both servers."""
+    player: Any = None
+    servers = (lambda: open_server(host, 0), lambda: PolicyServer(player, host, 0, token="t"))
+    for start in servers:
+        with pytest.raises(UserError, match=r"^cannot listen on .*\. Choose another --host\.$") as error:
+            start()
+        assert "\n" not in str(error.value)
 
 
 def test_a_closed_server_refuses_connections_and_ignores_messages():

@@ -32,7 +32,7 @@ from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.text import shorten
 from coterie.playing.policy_http import Request, RequestError, WebSocket, close_gently, read_request, send_response
-from coterie.playing.server import LOOPBACK, names_server
+from coterie.playing.server import LISTEN_ERRORS, LOOPBACK, listen_error, names_server
 
 MAX_REQUESTS = 128
 """Maximum number of connections without a web socket. One more closes the oldest, so that idle ones block no others."""
@@ -65,9 +65,10 @@ class PolicyServer:
         self._web_sockets: dict[threading.Thread, socket.socket] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
+            socket.getaddrinfo(host, port, family)  # create_server leaves a socket open if this raises no OSError
             self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise UserError(f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port.") from error
+        except LISTEN_ERRORS as error:
+            raise listen_error(host, port, error) from error
         self._listener.settimeout(_POLL_SECONDS)
         self.port: int = self._listener.getsockname()[1]
 

@@ -30,6 +30,8 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+LISTEN_ERRORS = (OSError, TypeError, ValueError)
+"""What listening raises: the last two for a host that cannot be encoded as one, or has a NUL."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -68,13 +70,9 @@ class Server:
         found = listening.get()
         if isinstance(found, BaseException):
             self._thread.join()
-            if not isinstance(found, OSError):
+            if not isinstance(found, LISTEN_ERRORS):
                 raise found
-            address = f"{host}:{port}" if port else host
-            raise UserError(
-                f"cannot listen on {address} ({(found.strerror or str(found)).lower()}). Choose another --port, or "
-                "leave it out to use a free one."
-            ) from found
+            raise listen_error(host, port, found) from found
         self.port = found
 
     @property
@@ -215,6 +213,15 @@ class Outbox:
                 while self._waiting:
                     kind = next(iter(self._waiting))
                     await connection.send(self._waiting.pop(kind))
+
+
+def listen_error(host: str, port: int, error: BaseException) -> UserError:
+    """Returns the error in one line; port 0 stands for any free one."""
+    address = f"{host}:{port}" if port else host
+    if not isinstance(error, OSError):
+        return UserError(f"cannot listen on {address}: not the name or address of a host. Choose another --host.")
+    advice = "Choose another --port, or leave it out to use a free one." if port else "Choose another --host."
+    return UserError(f"cannot listen on {address} ({(error.strerror or str(error)).lower()}). {advice}")
 
 
 def names_server(header: str, host: str, port: int) -> bool:
