@@ -28,6 +28,25 @@ def _in_a_folder_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("step", ["write_bytes", "os.replace"])
+def test_an_interrupted_replacement_leaves_the_old_file_alone(
+    step: str, interruption: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "folder" / "file"
+    file.write_text("old")
+
+    def interrupt(*_: object) -> None:
+        (file.parent / ".writing-file").touch()
+        raise interruption
+
+    monkeypatch.setattr(f"coterie.core.files.{step}", interrupt)
+    with pytest.raises(UserError if interruption is OSError else interruption):
+        write_text(file, "new")
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+    assert file.read_text() == "old"
+
+
 @pytest.mark.parametrize("path", FOLDERS)
 @pytest.mark.parametrize("write", [lambda path: write_text(path, "x"), write_demonstrations])
 def test_a_folder_is_not_replaced_by_a_file(path: str, write: Callable[[Path], None], tmp_path: Path):

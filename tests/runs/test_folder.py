@@ -111,6 +111,17 @@ def test_a_failed_start_leaves_no_files(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
+def test_a_start_that_is_interrupted_while_it_writes_a_file_leaves_none(name, tmp_path):
+    """A kill leaves the new content beside the file."""
+    run = create("a")
+    write_text(run.config_path, "x")
+    run.write_manifest({})
+    (run.path / f".writing-{name}").write_text("half")
+    assert run.remove_if_empty()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_existing_folder_is_not_removed(tmp_path):
     (tmp_path / "a").mkdir()
     run = create("a")

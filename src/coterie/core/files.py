@@ -156,7 +156,9 @@ def replace_file(path: Path, content: bytes, description: str) -> None:
         write_bytes(temporary, content)
         os.replace(temporary, path)
         sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:  # also a signal: what is left would be a file of nobody
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise disk_error(description, path, error) from error
+        if isinstance(error, OSError):
+            raise disk_error(description, path, error) from error
+        raise

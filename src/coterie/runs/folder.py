@@ -28,7 +28,7 @@ except ImportError:  # on Windows, runs are not protected against two writers
 _REQUIRED = ("config.yaml", "manifest.json")
 _START_FILES = (
     *("metrics.jsonl", "checkpoints", "tensorboard", "videos", "wandb", "wandb-id", "mlruns", "mlflow-id"),
-    *("manifest.json", "config.yaml", "lock"),
+    *(".writing-manifest.json", ".writing-config.yaml", "manifest.json", "config.yaml", "lock"),
 )
 """Files and folders that starting a run may create before the first result, in the order in which they are removed. If
 that is interrupted, the rest is a run, or the interrupted start of one.
