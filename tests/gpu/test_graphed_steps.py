@@ -91,7 +91,7 @@ def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
 @pytest.mark.parametrize(
     ("train", "case"),
     [
-        *((off_policy, c) for c in ("double DQN", "QMIX", "weighted QMIX", "MADDPG", "TD3", "MATD3", "SAC", "MASAC")),
+        *((off_policy, c) for c in ("double DQN", "QMIX", "MADDPG", "MATD3", "MASAC")),
         (coma, "hard updates"),
     ],
 )

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._cxx_pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie
 from coterie.core import graphed

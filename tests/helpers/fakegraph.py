@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._cxx_pytree import tree_leaves
 
 
 class CaptureError(RuntimeError):
@@ -22,7 +22,8 @@ class Recording:
 
     def __init__(self, generators: Sequence[torch.Generator]):
         self._states = [(g, g.get_state()) for g in generators]
-        self._calls: list[tuple[Any, Any, Any, Any]] = []
+        self._calls: list[tuple[Any, Any, Any, list[torch.Tensor | None]]] = []
+        """Operations with the new tensors of their results; None for other results, and those that share an input."""
         self._made: dict[int, torch.UntypedStorage] = {}
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
@@ -37,10 +38,13 @@ class Recording:
             if storage.data_ptr() not in self._made and storage.data_ptr() not in self._before:
                 self._before[storage.data_ptr()] = (storage, storage.clone())
         result = func(*args, **kwargs)
+        inputs, new = {storage.data_ptr() for storage in storages}, []
         for x in tree_leaves(result):
-            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self._before:
-                self._made[x.untyped_storage().data_ptr()] = x.untyped_storage()
-        self._calls.append((func, args, kwargs, result))
+            place = x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else None
+            if place is not None and place not in self._before:
+                self._made[place] = x.untyped_storage()
+            new.append(None if place is None or place in inputs else x)
+        self._calls.append((func, args, kwargs, new))
         return result
 
     def undo(self) -> None:
@@ -52,10 +56,7 @@ class Recording:
 
     @torch.no_grad()
     def replay(self) -> None:
-        for func, args, kwargs, result in self._calls:
-            inputs = {
-                x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)
-            }
-            for x, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in inputs:
+        for func, args, kwargs, made in self._calls:
+            for x, new in zip(made, tree_leaves(func(*args, **kwargs)), strict=True):
+                if x is not None:
                     x.copy_(new)

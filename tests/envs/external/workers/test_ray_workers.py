@@ -146,7 +146,7 @@ def test_a_failing_ray_worker_of_one_half_loses_only_its_own_environments(caplog
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("message", REQUESTS)
 def test_a_ray_worker_that_fails_at_any_message_outside_a_step_is_replaced(message: str, number: int):
-    env = ray_backend("gym/CartPole-v1", num_envs=4, count=2, timeout=5.0)
+    env = ray_backend("gym/CartPole-v1", num_envs=4, count=2, timeout=2.0)
     pids = env.backend.pids  # pyright: ignore[reportAttributeAccessIssue]
     assert_replaced_at(message, env, lambda: os.kill(pids[1], number))
     env.close()
