@@ -14,6 +14,7 @@ from gymnasium import spaces
 import coterie
 import orderedbatch
 from coterie.__main__ import main
+from coterie.commands.environment import require_recorded_agents
 from coterie.commands.export.portable.player import Player
 from coterie.commands.learners import load_run_or_make
 from coterie.config.resolve import resolve
@@ -180,3 +181,15 @@ def test_a_batch_whose_agents_come_in_another_order_is_refused(
     assert main([command, str(result.run), *more.get(command, [])]) == 2
     said = "agent_2, agent_1, agent_0, but the run has agent_0, agent_1, agent_2. Policies belong to agents by name"
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("agents", [[["agent_0"], 1, None], "agents", 5, {}, [], None])
+def test_recorded_agents_of_any_kind_are_compared(agents: Any):
+    """The manifest of a run may be damaged."""
+    (team,) = make_env("particle/simple_spread", {}, num_envs=1).spec.default_teams()
+    manifest = {"teams": {team.name: {"roles": {"agent": {"agents": agents}}}}}
+    if agents is None or agents == 5:  # as in runs of older versions
+        require_recorded_agents(manifest, "x", {team.name: team})
+    else:
+        with pytest.raises(UserError, match=r"^environment 'x': the agents of role agent are agent_0"):
+            require_recorded_agents(manifest, "x", {team.name: team})

@@ -10,6 +10,7 @@ import typer
 
 from coterie.cli.options import Mode
 from coterie.core.terminal import print_line
+from coterie.core.text import shorten
 
 
 def serve(
@@ -47,7 +48,7 @@ def serve(
 
     require_server()
     with until_interrupted(), serving(export, mode, host, port, token=token) as server:
-        suffix = "" if server.token is None else f" with the token {server.token}"
+        suffix = "" if server.token is None else f" with the token {shorten(server.token)}"
         print_line(
             f"Serving at {server.url} and http://{server.address}/act{suffix}. Press Ctrl-C to stop.", sys.stderr
         )

@@ -134,7 +134,8 @@ def require_recorded_agents(manifest: Mapping[str, Any], name: str, teams: Mappi
     for team in teams.values():
         for role in team.roles:
             try:
-                recorded = list(manifest["teams"][team.name]["roles"][role.name]["agents"])
+                agents = manifest["teams"][team.name]["roles"][role.name]["agents"]
+                recorded = [str(agent) for agent in agents]
             except (KeyError, TypeError):  # runs of older versions; other roles are refused where policies are loaded
                 continue
             if recorded != list(role.agents):

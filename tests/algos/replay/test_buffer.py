@@ -632,6 +632,17 @@ def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
     assert all(a.equal(b) for a, b in zip(draw(one), draw(again), strict=True))
 
 
+@pytest.mark.parametrize("part", ["state", "obs", "action_mask"])
+def test_a_checkpoint_without_some_tensors_is_refused_at_the_next_rollout(part):
+    state = copy.deepcopy(ReplayCheckpoint(filled_buffer(2)).state_dict())
+    for _, piece in state["pieces"]:
+        piece["timesteps"][part] = {}
+    other = filled_buffer(0)
+    ReplayCheckpoint(other).load_state_dict(state)
+    with pytest.raises(UserError, match="does not have the tensors of a rollout"):
+        other.add(rollout_at(2 * T))
+
+
 @pytest.mark.parametrize(("minimum", "rollouts"), [(1.0, 1), (2.0, 2), (2.1, 3), (0.01, 1)])
 def test_segments_are_whole_rollouts_of_a_minimum_size(monkeypatch, minimum, rollouts):
     """The minimum is given in rollouts; a storage of twelve has no segment above a 256th of it otherwise."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.algos.replay import memory
 from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
+from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_leaves, tree_map
 from coterie.core.types import OtherTeams, Rollout, Step, Timestep
@@ -93,6 +94,9 @@ class ReplayBuffer:
 
         A rollout continues the one before it, unless all environments start new episodes with it. In that case it may
         also be unrelated, and then the earlier episodes are truncated where they stopped.
+
+        Raises:
+            UserError: If the state of a checkpoint was loaded and has other tensors than the rollout.
         """
         spec = self.spec
         if rollout.reward.shape[:2] != (spec.rollout_length, spec.num_envs):
@@ -104,6 +108,8 @@ class ReplayBuffer:
         hidden_state = rollout.hidden_state if spec.sequence_start == "rollout" else {}
         timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
         storage = self.storage or self.allocate(timesteps, steps, hidden_state)
+        if self.resumed:
+            storage.require_like(timesteps, steps)
         starts = (rollout.first[0] | ~rollout.alive[0]).all()
         ranks = spec.ranks
         num_start, num_acted = ranks.sum_(torch.stack([starts, rollout.acted[:-1].sum()])).tolist()
@@ -200,6 +206,16 @@ class SequenceStorage:
         self.acted = torch.zeros(spec.num_envs, dtype=torch.bool, device=self.device)
         self.oldest, self.complete, self.num_sequences = 0, 0, 0
         self._counts: deque[int] = deque()  # positions at each of the timesteps [oldest, complete)
+
+    def require_like(self, timesteps: Tree, steps: Tree) -> None:
+        """Raises UserError if trees [n, B, ..] have other tensors than those that are stored, or of other shapes."""
+        trees = ((self.timesteps, self.steps), (timesteps, steps))
+        stored, new = ([x.shape[2:] for x in tree_leaves(tree)] for tree in trees)
+        if stored != new:
+            raise UserError(
+                "the replay buffer of the checkpoint does not have the tensors of a rollout: it is damaged. Remove the "
+                "checkpoint's folder to resume from an earlier one."
+            )
 
     def write(self, start: int, timesteps: Tree, steps: Tree) -> None:
         """Writes trees of tensors [n, B, ..] at the timesteps `start`, `start + 1`, ... of the stream."""
