@@ -31,7 +31,7 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LISTEN_ERRORS = (OSError, TypeError, ValueError)
-"""What listening raises: the last two for a host that cannot be encoded as one, or has a NUL."""
+"""Errors of listening; the last two are of a host that cannot be encoded as one, or has a NUL."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
