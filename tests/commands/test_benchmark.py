@@ -366,3 +366,35 @@ def test_curves_of_ranks_are_trained_once_and_compared(
     assert "| 1 and 2 | " in (tmp_path / "rank_curves.md").read_text()
     with pytest.raises(UserError, match=r"trained with other settings \(.*rollout_length"):
         rank_curves.main([*words, *tiny, "rollout_length=20"])
+
+
+# ------------------------------------------------------------------------------------------------------------- defaults
+
+
+def test_tasks_of_choice_and_report_exist_and_share_none(script: Any):
+    tasks = script("default_tasks")
+    assert not {task.env for task in tasks.CHOICE} & {task.env for task in tasks.REPORT}
+    for task in (*tasks.CHOICE, *tasks.REPORT):
+        others = [f"teams.{team}.algo=random" for team in task.others]
+        config = resolve([f"env={task.env}", "algo=ippo", *task.settings, *others]).config
+        assert config.env.name == task.env
+
+
+@pytest.mark.slow
+def test_defaults_are_trained_without_presets_of_the_task_and_only_once(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    defaults, tasks = script("defaults"), script("default_tasks")
+    monkeypatch.setattr(defaults, "CHOICE", (tasks.Task("matrix/climbing", "agent", steps=100),))
+    words = ["--choice", "--algos", "mappo", "--seeds", "1000", "--runs", str(tmp_path)]
+    for _ in range(2):
+        defaults.main(words)
+    assert capsys.readouterr().out.count("1/1 default | mappo | matrix/climbing | 1000: ") == 1
+    defaults.main([*words, "--variant", "short", "algo.gamma=0.5"])
+    found = json.loads((tmp_path / "choice.json").read_text())
+    assert [("score" in run, run["command"][-1]) for run in found.values()] == [
+        (True, "seed=1000"),
+        (True, "algo.gamma=0.5"),
+    ]
+    defaults.main(["--choice", "--table", "--runs", str(tmp_path)])
+    assert "| mappo | short |" in capsys.readouterr().out
