@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import subprocess
 import sys
@@ -151,10 +152,10 @@ def test_an_occupied_port_raises_a_one_line_error(server: Server):
 def test_a_host_that_is_none_raises_a_one_line_error(host: str):
     """The same from both servers."""
     player: Any = None
-    servers = (lambda: open_server(host, 0), lambda: PolicyServer(player, host, 0, token="t"))
-    for start in servers:
+    servers = (open_server, lambda host, port: PolicyServer(player, host, port, token="t"))
+    for start, port in itertools.product(servers, (0, 8765)):
         with pytest.raises(UserError, match=r"^cannot listen on .*\. Choose another --host\.$") as error:
-            start()
+            start(host, port)
         assert "\n" not in str(error.value)
 
 

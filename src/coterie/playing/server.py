@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import mimetypes
 import queue
@@ -220,7 +221,8 @@ def listen_error(host: str, port: int, error: BaseException) -> UserError:
     address = f"{host}:{port}" if port else host
     if not isinstance(error, OSError):
         return UserError(f"cannot listen on {address}: not the name or address of a host. Choose another --host.")
-    advice = "Choose another --port, or leave it out to use a free one." if port else "Choose another --host."
+    is_of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    advice = "Choose another --port, or leave it out to use a free one." if is_of_port else "Choose another --host."
     return UserError(f"cannot listen on {address} ({(error.strerror or str(error)).lower()}). {advice}")
 
 
