@@ -136,11 +136,9 @@ class Optimizer:
 
 def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
     """Returns a learning rate as the step of parameters `flat` takes it: a float32 tensor on a GPU, else a number."""
-    return (
-        torch.full((), lr, dtype=torch.float32, device=flat.device)
-        if flat.is_cuda and not isinstance(lr, Tensor)
-        else lr
-    )
+    if flat.is_cuda and not isinstance(lr, Tensor):
+        return torch.full((), lr, dtype=torch.float32, device=flat.device)
+    return lr
 
 
 def _no_moments(flat: Tensor) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ _REPEAT_SECONDS = 0.2
 _COLLECTION_THRESHOLD = 20_000
 """New objects that start a garbage collection."""
 _IMMORTAL = 10_000
-"""More objects than Python 3.12 and later count as frozen because they are never freed, a few hundred."""
+"""Frozen objects up to this number are Python's own: since 3.12 a few hundred that are never freed count as frozen."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # mallopt(3)
 

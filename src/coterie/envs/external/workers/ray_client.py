@@ -130,10 +130,8 @@ def require_answer(host: str, port: int) -> None:
     """
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT) as connection:
-            if os.environ.get("RAY_USE_TLS", "").lower() in (
-                "1",
-                "true",
-            ):  # encrypted, with certificates that Ray reads
+            is_encrypted = os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true")
+            if is_encrypted:  # with certificates that Ray reads
                 return
             answer = _first_bytes(connection)
         if answer is None:
