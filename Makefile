@@ -34,11 +34,12 @@ test: setup  ## run all tests
 test-fast: setup  ## run the tests that are not marked slow (under three minutes on two cores)
 	$(PYTEST) -m "not slow"
 
-lint: setup  ## check format, lint, types and imports
+lint: setup  ## check format, lint, types, imports and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 check: lint  ## what CI runs: format, lint, types, imports, tests
 	$(PYTEST)
@@ -56,7 +57,7 @@ gpu: setup  ## run all tests on CUDA and measure the speed there, next to eager 
 	$(PYTEST) -n 4 --device cuda
 	$(BIN)/python benchmarks/speed.py --cuda --results benchmarks/results/cuda
 
-docs: setup  ## regenerate the tables of the pages and build the site into docs/_build/html, spelling checked
+docs: setup  ## regenerate the tables of the pages and build the site into docs/_build/html
 	$(BIN)/python docs/generate.py --text
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
@@ -118,7 +119,7 @@ browser-test: setup  ## test the browser pages in a headless Chromium
 	fi
 	@$(BIN)/python -c 'import selenium' 2>/dev/null || \
 		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
-	$(PYTEST) -n0 tests/browser
+	$(PYTEST) -n0 -p no:hypothesispytest tests/browser  # its plugin imports that of trio, which Selenium installs, and warns
 
 clean:
 	rm -rf .venv .vmas .venv-unity

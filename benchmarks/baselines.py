@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from reporting import in_words, origin, table
 
+from coterie.assembly.resolve import resolve
 from coterie.commands.evaluate import evaluate_baseline
-from coterie.config.resolve import resolve
 from coterie.envs.make import make
 from coterie.envs.worlds.coop.scripts import pushblock_heaviest_first
 from coterie.envs.worlds.world import WorldEnv

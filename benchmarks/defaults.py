@@ -5,8 +5,12 @@
     python benchmarks/defaults.py --choice --algos mappo --variant gamma-95 algo.gamma=0.95
     python benchmarks/defaults.py --choice --table                         # scores of all variants
     python benchmarks/defaults.py --report --jobs 2                        # the tasks that are reported
+    python benchmarks/defaults.py --report --page                          # writes defaults.json and defaults.md
+    python benchmarks/defaults.py --spread --jobs 2                        # the results in README.md
+    python benchmarks/defaults.py --gymnasium --jobs 2                     # whether tasks of Gymnasium are solved
+    python benchmarks/defaults.py --presets --jobs 2                       # presets for tasks beside the defaults
 
-A run is one process with one thread. Its score is the mean return of the task's team over the episodes of the last
+A run has one thread. Its score is the mean return of the task's team over the episodes of the last
 evaluation. Scores are kept in a file, so that the command can be repeated and goes on where it stopped.
 """
 
@@ -14,16 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from default_tasks import CHOICE, REPORT, Task
+import default_page
+from default_tasks import CHOICE, GYMNASIUM, REPORT, SPREAD, Task
 from reporting import machine, table
 
 from coterie.core.errors import UserError
@@ -32,11 +38,33 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
 DISCRETE = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
 CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "maddpg", "matd3", "masac")
-EPISODES = 200
-COMMON = ("device=cpu", "threads=1", "progress=off", f"eval.episodes={EPISODES}", "log.tensorboard=false")
-CHOICE_SEEDS, REPORT_SEEDS = (1000, 1001), (0, 1, 2, 3, 4)
+EVALUATIONS = 4
+COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
+STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {
+    "choice": (CHOICE, (1000, 1001)),
+    "report": (REPORT, (0, 1, 2, 3, 4)),
+    "spread": (SPREAD, tuple(range(100, 110))),
+    "gymnasium": (GYMNASIUM, tuple(range(100, 105))),
+}
+"""Tasks and seeds by option."""
 DEFAULT = "default"
 """Variant without settings."""
+PRESET = "preset"
+"""Variant with the preset of the algorithm for the task."""
+BUILT_IN = (
+    "board/",
+    "coop/",
+    "foraging/",
+    "gym/",
+    "matrix/",
+    "overcooked/",
+    "particle/",
+    "skirmish/",
+    "sparse/",
+    "warehouse/",
+)
+MOST_STEPS = 500_000
+"""Steps of a comparison with a preset at most."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +86,29 @@ class Job:
         """Arguments of `coterie train`."""
         task = self.task
         others = [f"teams.{team}.algo=random" for team in task.others]
-        steps = [f"steps={task.steps}", f"eval.every={task.steps // 10}", f"seed={self.seed}"]
-        return [f"algo={self.algo}", f"env={task.env}", *task.settings, *others, *COMMON, *steps, *self.settings]
+        evaluation = [f"eval.episodes={task.episodes}", f"eval.every={task.steps // EVALUATIONS}"]
+        run = [f"steps={task.steps}", *evaluation, f"seed={self.seed}"]
+        return [f"algo={self.algo}", f"env={task.env}", *task.settings, *others, *COMMON, *run, *self.settings]
 
 
 def main(argv: list[str]) -> int:
-    if argv[:1] == ["--run"]:  # used when this script starts itself
-        return run(argv[1:])
     given = _parser().parse_args(argv)
-    tasks = REPORT if given.report else CHOICE
+    tasks, seeds = STUDIES.get(given.study, ((), (1000, 1001)))
     if given.only:
         tasks = tuple(task for task in tasks if any(word in task.name for word in given.only))
     if given.list:
         for task in tasks:
             print(f"{task.name:<50} {task.team:<10} {task.actions:<10} {task.steps:,} steps")
         return 0
-    path = given.runs / ("report.json" if given.report else "choice.json")
+    path = given.runs / f"{given.study}.json"
     if given.table:
         print("\n".join(scores_table(_read(path), tasks)))
         return 0
-    seeds = given.seeds or (REPORT_SEEDS if given.report else CHOICE_SEEDS)
-    execute([job for job in jobs(given, tasks, seeds) if job.key not in _read(path)], path, given.jobs)
+    if given.page:
+        default_page.write(default_page.collect(_read(path), tasks), given.results)
+        return 0
+    wanted = preset_jobs(given.seeds or seeds) if given.study == "presets" else jobs(given, tasks, given.seeds or seeds)
+    execute([job for job in wanted if job.key not in _read(path)], path, given.jobs)
     return 0
 
 
@@ -91,8 +121,9 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--choice", action="store_true", help="tasks that settings are chosen on")
-    kind.add_argument("--report", action="store_true", help="tasks that are reported")
+    helps = ("tasks that settings are chosen on", "tasks that are reported", "simple_spread", "tasks of Gymnasium")
+    for name, text in zip((*STUDIES, "presets"), (*helps, "presets for tasks beside the defaults"), strict=True):
+        kind.add_argument(f"--{name}", action="store_const", const=name, dest="study", help=text)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of the variant")
     parser.add_argument("--variant", default=DEFAULT, help="name of the settings")
     parser.add_argument("--algos", type=words, default=(), help="algorithms, separated by commas")
@@ -101,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="number of runs at the same time")
     parser.add_argument("--list", action="store_true", help="print the tasks and stop")
     parser.add_argument("--table", action="store_true", help="print the scores and stop")
+    parser.add_argument("--page", action="store_true", help="write the files of the benchmark page and stop")
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the scores")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="with --page: output folder")
     return parser
 
 
@@ -111,52 +144,77 @@ def jobs(given: argparse.Namespace, tasks: tuple[Task, ...], seeds: tuple[int, .
         raise UserError("--variant: name the settings, and only if there are some")
     for seed in seeds:
         for task in tasks:
-            for algo in given.algos or (DISCRETE if task.actions == "discrete" else CONTINUOUS):
-                yield Job(algo, task, given.variant, tuple(given.settings), seed)
+            for algo in task.algos or (DISCRETE if task.actions == "discrete" else CONTINUOUS):
+                if not given.algos or algo in given.algos:
+                    yield Job(algo, task, given.variant, tuple(given.settings), seed)
+
+
+def preset_jobs(seeds: tuple[int, ...]) -> Iterator[Job]:
+    """All presets of an algorithm for a task of the built-in worlds and of Gymnasium, and the defaults beside them."""
+    from coterie.config import sources
+    from coterie.envs.make import make
+
+    tasks: dict[str, Task] = {}
+    for seed in seeds:
+        for name in sources.presets("algo_env"):
+            algo, _, env = name.partition("/")
+            if not env.startswith(BUILT_IN) or "original" in env:
+                continue
+            if env not in tasks:
+                roles = make(env).spec.roles
+                sizes = {role.group: sum(other.n for other in roles if other.group == role.group) for role in roles}
+                team = max(sizes, key=lambda group: sizes[group])
+                tasks[env] = Task(env, team, others=tuple(group for group in sizes if group != team))
+            steps = [int(setting.value) for setting in sources.preset("algo_env", name) if setting.key == "steps"]
+            task = replace(tasks[env], steps=min([*steps, MOST_STEPS]))
+            for variant in (PRESET, DEFAULT):
+                yield Job(algo, task, variant, (), seed)
 
 
 def execute(waiting: list[Job], path: Path, parallel: int) -> None:
     """Executes the jobs and adds their scores to the file."""
-    running: dict[subprocess.Popen[str], tuple[Job, float]] = {}
     facts, total = machine(), len(waiting)
     path.parent.mkdir(parents=True, exist_ok=True)
-    while running or waiting:
-        while waiting and len(running) < parallel:
-            job = waiting.pop(0)
-            words = [sys.executable, __file__, "--run", job.task.team, *job.words]
-            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            running[process] = (job, time.perf_counter())
-        time.sleep(0.1)
-        for process in [process for process in running if process.poll() is not None]:
-            job, began = running.pop(process)
-            out, err = process.communicate()
-            found = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {"error": err.splitlines()[-1:]}
-            found |= {"seconds": round(time.perf_counter() - began, 1), "revision": facts["revision"]}
-            found |= {"command": ["coterie", "train", *job.words]}
+    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(score, job): job for job in waiting}
+        for number, future in enumerate(as_completed(futures), 1):
+            job, found = futures[future], future.result() | {"revision": facts["revision"]}
             path.write_text(json.dumps(_read(path) | {job.key: found}, indent=1) + "\n")
-            left = len(waiting) + len(running)
-            print(f"{total - left}/{total} {job.key}: {found.get('score', found.get('error'))}", flush=True)
+            print(f"{number}/{total} {job.key}: {found.get('score', found.get('error'))}", flush=True)
 
 
-def run(words: list[str]) -> int:
-    """Trains in this process without presets for the task, and prints its score and evaluations as JSON."""
+def score(job: Job) -> dict[str, Any]:
+    """Returns the results of a job, or its error, and the seconds that it took."""
+    began = time.perf_counter()
+    try:
+        found = train(job.task.team, job.words, with_presets=job.variant == PRESET)
+    except UserError as error:
+        found = {"error": str(error)}
+    return found | {"seconds": round(time.perf_counter() - began, 1), "command": ["coterie", "train", *job.words]}
+
+
+def train(team: str, settings: list[str], *, with_presets: bool = False) -> dict[str, Any]:
+    """Trains without presets for the task. Returns the team's score, that of the random policy, and evaluations."""
+    from coterie.assembly.resolve import resolve
     from coterie.commands import train as training
     from coterie.config import sources
-    from coterie.config.resolve import resolve
     from coterie.runs.curves import Run
 
     presets = sources.preset
-    sources.preset = lambda kind, name: [] if kind == "algo_env" else presets(kind, name)
-    team, *settings = words
-    with tempfile.TemporaryDirectory() as folder:
-        training.train(resolve([*settings, f"out={folder}/run"]))
-        read = Run.load(Path(folder) / "run")
-        curve = read.curve(team, "eval/return_mean") or read.curve("", "eval/return_mean")
+    if not with_presets:
+        sources.preset = lambda kind, name: [] if kind == "algo_env" else presets(kind, name)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            training.train(resolve([*settings, f"out={folder}/run"]))
+            read = Run.load(Path(folder) / "run")
+            curve = read.curve(team, "eval/return_mean") or read.curve("", "eval/return_mean")
+            random = json.loads((Path(folder) / "run" / "manifest.json").read_text())["random"]
+    finally:
+        sources.preset = presets
     assert curve is not None
     values = [round(float(x), 4) for x in curve.value]
     last = {key: round(float(x), 4) for key, x in read.rows[-1].items() if isinstance(x, float)}
-    print(json.dumps({"score": values[-1], "evaluations": values, "last": last}))
-    return 0
+    return {"score": values[-1], "random": random.get(team, random.get("")), "evaluations": values, "last": last}
 
 
 def scores_table(found: dict[str, Any], tasks: tuple[Task, ...]) -> list[str]:

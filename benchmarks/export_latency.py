@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.commands.export.export import export
+from coterie.export.export import export
 
 ROUNDS, CALLS = 10, 200
 

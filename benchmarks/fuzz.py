@@ -59,8 +59,8 @@ ENDS = {"succeeded": {0}, "refused": {2}, "failed": {3}, "check failed": {1}, "i
 PRELOADED = (
     *("safetensors.numpy", "scipy.stats", "optuna.storages", "sqlalchemy.dialects.sqlite", "alembic.command"),
     *("onnx", "onnxscript", "onnxscript.function_libs.torch_lib.ops", "sympy.combinatorics", "PIL.WebPImagePlugin"),
-    *("coterie.commands.tuning.tune", "coterie.commands.compare", "coterie.commands.report", "coterie.commands.play"),
-    *("coterie.commands.export.export", "coterie.commands.league", "coterie.commands.diagnose", "coterie.playing.page"),
+    *("coterie.sweeps.tuning.search", "coterie.commands.compare", "coterie.commands.report", "coterie.commands.play"),
+    *("coterie.export.export", "coterie.commands.league", "coterie.commands.diagnose", "coterie.playing.page"),
 )
 """Modules that some commands need, besides those of runs."""
 
@@ -254,7 +254,7 @@ def _all(campaign: Campaign, given: argparse.Namespace) -> Iterator[dict[str, An
 
 
 def _is_installed(words: Sequence[str]) -> bool:
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
     from coterie.core.errors import ReportedError
 
     try:

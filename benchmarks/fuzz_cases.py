@@ -18,10 +18,10 @@ import typer.main
 from fuzz_values import HOSTILE, NUMBERS, key_of, misspelled, mutated_words
 from kill_cases import PLATES, SMALL, configurations, merged
 
+from coterie.algos import registry
+from coterie.assembly.resolve import resolve
 from coterie.cli.app import app
-from coterie.config import registry
 from coterie.config.messages import alternatives, leaf_fields
-from coterie.config.resolve import resolve
 from coterie.config.schema import RunConfig, TeamConfig
 from coterie.config.sources import flatten
 from coterie.core.errors import ReportedError

@@ -15,9 +15,9 @@ from learning_pictures import draw_pictures
 from provenance import is_present, is_verified, measured, resolved_job
 from reporting import in_words, origin, table, whole_number
 
+from coterie.algos import registry
+from coterie.assembly.resolve import load_resolved, resolve
 from coterie.commands.evaluate import evaluate_baseline, evaluate_run
-from coterie.config import registry
-from coterie.config.resolve import load_resolved, resolve
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.curves import Run
 

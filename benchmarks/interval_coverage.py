@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.reports import aggregates
-from coterie.reports.bootstrap import interval, resample
+from coterie.reports import estimates
+from coterie.reports.estimates import interval, resample
 
 EXPERIMENTS, SAMPLES = 4000, 2000
 
 
-def coverage(seeds: int, tasks: int, statistic: Callable[[aggregates.Scores], np.ndarray]) -> float:
+def coverage(seeds: int, tasks: int, statistic: Callable[[estimates.Scores], np.ndarray]) -> float:
     """Returns the fraction of experiments whose interval contains 0."""
     rng = np.random.default_rng([seeds, tasks])
     inside = 0
@@ -30,7 +30,5 @@ if __name__ == "__main__":
     print("seeds  tasks  mean    IQM")
     for seeds in (3, 5, 10):
         for tasks in (1, 5):
-            values = [
-                coverage(seeds, tasks, statistic) for statistic in (aggregates.mean, aggregates.interquartile_mean)
-            ]
+            values = [coverage(seeds, tasks, statistic) for statistic in (estimates.mean, estimates.interquartile_mean)]
             print(f"{seeds:5}  {tasks:5}  {values[0]:.1%}  {values[1]:.1%}", flush=True)

@@ -18,6 +18,7 @@ class Job:
         level: Reference level on that scale.
         source: Source of the reference level, as Markdown.
         conditions: How the level was measured where it differs from the row: steps, action selection, opponents.
+        curve: Preset whose learning curve in the original trainer is drawn beside those of the job.
         passes: Levels for which the time of the first evaluation above them is reported.
         script: Script of the environment that serves as a baseline.
         episodes: Episodes of the final evaluation if the default is too noisy or too slow.
@@ -36,6 +37,7 @@ class Job:
     episodes: int | None = None
     measure: str | None = None
     conditions: str = ""
+    curve: str | None = None
 
 
 SEEDS = (0, 1, 2)
@@ -77,8 +79,9 @@ _BEST_MAPPO = _logged("mappo/simple_spread/logs_99.txt", "the last 20,000 logged
 _BEST_MADDPG = _logged("maddpg/simple_spread/logs_117.txt", "the logged steps from 180,000 to 200,000")
 _BEST_COMA = _logged("coma/simple_spread/logs_158.txt", "the last 20,000 logged steps")
 _HUNT = _logged("mappo/simple_tag/logs_1.txt", "the last 100,000 logged steps")
+_EARLY_HUNT = _logged("mappo/simple_tag/logs_1.txt", "the logged steps from 90,000 to 100,000")
 _ACROBOT = _logged("ddqn/Acrobot-v1/logs_0.txt", "the last 20,000 logged steps")
-_MOST_PROBABLE = "3.2 M steps, most probable actions"
+_SAMPLED = "3.2 M steps, sampled actions"
 _OWN_TARGET = "a target of Coterie, not a published result"
 _SPREAD = "env=particle/simple_spread"
 _TAG = "env=particle/simple_tag"
@@ -101,6 +104,7 @@ _ALIKE = ("rewards.gail.demos=benchmarks/runs/rooms.safetensors", "rewards.gail.
 """Recorded by `coterie record --algo scripted --env sparse/rooms --out benchmarks/runs/rooms.safetensors`."""
 
 UNTUNED = (
+    "tag-mappo-original",
     "spread-openai-50-maddpg-original",
     "spread-openai-50-coma-original",
     "spread-openai-50-mappo-original",
@@ -140,7 +144,7 @@ JOBS = (
         "spread-openai-50-mappo",
         ("algo=mappo", _SPREAD, "env.variant=openai", "env.episode_limit=50", "steps=4M"),
         *("agent", "agent", "spread-openai-50", -315.0, _BEST_MAPPO, (-315.0, -250.0, -200.0), "spread_greedily"),
-        conditions=_MOST_PROBABLE,
+        conditions=_SAMPLED,
     ),
     Job(
         "speaker-listener-mappo",
@@ -153,6 +157,13 @@ JOBS = (
         ("algo=mappo", *_TAG_OPENAI, "steps=2M"),
         *("adversary", "agent", "tag", 54.0, _HUNT, (54.0,)),
         conditions="16 M steps, a prey trained by that code",
+    ),
+    Job(
+        "tag-mappo-original",
+        ("algo=mappo/original_tag", _TAG, "steps=1600k"),
+        *("adversary", "agent", "tag-original", 31.0, _EARLY_HUNT),
+        conditions="1.6 M steps, sampled actions, one critic of both teams",
+        curve="mappo/original_tag",
     ),
     Job(
         "tag-mappo-random",
@@ -191,7 +202,8 @@ JOBS = (
             f"spread-openai-50-{algo.replace('/', '-')}",
             (f"algo={algo}", *_OPENAI, "env.episode_limit=50", "steps=3200k"),
             *("agent", "agent", "spread-openai-50-core", level, source, (-382.0, -344.0, -300.0), "spread_greedily"),
-            conditions=_MOST_PROBABLE,
+            conditions=_SAMPLED + (", a tenth of them random" if algo.startswith("coma") else ""),
+            curve=algo if algo.endswith("/original") else None,
         )
         for algo, level, source in (
             ("maddpg", -256.0, _BEST_MADDPG),

@@ -33,7 +33,7 @@ import torch
 import coterie.__main__ as entry
 import coterie.runs.plots
 from coterie.envs.external.workers import processes
-from coterie.runs import checkpoint_file
+from coterie.runs import checkpoints
 
 TIME, BEFORE, AFTER = "at a random time", "right before a file operation", "shortly after a file operation"
 NEW = "at a random time, in a new process"
@@ -273,7 +273,7 @@ def _checkpoint(folder: Path, segments: bool) -> dict[str, Any]:
     Raises:
         CorruptError: If a file, or with `segments` a segment, is missing or modified.
     """
-    checkpoint_file.load(folder, segments=segments)
+    checkpoints.load(folder, segments=segments)
     tensors = safetensors.torch.load_file(folder / "state.safetensors")
     found = {
         f"state.safetensors/{name}": (str(x.dtype), tuple(x.shape), x.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -42,8 +42,9 @@ import torch
 from kill_cases import configurations, experiments, preparations
 from kill_runs import KINDS, NEVER, NEW, PHASES, Moment, differences, draw, forked, new_process, phase_of, unfinished
 
-from coterie.config import registry
+from coterie.algos import registry as algo_registry
 from coterie.core.files import write_text
+from coterie.envs import registry as env_registry
 
 HERE = Path(__file__).resolve().parent
 NEW_SHARE = 0.05
@@ -136,11 +137,11 @@ def preload(settings: list[list[str]]) -> float:
     """Imports what the runs need, so that forks do not, and returns the seconds that it took."""
     started = time.monotonic()
     torch.set_num_threads(1)
-    targets = (*registry.ALGOS.values(), *registry.VARIANTS.values(), *registry.SIGNALS.values())
+    targets = (*algo_registry.ALGOS.values(), *algo_registry.VARIANTS.values())
     for module in (*PRELOADED, *(target.partition(":")[0] for target in targets)):
         importlib.import_module(module)
     for name in {word[4:] for words in settings for word in words if word.startswith("env=")}:
-        registry.environment(name)
+        env_registry.environment(name)
     return time.monotonic() - started
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from jobs import JOBS, SEEDS, Job, command
 
-from coterie.config.resolve import Resolved, load_resolved, resolve
+from coterie.assembly.resolve import Resolved, load_resolved, resolve
 from coterie.core.errors import UserError, nearest
 from coterie.runs.checkpoints import Checkpoints
 
@@ -112,10 +112,8 @@ def plan(job: Job, seed: int, given: argparse.Namespace) -> Task | None:
 
 def differences(one: Resolved, other: Resolved) -> list[str]:
     """Differences that make two configurations different experiments, each as `key=actual, not expected`."""
-    from coterie.config.sources import flatten
-
     mine, yours = (
-        {k: v for k, v in flatten(r.config.tree()) if k.partition(".")[0] not in MAY_DIFFER} for r in (one, other)
+        {k: v for k, v in r.requested.items() if k.partition(".")[0] not in MAY_DIFFER} for r in (one, other)
     )
     keys = [key for key in {**mine, **yours} if mine.get(key) != yours.get(key)]
     return [f"{key}={mine.get(key)}, not {yours.get(key)}" for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from jobs import JOBS, Job
 from matplotlib.figure import Figure
 
 from coterie.runs.plots import COLORS, mean_and_band
+
+ORIGINAL = Path(__file__).resolve().parent / "original_curves.json"
+"""Written by original_curves.py."""
 
 
 def draw_pictures(results: Path, jobs: Mapping[str, dict[str, Any]]) -> None:
@@ -35,6 +39,7 @@ def draw(entries: Mapping[Job, dict[str, Any]]) -> Figure:
     """Draws mean and range over seeds of the evaluations of jobs, with their reference levels."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
+    original = json.loads(ORIGINAL.read_text())["curves"]
     for (job, entry), color in zip(entries.items(), COLORS * len(entries), strict=False):
         curves = [np.array(run["evaluations"]).T for run in entry["seeds"].values()]
         band = mean_and_band([(x, y) for x, y in curves])
@@ -43,6 +48,9 @@ def draw(entries: Mapping[Job, dict[str, Any]]) -> Figure:
         label = f"{job.name} ({len(curves)} seeds)"
         axes.plot(grid / 1e6, mean, color=color, label=label)
         axes.fill_between(grid / 1e6, low, high, color=color, alpha=0.2, linewidth=0)
+        if job.curve is not None:
+            steps, rewards = np.array(original[job.curve]["points"]).T
+            axes.plot(steps / 1e6, rewards, color=color, linestyle=":", label=f"{job.curve} by its author, one seed")
     for level in sorted({job.level for job in entries if job.level is not None}):
         axes.axhline(level, color="0.3", linewidth=1, linestyle=(0, (5, 2)), label=f"level {level:g}")
     axes.set_xlabel("environment steps (millions)")

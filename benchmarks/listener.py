@@ -17,9 +17,9 @@ from torch import Tensor
 
 from coterie.core.seeds import generator
 from coterie.core.types import Action
+from coterie.envs.worlds.particle.communication import SimpleSpeakerListener, SimpleSpeakerListenerConfig
 from coterie.envs.worlds.particle.physics import Variant
 from coterie.envs.worlds.particle.scripts import follow_speaker
-from coterie.envs.worlds.particle.speaker_listener import SimpleSpeakerListener, SimpleSpeakerListenerConfig
 
 STEPS, MOVES = 25, 5
 State = dict[str, Tensor]

@@ -24,9 +24,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coterie.config import registry
-from coterie.config.resolve import Resolved, resolve
+from coterie.algos import registry as algo_registry
+from coterie.assembly.resolve import Resolved, resolve
 from coterie.config.sources import flatten
+from coterie.envs import registry as env_registry
+from coterie.rewards import rewarded
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -111,8 +113,8 @@ def modules_of(resolved: Resolved) -> list[str]:
     """Returns the modules from which all code of a run can be reached: learners, environment, rewards, training."""
     config = resolved.config
     algorithms = {config.algo.name, *(team.algo.name for team in config.teams.values() if team.algo is not None)}
-    classes = [registry.algorithm(name) for name in sorted(algorithms)]
-    classes += [registry.environment(config.env.name), *(registry.signal(name) for name in config.rewards.signals)]
+    classes = [algo_registry.algorithm(name) for name in sorted(algorithms)]
+    classes += [env_registry.environment(config.env.name), *(rewarded.SIGNALS[name] for name in config.rewards.signals)]
     modules = [*(cls.__module__ for cls in classes), "coterie.training.trainer", "coterie.training.evaluation"]
     return [*modules, *["coterie.imitation.cloning"] * (config.imitation.demos is not None)]
 

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import reporting
 
-from coterie.commands.compare import RunSelection, compare_runs
-from coterie.config.resolve import load_resolved, resolve
-from coterie.config.sources import flatten
+from coterie.assembly.resolve import load_resolved, resolve
+from coterie.commands.compare import compare_runs
 from coterie.core.errors import UserError
 from coterie.core.files import write_text
 from coterie.reports.comparison import Comparison, TaskResult
@@ -50,8 +49,7 @@ def command(folder: Path, *, ranks: int, seed: int, steps: int, more: Sequence[s
     words = [*JOB, f"ranks={ranks}", f"seed={seed}", f"steps={steps}", f"eval.every={max(1, steps // 20)}", *more]
     if not (folder / "manifest.json").exists():
         return ["train", *words, f"out={folder}"]
-    saved = load_resolved(folder / "config.yaml")
-    expected, saved = (dict(flatten(found.config.tree())) for found in (resolve(words), saved))
+    expected, saved = resolve(words).requested, load_resolved(folder / "config.yaml").requested
     other = [key for key in expected if key != "out" and expected[key] != saved.get(key)]
     if other:
         raise UserError(f"{folder}: trained with other settings ({', '.join(other)}). Choose another --runs.")
@@ -162,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     folders = train(given.runs, seeds, given.steps, given.overrides)
     paths = tuple(map(str, folders))
-    comparison = compare_runs(RunSelection(paths), CompareOptions(normalize="none")).comparison
+    comparison = compare_runs(paths, CompareOptions(normalize="none")).comparison
     content = {
         **reporting.origin(), "seeds": seeds, "steps": given.steps, "load": os.getloadavg()[0],
         "settings": [*JOB, *given.overrides], **numbers(comparison),

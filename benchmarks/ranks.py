@@ -110,9 +110,9 @@ def measure_reduces(size: int, transport: str) -> dict[int, float]:
 
 def rank(transport: str, size: int, folder: Path, number: int) -> None:
     """Measures all-reduces as one of several ranks."""
-    from coterie.commands.rank_processes import share_memory
-    from coterie.core.process_ranks import ProcessRanks
-    from coterie.core.rank_stores import FolderStore, file_store
+    from coterie.assembly.rank_processes import share_memory
+    from coterie.ranks.process_ranks import ProcessRanks
+    from coterie.ranks.rank_stores import FolderStore, file_store
 
     torch.set_num_threads(1)
     store, group = FolderStore(folder / "values"), file_store(folder / "store", size)

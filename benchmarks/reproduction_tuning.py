@@ -20,11 +20,12 @@ from typing import Any
 from learning import RESULTS, RUNS
 from reporting import in_words, origin, table, whole_number
 
-from coterie.commands.tuning.plan import TunePlan, make_plan
-from coterie.commands.tuning.report import TuneReport
-from coterie.commands.tuning.tune import open_study, preload, tune
+from coterie.cli.job_gate import job_gate
 from coterie.reports import published
 from coterie.reports.published import PublishedTable
+from coterie.sweeps.tuning.report import report_of
+from coterie.sweeps.tuning.search import tune
+from coterie.sweeps.tuning.study import TunePlan, make_plan, open_study
 
 TABLE = "papoudakis2021"
 SEEDS = "1000,1001"
@@ -79,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = origin()
     plans = {algo: plan(chosen, family, algo, given) for algo in algorithms}
     if not given.collect:
-        gate = preload()
+        gate = job_gate()
+        gate.preload()
         for one in plans.values():
             if code := tune(one, trials=trials, prunes=False, gate=gate):
                 return code
@@ -103,7 +105,7 @@ def plan(chosen: PublishedTable, family: Family, algo: str, given: argparse.Name
 
 def result(done: TunePlan) -> dict[str, Any]:
     """Trials of a search, the best one, and where they ran."""
-    report = TuneReport.of(done, open_study(done)).to_dict()
+    report = report_of(done, open_study(done))
     manifests = [json.loads((Path(run) / "manifest.json").read_text()) for t in report["trials"] for run in t["runs"]]
     return {
         "command": ["coterie", "tune", *done.words, *(f"{key}={value}" for key, value in report["space"].items())],

@@ -16,10 +16,10 @@ from typing import Any
 
 import reporting
 
+from coterie.assembly.resolve import resolve
 from coterie.commands import league
 from coterie.commands import train as training
 from coterie.commands.best_response import exploit
-from coterie.config.resolve import resolve
 
 BALL = ("algo=ippo", "env=particle/simple_ball", "threads=1", "log.tensorboard=false")
 ONE = ("selfplay.opponents=latest",)

@@ -30,7 +30,7 @@ from typing import Any
 from reporting import origin, table, whole_number
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.threads import available_cores
+from coterie.core.process import available_cores
 
 HERE = Path(__file__).resolve().parent
 DISCARD_BELOW = 0.5
@@ -38,11 +38,15 @@ DISCARD_BELOW = 0.5
 OPENMP = {"GOMP_SPINCOUNT": "3000"}
 """Environment variables that the `coterie` command sets before loading PyTorch; the yardstick runs with them, too."""
 
+_PLAIN = ("algo.normalize_obs=false", "algo.bootstrap_at_limit=true", "algo.value_time_left=false")
+"""The work of earlier measurements, and of other libraries: raw observations, values that do not read the time."""
 _RECURRENT = (
+    *_PLAIN,
     *("algo=mappo", "algo.rnn=gru", "algo.rnn_size=128", "algo.hidden_sizes=[128]", "algo.critic=joint"),
     *("algo.epochs=4", "algo.num_minibatches=4", "algo.rollout_length=128", "algo.sequence_length=128", "num_envs=128"),
 )
 _EPISODES = (
+    *(*_PLAIN, "algo.reward_scale=none", "algo.target_update_interval=200"),
     *("algo=qmix", "algo.rnn=gru", "algo.rnn_size=64", "algo.hidden_sizes=[64]", "algo.obs_last_action=true"),
     *(
         "algo.n_step=1",
@@ -261,8 +265,8 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
 
         return {"steps_per_s": jaxmarl_world.measure(row.cuda_envs, seconds), "memory": {"peak_mb": None}}
 
+    from coterie.assembly.resolve import resolve
     from coterie.commands.benchmark import bench, measure_env, memory
-    from coterie.config.resolve import resolve
     from coterie.core.process import configure_process
     from coterie.kernels import switch
 

@@ -3,6 +3,7 @@
     python benchmarks/verification.py                     # all rows whose code or settings have changed since
     python benchmarks/verification.py --only simple-ppo --only rooms-ppo
     python benchmarks/verification.py --write             # records rows that are the same and writes learning.md
+    python benchmarks/verification.py --against REVISION  # short runs of all algorithms, then and now
 
 The first iterations of a row are trained twice: by the code of the row's revision with the settings of that time, and
 by the present code with the present settings. The row stands if every tensor of the last checkpoint (parameters,
@@ -10,6 +11,9 @@ optimizers, statistics, environments, random generators) and every metric apart 
 runs use one thread. If the kernels changed their rounding, the runs are compared once more without kernels.
 
 Rows without a known, committed revision cannot be compared and must be measured again.
+
+With `--against`, short runs of every algorithm, feed-forward and recurrent, with and without kernels, with one team and
+several, are compared in the same way: a change that only moves code leaves all of them as they were.
 """
 
 from __future__ import annotations
@@ -37,6 +41,71 @@ ITERATIONS = 4
 
 LEAST_STEPS = 2000
 """Steps that are compared at least; environments of one instance take few steps per iteration."""
+
+
+SMALL = (
+    *("num_envs=4", "algo.hidden_sizes=[16,16]", "steps=1200", "seed=3", "threads=1", "device=cpu", "progress=off"),
+    *("log.tensorboard=false", "eval.every=600", "eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=1"),
+)
+"""Settings of a short run, which a case may override."""
+
+ON_POLICY = ("ippo", "mappo", "ia2c", "maa2c", "poca", "coma")
+OFF_POLICY = ("iql", "vdn", "qmix", "qplex", "wqmix", "maddpg", "matd3", "masac")
+
+
+def short_runs() -> dict[str, list[str]]:
+    """Returns the settings of the runs that `--against` compares, by name."""
+    spread, early = "env=particle/simple_spread", ("algo.learning_starts=200", "algo.buffer_size=2000")
+    cases: dict[str, list[str]] = {}
+    for algo in (*ON_POLICY, *OFF_POLICY):
+        more = ["algo.rollout_length=25"] if algo in ON_POLICY else list(early)
+        world = f"{spread} env.actions=continuous".split() if algo == "matd3" else [spread]
+        for kernels in ("on", "off"):
+            for memory in ("none", "gru") if algo not in ("qplex", "wqmix", "maddpg", "matd3", "masac") else ("none",):
+                rnn = [] if memory == "none" else ["algo.rnn=gru", "algo.rnn_size=8", "num_envs=8"]
+                cases[f"{algo}, rnn {memory}, kernels {kernels}"] = [
+                    *(f"algo={algo}", *world, *more, *rnn),
+                    f"kernels={kernels}",
+                ]
+    for original in ("mappo/original", "coma/original", "maddpg/original"):
+        cases[original] = [f"algo={original}", spread, "num_envs=16"]
+    tag = "env=particle/simple_tag"
+    cases["several teams"] = [tag, "algo=mappo", "algo.rollout_length=25", "teams.agent.algo=ippo"]
+    cases["several teams off-policy"] = [tag, "algo=qmix", *early, "teams.agent.algo=iql"]
+    cases["several teams continuous"] = [tag, "env.actions=continuous", "algo=masac", *early, "teams.agent.algo=td3"]
+    cases["several teams scripted"] = ["env=particle/simple_adversary", "algo=poca", "teams.adversary.algo=random"]
+    cases["skirmish with masks and deaths"] = ["env=skirmish/3m", "algo=mappo"]
+    cases["foraging with own rewards"] = ["env=foraging/8x8-2p-2f", "algo=vdn", *early]
+    cases["curiosity"] = [spread, "algo=mappo", "rewards.icm.weight=0.1"]
+    cases["random network distillation"] = [spread, "algo=ippo", "rewards.rnd.weight=0.1"]
+    cases["self-play"] = ["env=board/tictactoe", "algo=ippo", "selfplay.opponents=latest"]
+    cases["Gymnasium"] = ["env=gym/CartPole-v1", "algo=ppo"]
+    cases["images"] = ["env=probe/image", "algo=ppo"]
+    return cases
+
+
+def compare_revision(revision: str, only: Sequence[str]) -> int:
+    """Prints for every short run whether the package at a revision and the present one give the same bits.
+
+    Returns:
+        The number of runs that differ.
+    """
+    different = 0
+    with tempfile.TemporaryDirectory() as folder, source_at(revision) as package:
+        for number, (name, settings) in enumerate(short_runs().items()):
+            if only and not any(part in name for part in only):
+                continue
+            words = last_of([*SMALL, *settings])
+            try:
+                found = differences(
+                    train(package, words, Path(folder) / f"{number}-old"),
+                    train(provenance.PACKAGE, words, Path(folder) / f"{number}-new"),
+                )
+            except RuntimeError as error:
+                found = [f"a run failed: {error}"]
+            different += bool(found)
+            print(f"{name}: {'; '.join(found) or 'the same'}", flush=True)
+    return different
 
 
 def short(job: Job) -> int:
@@ -166,7 +235,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a job; may be given several times")
     parser.add_argument("--write", action="store_true", help="record rows that stand, and write learning.md again")
     parser.add_argument("--results", type=Path, default=provenance.HERE / "results", help="folder of learning.json")
+    parser.add_argument("--against", metavar="REVISION", help="compare short runs of all algorithms with a revision")
     given = parser.parse_args(argv)
+    if given.against:
+        return min(compare_revision(given.against, given.only), 1)
     path = given.results / "learning.json"
     content = json.loads(path.read_text())
     if given.write and origin()["machine"]["revision"].endswith("and changes"):

@@ -20,7 +20,6 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "docstrings",
-    "spelling",
 ]
 exclude_patterns = ["_build"]
 
@@ -44,8 +43,6 @@ autodoc_default_options = {"exclude-members": "__init__, __new__"}
 default_role = "py:obj"
 add_module_names = False
 python_use_unqualified_type_names = True
-
-spelling_word_list = str(DOCS / "spelling_wordlist.txt")
 
 html_theme = "furo"
 html_title = f"Coterie {release}"

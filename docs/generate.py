@@ -29,12 +29,12 @@ import searches  # noqa: E402
 from markdown_tables import key_table  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from coterie.config import registry  # noqa: E402
+from coterie.algos import registry  # noqa: E402
 from coterie.config.rewards import RewardsConfig  # noqa: E402
 from coterie.config.wrappers import WrappersConfig  # noqa: E402
-from coterie.envs.worlds.foraging.task import ForagingConfig  # noqa: E402
+from coterie.envs.worlds.foraging.foraging import ForagingConfig  # noqa: E402
 from coterie.envs.worlds.matrix.matrix_game import MatrixConfig  # noqa: E402
-from coterie.envs.worlds.overcooked.config import OvercookedConfig  # noqa: E402
+from coterie.envs.worlds.overcooked.overcooked import OvercookedConfig  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 _BLOCK = re.compile(r"(<!-- (generated|measured): ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -61,7 +61,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "particle-baselines": particle_worlds.particle_baselines,
     "particle-keys": particle_worlds.particle_keys,
     "particle-scenarios": particle_worlds.particle_scenarios,
-    "presets": program.presets,
     "probe-table": exact_worlds.probe_table,
     "probes": exact_worlds.probes,
     "rewards-keys": partial(key_table, RewardsConfig, "rewards."),
@@ -76,6 +75,27 @@ for _family, _names in program.families().items():
     BLOCKS[f"{_family}-presets"] = lambda names=_names: program.presets(lambda base: base in names)
 for _example in sorted((ROOT / "examples").glob("*.py")):
     BLOCKS[f"example-{_example.stem}"] = partial(program.example, _example.name)
+
+
+def results(path: Path) -> str:
+    """Returns a file of results without its title, for a page in `docs/benchmarks`."""
+    text = path.read_text(encoding="utf-8").partition("\n")[2]
+    folder = "/".join(("../..", *path.parent.relative_to(ROOT).parts))
+    return re.sub(r"^(#+ )", r"#\1", re.sub(r"(!\[[^]]*\]\()", rf"\1{folder}/", text), flags=re.MULTILINE)
+
+
+def summary(path: Path) -> str:
+    """Returns the text of a file of results before its table, and of the table its row of all, if there is one."""
+    text, _, table = results(path).partition("\n|")
+    head, rule, *rows = f"|{table}".splitlines()
+    total = [row for row in rows if row.startswith("| **all** |")]
+    return "\n".join([text, head, rule, *total, ""]) if total else text
+
+
+for _path in sorted((ROOT / "benchmarks" / "results").rglob("*.md")):
+    _name = "-".join(_path.relative_to(ROOT / "benchmarks" / "results").with_suffix("").parts)
+    BLOCKS[f"results-{_name}"] = partial(results, _path)
+    BLOCKS[f"summary-{_name}"] = partial(summary, _path)
 
 
 def pages() -> list[Path]:

@@ -15,9 +15,9 @@ from coterie.algos.optimizer import Optimizer, mean_metrics
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
-from coterie.math.policy_gradient import gae
-from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
-from coterie.math.statistics import masked_mean, standardize
+from coterie.functional.policy_gradient import gae
+from coterie.functional.returns import agent_rewards, bootstrap_masks, valid_mask
+from coterie.functional.statistics import masked_mean, standardize
 from coterie.nets.value_critics import DecentralizedCritic
 from coterie.policies.stochastic import StochasticPolicy
 
@@ -40,11 +40,11 @@ class ActorCriticConfig(LearnerConfig):
     """Weight of the value loss."""
 
 
-def actor_critic_loss(log_prob, entropy, value, advantage, target, valid, *, entropy_coef, value_coef):
+def actor_critic_loss(log_prob, entropy, value, advantage, target, valid, *, entropy_coef, value_coef, reduction):
     """Computes L = -mean A log pi(a | o) - c_H mean H + c_V mean (V - G)^2 over valid entries [T, B, N]."""
-    policy_loss = -masked_mean(advantage * log_prob, valid)
-    value_loss = masked_mean((value - target).square(), valid)
-    return policy_loss - entropy_coef * masked_mean(entropy, valid) + value_coef * value_loss
+    policy_loss = -masked_mean(advantage * log_prob, valid, reduction)
+    value_loss = masked_mean((value - target).square(), valid, reduction)
+    return policy_loss - entropy_coef * masked_mean(entropy, valid, reduction) + value_coef * value_loss
 
 
 class ActorCritic(Algorithm):
@@ -55,18 +55,19 @@ class ActorCritic(Algorithm):
 
     def __init__(self, config: ActorCriticConfig, context: AlgorithmContext) -> None:
         team, device = context.team, context.device
-        self.config, self.team = config, team
+        self.config, self.team, self.ranks = config, team, context.ranks
         self.rollout_length = context.rollout_length or config.rollout_length
         weights = generator(context.seed, "weights")
         self.policy: StochasticPolicy = StochasticPolicy(team, config.network_config(team), weights, device)
         self.critic = DecentralizedCritic(team, 1, config.network_config(team), weights).to(device)
         modules = {"policy": self.policy.actor, "value": self.critic}
-        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self.optimizer = Optimizer(modules, *config.adam_settings, ranks=context.ranks)
         self.membership = group_membership(team).to(device)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config, team = self.config, self.team
         valid = valid_mask(rollout)  # False for dead agents and final timesteps
+        reduction = self.ranks.reduction  # None in a run of one process
         # Targets
         values = self.critic(rollout.obs, None, None, {})[0].squeeze(-1)  # [T + 1, B, N]
         value, next_value = values[:-1], values[1:].detach()
@@ -89,17 +90,18 @@ class ActorCritic(Algorithm):
             log_prob,
             entropy,
             value,
-            standardize(advantage, valid),
+            standardize(advantage, valid, reduction),
             target,
             valid,
             entropy_coef=config.entropy_coef,
             value_coef=config.value_coef,
+            reduction=reduction,
         )
         # Optimizer step
         self.optimizer.step(loss, {"policy": config.lr, "value": config.lr})
         # Metrics
-        report = torch.stack([loss.detach(), masked_mean(entropy.detach(), valid)])
-        return mean_metrics(report.unsqueeze(0), METRICS, team.name)
+        report = torch.stack([loss.detach(), masked_mean(entropy.detach(), valid, reduction)])
+        return mean_metrics(report.unsqueeze(0), METRICS, team.name, ranks=self.ranks)
 
     def state_dict(self):
         parts = {"policy": self.policy, "critic": self.critic, "optimizer": self.optimizer}

@@ -15,9 +15,9 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
-from coterie.math.choices import mask_logits
-from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
-from coterie.math.statistics import masked_mean
+from coterie.functional.distributions import mask_logits
+from coterie.functional.returns import agent_rewards, bootstrap_masks, valid_mask
+from coterie.functional.statistics import masked_mean
 from coterie.nets.team import join_blocks
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
@@ -26,15 +26,16 @@ class QLearnerConfig(OffPolicyConfig):
     """Settings of the Q-learner."""
 
     rollout_length: int = Field(8, ge=1)
+    batch_size: int = Field(32, ge=1)
     learning_starts: int = Field(200, ge=0)
     epsilon: float = Field(0.1, ge=0, le=1)
     """Probability of a random action during training."""
 
 
-def q_loss(q, next_q, reward, terminated, valid, *, gamma):
+def q_loss(q, next_q, reward, terminated, valid, *, gamma, reduction):
     """Computes L = mean (Q(o, a) - r - gamma (1 - terminated) max_a' Q'(o', a'))^2 over valid entries [1, S, N]."""
     target = reward + gamma * torch.where(terminated, 0.0, next_q)
-    return masked_mean((q - target.detach()).square(), valid)
+    return masked_mean((q - target.detach()).square(), valid, reduction)
 
 
 class QLearner(Algorithm):
@@ -45,13 +46,14 @@ class QLearner(Algorithm):
 
     def __init__(self, config: QLearnerConfig, context: AlgorithmContext) -> None:
         team, device = context.team, context.device
-        self.config, self.team, self.steps = config, team, 0
+        self.config, self.team, self.steps = context.with_derived(config), team, 0
+        self.ranks = context.ranks
         self.rollout_length = context.rollout_length or config.rollout_length
         weights = generator(context.seed, "weights")
         self.policy: EpsilonGreedyPolicy = EpsilonGreedyPolicy(team, config.network_config(team), weights, device)
         self.policy.epsilon = config.epsilon
         modules: dict[str, torch.nn.Module] = {"value": self.policy.net}
-        self.optimizer = Optimizer(modules, config.adam_eps, config.weight_decay, config.max_grad_norm)
+        self.optimizer = Optimizer(modules, *config.adam_settings, ranks=context.ranks)
         self.target = TargetNetwork(self.policy.net, config.tau, config.target_update_interval)
         self.buffer = make_replay_buffer(config, context, n_step=1, states=(), hidden_state={})
         self.replay = ReplayCheckpoint(self.buffer)
@@ -63,13 +65,13 @@ class QLearner(Algorithm):
         if self.steps < config.learning_starts or self.buffer.num_sequences < config.batch_size:
             return {}
         losses = []
-        for _ in range(config.gradient_steps or 1):
+        for _ in range(config.gradient_steps):
             batch = self.buffer.sample(config.batch_size).rollout  # timesteps [2, S, ..], steps [1, S, ..]
             loss = self.loss(batch)
             self.optimizer.step(loss, {"value": config.lr})
             self.target.update()
             losses.append(loss.detach())
-        return mean_metrics(torch.stack(losses).unsqueeze(-1), ("loss/td",), self.team.name)
+        return mean_metrics(torch.stack(losses).unsqueeze(-1), ("loss/td",), self.team.name, ranks=self.ranks)
 
     def loss(self, batch: Rollout) -> torch.Tensor:
         team, blocks = self.team, self.policy.blocks
@@ -90,6 +92,7 @@ class QLearner(Algorithm):
             terminated,
             valid_mask(batch),
             gamma=self.config.gamma,
+            reduction=self.ranks.reduction,
         )
 
     def state_dict(self):

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Generator
 
-from places import ROOT, TEMPORARY
+from places import TEMPORARY
 
 os.environ.setdefault("TMPDIR", str(TEMPORARY))  # also in subprocesses
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="coterie-state-")  # the key that signs the runs of the tests
@@ -23,51 +23,50 @@ from coterie.kernels import switch
 
 LONGEST = [
     "test_docs.py",
-    "commands/test_benchmark.py",
-    "commands/test_resume.py",
-    "envs/external/workers/test_ray_workers.py",
-    "commands/test_hostile_runs.py",
-    "algos/test_probes.py",
-    "envs/external/test_grouping.py",
-    "commands/test_python_environments.py",
-    "commands/test_sweep_resume.py",
-    "gpu/test_algorithms.py",
-    "commands/test_check_algorithm.py",
-    "commands/test_kills.py",
-    "commands/test_fuzz.py",
-    "algos/test_poca.py",
-    "config/test_messages.py",
-    "algos/test_sac.py",
-    "envs/external/test_pettingzoo.py",
-    "commands/test_diagnose.py",
-    "algos/test_ddpg.py",
-    "algos/test_coma_probes.py",
-    "algos/test_qlearning.py",
-    "commands/test_resume_core.py",
-    "commands/test_faults.py",
-    "envs/external/workers/test_processes.py",
-    "commands/test_provenance.py",
-    "training/selfplay/test_selfplay_callback.py",
-    "training/curriculum/test_curriculum_callback.py",
-    "commands/test_mutants.py",
-    "commands/test_sweep_processes.py",
-    "envs/external/checking/test_check_env.py",
-    "envs/contract/test_check.py",
-    "algos/test_every.py",
-    "algos/test_ppo.py",
-    "algos/test_mistakes.py",
-    "envs/worlds/skirmish/test_battle.py",
-    "runs/test_checkpoints.py",
-    "commands/test_league.py",
+    "test_benchmark.py",
+    "test_resume.py",
+    "test_ray_workers.py",
+    "test_hostile_runs.py",
+    "test_probes.py",
+    "test_grouping.py",
+    "test_python_environments.py",
+    "test_job_runs.py",
+    "test_algorithms.py",
+    "test_check_algorithm.py",
+    "test_kills.py",
+    "test_fuzz.py",
+    "test_poca.py",
+    "test_messages.py",
+    "test_sac.py",
+    "test_pettingzoo.py",
+    "test_diagnose.py",
+    "test_ddpg.py",
+    "test_coma_probes.py",
+    "test_qlearning.py",
+    "test_resume_core.py",
+    "test_faults.py",
+    "test_processes.py",
+    "test_provenance.py",
+    "test_selfplay_callback.py",
+    "test_curriculum.py",
+    "test_job_processes.py",
+    "test_check_env.py",
+    "test_check.py",
+    "test_every.py",
+    "test_ppo.py",
+    "test_mistakes.py",
+    "test_battle.py",
+    "test_checkpoints.py",
+    "test_league.py",
     "test_examples.py",
-    "envs/external/test_grids.py",
-    "imitation/test_cloning.py",
-    "envs/worlds/particle/test_particle_mpe2.py",
-    "algos/test_coma.py",
-    "rewards/test_rewarded.py",
-    "cli/test_app.py",
-    "algos/test_answers.py",
-    "envs/external/test_gymnasium_vector.py",
+    "test_grids.py",
+    "test_cloning.py",
+    "test_particle_mpe2.py",
+    "test_coma.py",
+    "test_rewarded.py",
+    "test_app.py",
+    "test_answers.py",
+    "test_gymnasium_vector.py",
     "test_api.py",
 ]
 """Test files that take longest, in about descending order. They run first, so that no worker waits for one at the end.
@@ -92,12 +91,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)  # after a random order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    place = {ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
-    if missing := [path.name for path in place if not path.exists()]:
-        raise pytest.UsageError(f"{__file__}: LONGEST names files that do not exist: {', '.join(missing)}")
+    place = {name: k for k, name in enumerate(LONGEST)}
     if config.getoption("random_order_enabled"):  # the longest ones are in random order, too
         place = dict.fromkeys(place, 0)
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -47,6 +47,7 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> coterie.TrainingResult:
 @pytest.fixture(scope="module")
 def tag(tmp_path_factory: pytest.TempPathFactory) -> coterie.TrainingResult:
     settings = {"env": "particle/simple_tag", "teams.agent.algo": "ippo", "teams.agent.algo.rnn": "gru"}
+    settings |= {"algo.normalize_obs": False, "teams.agent.algo.normalize_obs": False}
     return trained(tmp_path_factory.mktemp("run") / "tag", algo="mappo", **settings)
 
 

@@ -1,4 +1,4 @@
-"""The documentation: links, images, generated blocks, spelling, and all code on the pages.
+"""The documentation: links, images, generated blocks, and all code on the pages.
 
 HTML comments directly before a fenced block control how the block is tested:
 
@@ -29,13 +29,10 @@ from PIL import Image
 
 import coterie
 from coterie.__main__ import main
-from coterie.config import registry
-from coterie.config.messages import leaf_fields
+from coterie.algos import registry
+from coterie.assembly.resolve import CHANGEABLE, resolve
 from coterie.config.overrides import parse_primitive
-from coterie.config.resolve import CHANGEABLE, resolve
-from coterie.config.schema import RunConfig
 from coterie.config.sources import flatten
-from coterie.config.wrappers import WrappersConfig
 from coterie.core import metrics
 from places import ROOT
 from tinyruns import tiny
@@ -217,20 +214,6 @@ def test_the_reference_lists_the_public_names():
     assert set(coterie.__all__) - {"__version__"} <= documented
 
 
-def test_renamed_settings_of_the_changelog_exist():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    rows = text.partition("### Renamed settings")[2].partition("###")[0]
-    new = set(
-        re.findall(r"`([\w.]+)`", " ".join(row.split("|")[2] for row in re.findall(r"^\| `.*$", rows, re.MULTILINE)))
-    )
-    keys = set(leaf_fields(RunConfig))
-    for algo in registry.ALGOS:
-        keys |= {f"algo.{key}" for key in leaf_fields(registry.algorithm(algo).Config)}
-    keys |= {f"rewards.NAME.{key.split('.', 2)[2]}" for key in keys if re.match(r"rewards\.\w+\.\w", key)}
-    keys |= {f"env.wrappers.{key}" for key in leaf_fields(WrappersConfig)}
-    assert {key for key in new if not key.startswith(("randomize", "env.terminate", "env.favorite"))} <= keys
-
-
 ML_AGENTS_METRICS = {
     *(f"Environment/{name}" for name in ("Cumulative Reward", "Group Cumulative Reward", "Episode Length")),
     *("Environment/Lesson Number/NAME", "Is Training", "Self-play/ELO"),
@@ -262,18 +245,6 @@ def test_the_metrics_of_ml_agents_have_a_declared_counterpart_or_none():
         assert names or ours == "none", ours
         names += re.findall(r"`([a-z]+/[^`]*)`", difference)
         assert {re.sub(r"/[A-Z]+$", "", name) for name in names} <= declared
-
-
-def test_the_spelling_check_finds_unknown_words_only():
-    dictionary = load("docs/_extensions/spelling.py").Dictionary(ROOT / "docs" / "spelling_wordlist.txt")
-    assert dictionary.unknown("The rollouts recieve 3 minibatches of QMIX's num_envs, e.g. path/to/fyle.") == [
-        "recieve"
-    ]
-
-
-def test_the_word_list_is_sorted():
-    words = (ROOT / "docs" / "spelling_wordlist.txt").read_text(encoding="utf-8").splitlines()[1:]
-    assert words == sorted(set(words))
 
 
 def test_equations_in_docstrings_become_literal_blocks():
@@ -345,7 +316,7 @@ def test_the_code_on_a_page_runs(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("coterie.core.threads.MAX_DEFAULT_THREADS", 1)
+    monkeypatch.setattr("coterie.core.process.MAX_DEFAULT_THREADS", 1)
     namespace: dict[str, Any] = {"__name__": "page"}
     printed = ""
     for block in blocks(page):

@@ -50,7 +50,7 @@ def test_an_example_runs_and_writes_its_results(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(example.parent))
     monkeypatch.setattr(sys, "argv", [str(example), "200"])
-    monkeypatch.setattr("coterie.core.threads.MAX_DEFAULT_THREADS", 1)  # so little work is slower with more
+    monkeypatch.setattr("coterie.core.process.MAX_DEFAULT_THREADS", 1)  # so little work is slower with more
     threads = torch.get_num_threads()
     runpy.run_path(str(example), run_name="__main__")
     torch.set_num_threads(threads)

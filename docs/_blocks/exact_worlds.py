@@ -11,12 +11,12 @@ import torch
 from markdown_tables import key_table, table
 
 import coterie
-from coterie.config import registry
 from coterie.config.messages import leaf_fields
 from coterie.core.types import Action
-from coterie.envs.worlds.matrix.general_sum import OneShotConfig
+from coterie.envs import registry
+from coterie.envs.worlds.matrix.games import OneShotConfig
 from coterie.envs.worlds.matrix.matrix_game import BimatrixGame, CooperativeGame, MatrixWorld
-from coterie.envs.worlds.probe.task import ProbeWorld
+from coterie.envs.worlds.probe.probe import ProbeWorld
 from coterie.envs.worlds.world import WorldEnv
 
 PICTURES = {

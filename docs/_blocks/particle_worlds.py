@@ -10,11 +10,11 @@ from markdown_tables import code_list, key_table, table
 from scenarios import SCENARIOS, Scenario
 
 import coterie
-from coterie.config import registry
 from coterie.config.messages import leaf_fields
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action
-from coterie.envs.worlds.particle.task import ParticleConfig
+from coterie.envs import registry
+from coterie.envs.worlds.particle.particle_world import ParticleConfig
 from coterie.envs.worlds.world import WorldEnv
 
 SIZE = 270

@@ -20,12 +20,14 @@ from markdown_tables import code_list, key_table, table
 
 import coterie
 from coterie.__main__ import main
+from coterie.algos import registry
+from coterie.assembly import aliases
+from coterie.assembly.resolve import resolve
 from coterie.cli.app import app
 from coterie.cli.list import algorithm_rows, environment_rows
-from coterie.config import aliases, registry, sources
+from coterie.config import sources
 from coterie.config.messages import show
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import resolve
 from coterie.config.schema import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,12 +216,12 @@ def metrics() -> str:
 
 def math_modules() -> str:
     """Directives that document every module of pure functions."""
-    import coterie.math
+    import coterie.functional
 
-    names = [module.name for module in pkgutil.iter_modules(coterie.math.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(coterie.functional.__path__)]
     return "\n\n".join(
         f"## {name.replace('_', ' ').capitalize()}\n\n"
-        f"```{{eval-rst}}\n.. automodule:: coterie.math.{name}\n   :members:\n```"
+        f"```{{eval-rst}}\n.. automodule:: coterie.functional.{name}\n   :members:\n```"
         for name in sorted(names)
     )
 

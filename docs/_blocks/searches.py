@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.commands.tuning.ranges import DEFAULT_KEYS, RANGES
+from coterie.sweeps.tuning.space import DEFAULT_KEYS, RANGES
 
 
 def ranges() -> str:

@@ -11,11 +11,23 @@ The functions are the commands of `coterie` with the same settings. PyTorch is i
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.spinning import limit_spinning
 
 limit_spinning()
+
+
+class _CallableModule(ModuleType):
+    """The package `coterie.runs`, which is also the function: importing a module of it would hide such a function."""
+
+    def __call__(self, *paths: Any, **options: Any) -> Any:
+        """Returns a table of runs, see `coterie.reports.run_table.runs`."""
+        from coterie.reports.run_table import runs as table_of_runs
+
+        return table_of_runs(*paths, **options)
+
 
 if TYPE_CHECKING:
     import os
@@ -24,24 +36,28 @@ if TYPE_CHECKING:
 
     import torch
 
+    from coterie.assembly.learners import EvalMode
+    from coterie.assembly.result import TrainingResult
     from coterie.commands.best_response import Exploitability
     from coterie.commands.check import check_algorithm, check_env
-    from coterie.commands.compare_api import compare
+    from coterie.commands.compare import compare
     from coterie.commands.diagnose import diagnose
     from coterie.commands.league import LeagueResult
-    from coterie.commands.learners import EvalMode
     from coterie.commands.player import Loaded, Player
-    from coterie.commands.report_api import report
-    from coterie.commands.result import TrainingResult
+    from coterie.commands.report import report
     from coterie.core.errors import NonFiniteError, UserError
     from coterie.envs.contract.vector import VectorEnv
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
     from coterie.imitation.demonstrations import Demos
     from coterie.reports.run_table import runs
-    from coterie.training.hooks import Callback, Event
+    from coterie.training.callback import Callback, Event
 
     Run = str | os.PathLike[str] | TrainingResult | Loaded
     __version__: str
+else:
+    from coterie import runs
+
+    runs.__class__ = _CallableModule
 
 __all__ = [
     "Callback",
@@ -73,21 +89,20 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Callback": "coterie.training.hooks",
+    "Callback": "coterie.training.callback",
     "Demos": "coterie.imitation.demonstrations",
-    "Event": "coterie.training.hooks",
+    "Event": "coterie.training.callback",
     "Loaded": "coterie.commands.player",
     "NonFiniteError": "coterie.core.errors",
     "Player": "coterie.commands.player",
-    "TrainingResult": "coterie.commands.result",
+    "TrainingResult": "coterie.assembly.result",
     "UserError": "coterie.core.errors",
     "check_algorithm": "coterie.commands.check",
     "check_env": "coterie.commands.check",
-    "compare": "coterie.commands.compare_api",
+    "compare": "coterie.commands.compare",
     "diagnose": "coterie.commands.diagnose",
-    "report": "coterie.commands.report_api",
+    "report": "coterie.commands.report",
     "VectorEnv": "coterie.envs.contract.vector",
-    "runs": "coterie.runs",
 }
 
 
@@ -123,9 +138,9 @@ def train(
     """
     from pathlib import Path
 
+    from coterie.assembly.resolve import resolve_kwargs
     from coterie.commands import train as command
-    from coterie.config.resolve import resolve_kwargs
-    from coterie.training.hooks import require_callbacks
+    from coterie.training.callback import require_callbacks
 
     hooks = require_callbacks(callbacks)
     return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings), hooks)
@@ -145,7 +160,7 @@ def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> 
     """
     from coterie.commands import train as command
     from coterie.commands.arguments import known_run_folder, to_overrides
-    from coterie.training.hooks import require_callbacks
+    from coterie.training.callback import require_callbacks
 
     folder = known_run_folder(run, settings)
     return command.resume(folder, to_overrides(settings), require_callbacks(callbacks))

@@ -60,7 +60,7 @@ def _main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _report("interrupted", INTERRUPTED, traceback=False)
     except ReportedError as error:
-        from coterie.core.rank_failure import LOST, write_failure
+        from coterie.ranks.rank_failure import LOST, write_failure
 
         code = USER_ERROR if isinstance(error, UserError) else FAILED
         if type(error).__name__ == "RankLostError":

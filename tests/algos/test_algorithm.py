@@ -24,8 +24,7 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.poca import POCA
-from coterie.algos.ppo import PPO
-from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.ppo import PPO, PPOConfig
 from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
@@ -180,9 +179,9 @@ def test_a_central_critic_reads_the_teams_own_state_before_the_global_one():
 def test_only_a_global_critic_reads_the_observations_of_other_teams(critic: str, joint_obs: bool, others: int):
     opponent = RoleSpec("opponent", "b", ("o_0",), VECTOR, CHOICES)
     team = replace(team_of(("a", 2, VECTOR, CHOICES), states={"global": 3}), other_roles=(opponent,))
-    inputs = central_inputs(critic, team, "global")
+    inputs = central_inputs(critic, team, 3)
     assert (inputs.joint_obs, inputs.other_roles, inputs.state_size) == (joint_obs, (opponent,) * others, 3)
-    assert central_inputs(critic, team, None).state_size == 0
+    assert central_inputs(critic, team, 0).state_size == 0
 
 
 def test_a_reward_is_common_by_the_algorithms_setting_or_by_that_of_the_team():

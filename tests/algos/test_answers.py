@@ -1,7 +1,7 @@
 """Targets of each family against literal numbers, and exact solutions of small games.
 
-The formulas have tests in tests/math. Here the same numbers must result from each learner's own targets, on rollouts of
-a collector. For mistakes found in public code see test_mistakes.py.
+The formulas have tests in tests/functional. Here the same numbers must result from each learner's own targets, on
+rollouts of a collector. For mistakes found in public code see test_mistakes.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, observe_zeros, zero_reward
 from coterie.algos import poca, ppo
-from coterie.algos.coma import COMA
-from coterie.algos.coma_config import COMAConfig
+from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.optimizer import Optimizer
-from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.ppo import PPOConfig
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.envs.make import make
-from coterie.math import policy_gradient
-from coterie.math.policy_gradient import ema_mean_and_std
-from coterie.math.returns import n_step_return
+from coterie.functional import policy_gradient
+from coterie.functional.policy_gradient import ema_mean_and_std
+from coterie.functional.returns import n_step_return
 from families import (
     CLIMBING,
     FAMILIES,

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
+from coterie.algos.algorithm import CloningLearner, CloningOptimizer
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.nets.layers import Linear
 from policy_cases import draw

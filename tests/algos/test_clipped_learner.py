@@ -16,6 +16,7 @@ from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, joint_ma
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
+from coterie.kernels import switch
 from learners import collect_rollout, poca_learner, ppo_learner, targets_of
 from policy_cases import CPU
 
@@ -86,6 +87,8 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
             {"policy": 0.55e-3, "value": value_lr}
         )
         clip_eps = 0.15 if name == "poca" else 0.2
+        assert options.pop("reduction") is None  # there is one rank
+        assert options.pop("kernels") == switch.on
         assert options == pytest.approx({"clip_eps": clip_eps, "value_clip_eps": 0.2, "huber_delta": 10.0})
     expected = {"policy/lr": 0.55e-3, "policy/entropy_coef": 0.015}
     expected |= {"policy/clip_eps": 0.15} if name == "poca" else {"policy/epochs": 2}
@@ -302,18 +305,16 @@ def test_graphs_take_the_steps_of_every_epoch(name: str):
             self.loaded = arguments
             return self.loaded
 
-        def epoch(self, loaded: Any, candidates: torch.Tensor, num_minibatches: int, *, shuffle: Any) -> Any:
+        def __call__(self, loaded: Any, chosen: torch.Tensor, size: int) -> Any:
             assert loaded is self.loaded
             batch, hidden_states, coefficients = loaded
-            taken.append((len(candidates), num_minibatches, shuffle is algorithm._shuffle))
-            return [algorithm._step(batch, hidden_states, coefficients)]
+            taken.append((sorted(chosen.tolist()), size))
+            return algorithm._step(batch, hidden_states, coefficients)
 
     algorithm._graphs = Graphs()
     algorithm.update(rollout, 0.0)
-    assert len(taken) == 3
-    assert len(set(taken)) == 1
-    assert taken[0][0] > 0
-    assert taken[0][1:] == (1, True)
+    acted = rollout.acted[:-1].flatten().nonzero().squeeze(-1).tolist()
+    assert taken == [(acted, rollout.acted[:-1].numel())] * 3
 
 
 # ------------------------------------------------------------------------------------------------------------ PPO alone
@@ -373,9 +374,10 @@ def test_the_critic_reads_no_more_timesteps_at_once_than_in_training(settings: d
     algorithm, collector = make("poca", Everything(), **settings)
     rollout, forward, found = collect_rollout(algorithm, collector), algorithm.critic.forward, []
 
-    def spy(obs: Any, action: Any, *arguments: Any, **options: Any) -> Any:
-        found.append((len(obs["guard"]), action is not None))
-        return forward(obs, action, *arguments, **options)
+    def spy(obs: Any, state: Any, action: Any, *arguments: Any, **options: Any) -> Any:
+        assert len(state) == len(obs["guard"])
+        found.append((len(state), action is not None))
+        return forward(obs, state, action, *arguments, **options)
 
     algorithm.critic.forward = spy
     targets_of(algorithm, rollout)

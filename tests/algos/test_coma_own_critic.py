@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_x
-from coterie.algos.coma import COMA
-from coterie.algos.coma_config import COMAConfig
-from coterie.algos.poca import POCA
-from coterie.algos.poca_config import POCAConfig
-from coterie.algos.ppo import PPO
-from coterie.algos.ppo_config import PPOConfig
-from coterie.math.counterfactual import coma_loss
+from coterie.algos.coma import COMA, COMAConfig
+from coterie.algos.poca import POCA, POCAConfig
+from coterie.algos.ppo import PPO, PPOConfig
+from coterie.core.types import TIME_LEFT
+from coterie.functional.counterfactual import coma_loss
 from learners import coma_learner, learner_of
 
 
@@ -18,19 +16,19 @@ def collect(learner, collector):
     return collector.advance(learner.rollout_length)[0][learner.policy.team.name]
 
 
-def test_values_are_those_of_a_plain_loop_over_own_observation_and_the_others_actions():
+def test_values_are_those_of_a_plain_loop_over_own_observation_time_left_and_the_others_actions():
     """The loop builds each agent's input and multiplies it by the weights; the agents' other inputs do not exist."""
     learner, collector = coma_learner(Everything(), 4, critic="own", obs_agent_id=False, activation="relu")
     rollout = collect(learner, collector)
     batch, _ = learner.targets(rollout)
     with torch.no_grad():
-        found = learner.critic(batch.obs, None, batch.joint_action, None)
+        found = learner.critic(batch.obs, batch.state, batch.joint_action, None)
     agents = [("guard", 0, 3), ("guard", 1, 3), ("scout", 0, 4)]
     for t in range(3):
         for b in range(4):
             alive = rollout.alive[t, b].tolist()
             for i, (role, place, choices) in enumerate(agents):
-                parts = [rollout.obs[role][t, b, place]]
+                parts = [rollout.obs[role][t, b, place], rollout.state[TIME_LEFT][t, b]]
                 for j, (other, other_place, other_choices) in enumerate(agents):
                     vector = torch.zeros(other_choices)
                     if j != i and alive[j]:

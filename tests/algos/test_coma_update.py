@@ -9,12 +9,13 @@ import torch
 from torch.nn.functional import one_hot, pad
 
 from algo_worlds import Everything, Probe, observe_age, zero_reward
-from coterie.algos import coma
-from coterie.algos.coma_config import COMAConfig
-from coterie.algos.sequences import split_into_sequences
+from coterie.algos import coma, on_policy
+from coterie.algos.coma import COMAConfig
+from coterie.algos.minibatches import split_into_sequences
 from coterie.core.tree import tree_leaves
-from coterie.math import counterfactual
-from coterie.math.counterfactual import coma_loss
+from coterie.core.types import TIME_LEFT
+from coterie.functional import counterfactual
+from coterie.functional.counterfactual import coma_loss
 from learners import collect_rollout
 from learners import coma_learner as learner
 from rank_draws import record_draws
@@ -56,7 +57,7 @@ def test_a_batch_holds_the_timesteps_that_the_critic_learns_from():
     algorithm, collector = make(critic="joint_state", critic_last_action=True, obs_last_action=True)
     rollout = collect_rollout(algorithm, collector)
     batch, log_pi = algorithm.targets(rollout)
-    assert batch.state.equal(rollout.state["global"][:-1])
+    assert batch.state.equal(torch.cat([rollout.state["global"], rollout.state[TIME_LEFT]], -1)[:-1])
     assert all(batch.obs[role].equal(rollout.obs[role][:-1]) for role in ("guard", "scout"))
     for values in (log_pi, batch.taken, batch.target, batch.valid, batch.joint_action, batch.last_joint_action):
         assert len(values) == 12
@@ -261,14 +262,14 @@ def test_the_critic_reads_last_actions_only_if_it_is_configured():
 def test_minibatches_are_of_sequences(monkeypatch: pytest.MonkeyPatch):
     """Four environments with rollouts of 12 steps have eight sequences of 6."""
     algorithm, collector = make(sequence_length=6, num_minibatches=2)
-    found, real = [], coma.minibatch_indices
+    found, real = [], on_policy.minibatch_indices
 
     def spy(count: int, *args: Any, **options: Any) -> Any:
         for indices in real(count, *args, **options):
             found.append((count, len(indices)))
             yield indices
 
-    monkeypatch.setattr(coma, "minibatch_indices", spy)
+    monkeypatch.setattr(on_policy, "minibatch_indices", spy)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert found == [(8, 4)] * 2
 
@@ -277,7 +278,7 @@ def test_next_actions_are_drawn_for_samples_which_are_the_first_axis(monkeypatch
     """Ranks draw for the samples of all and take their own. There is a draw per choice."""
     algorithm, collector = make()
     rollout = collect_rollout(algorithm, collector)
-    drawn = record_draws(monkeypatch, "coterie.algos.coma")
+    drawn = record_draws(monkeypatch)
     algorithm.targets(rollout)
     assert drawn == [4, 4, 4]
 

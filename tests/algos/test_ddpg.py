@@ -14,8 +14,7 @@ from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.metrics import undeclared
 from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation
-from coterie.nets.action_critics import replayed_actions_gradient
-from coterie.nets.action_gradients import current_actions_gradient
+from coterie.nets.action_critics import current_actions_gradient, replayed_actions_gradient
 from coterie.nets.joint_actions import JointAction
 from learners import ddpg_learner as learner
 from learners import run_policy
@@ -558,7 +557,7 @@ def test_exploration_noise_follows_its_schedule():
 def test_probe_values_bootstrap_at_a_time_limit(limit, n_step):
     """A reward of 1 forever has value 10 with gamma 0.9. In the negative control, episodes terminate instead."""
     world = Probe(show_nothing, pay_one, length=5, limit=limit)
-    q, batch = q_taken(*train(world, 30, rollout_length=12, tau=0.2, lr=1e-2, n_step=n_step))
+    q, batch = q_taken(*train(world, 30, rollout_length=12, tau=0.2, lr=1e-2, n_step=n_step, bootstrap_at_limit=True))
     found = q[batch.valid].mean().item()
     assert found == pytest.approx(10, abs=0.7) if limit else found < 4.2
 

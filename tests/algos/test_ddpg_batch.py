@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from coterie.algos.ddpg_batch import Batch
+from coterie.algos.ddpg import Batch
 
 
 def test_a_batch_cannot_be_changed():

@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from algo_worlds import Everything
-from coterie.algos.ddpg_config import DDPGConfig
-from coterie.algos.ddpg_networks import build_critics
-from coterie.nets.action_critics import CentralizedActionCritic
-from coterie.nets.decentralized_action_critic import DecentralizedActionCritic
+from coterie.algos.ddpg import DDPGConfig, build_critics
+from coterie.nets.action_critics import CentralizedActionCritic, DecentralizedActionCritic
 from policy_cases import draw
 
 (TEAM,) = Everything("discrete", equal_roles=True).spec.default_teams()
 OBS, STATE, JOINT_ACTION = 3 * 5, 5, 3 * 3
 
 
-def critics_of(state: str | None = None, team: Any = TEAM, **settings: Any) -> list[Any]:
-    return list(build_critics(DDPGConfig(hidden_sizes=(7,), **settings), team, state, draw()))
+def critics_of(state_size: int = 0, team: Any = TEAM, **settings: Any) -> list[Any]:
+    return list(build_critics(DDPGConfig(hidden_sizes=(7,), **settings), team, state_size, draw()))
 
 
 def first_layer(critic: CentralizedActionCritic) -> Any:
@@ -40,11 +38,11 @@ def test_twin_critics_differ_in_their_weights(critic: str):
 
 
 @pytest.mark.parametrize(
-    ("critic", "state", "features"),
-    [("joint", None, OBS), ("state", "global", STATE), ("joint_state", "global", OBS + STATE)],
+    ("critic", "state_size", "features"),
+    [("joint", 0, OBS), ("joint", 1, OBS + 1), ("state", STATE, STATE), ("joint_state", STATE, OBS + STATE)],
 )
-def test_a_centralized_critic_reads_the_configured_inputs(critic: str, state: str | None, features: int):
-    (found,) = critics_of(state, critic=critic, twin_critics=False)
+def test_a_centralized_critic_reads_the_configured_inputs(critic: str, state_size: int, features: int):
+    (found,) = critics_of(state_size, critic=critic, twin_critics=False)
     assert found.encoder.features == features
     assert first_layer(found).shape == (features + JOINT_ACTION, 7)
 

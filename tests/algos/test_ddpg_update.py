@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import one_hot
 
 from algo_worlds import Everything
-from coterie.algos.ddpg import DDPG
-from coterie.algos.ddpg_config import DDPGConfig
+from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.core.tree import tree_map
+from coterie.core.types import TIME_LEFT
 from coterie.nets.relaxed_actions import draw_block_noise
 from learners import CPU, collect_rollout
 from learners import ddpg_learner as learner
@@ -97,7 +97,7 @@ def test_actions_are_drawn_for_samples_which_are_the_second_axis(monkeypatch: py
     """Ranks draw for the samples of all and take their own."""
     algorithm, collector = make("continuous", critic="joint", target_noise=0.5)
     batch, _ = batch_of(algorithm, collector)
-    drawn = record_draws(monkeypatch, "coterie.algos.ddpg")
+    drawn = record_draws(monkeypatch)
     algorithm.targets(batch)
     algorithm.policy_loss(batch)
     assert drawn == [4, 4]
@@ -205,9 +205,9 @@ def test_next_actions_are_those_of_the_configured_actors(actors: str):
     critic, hidden_state = algorithm.target_critics.module[0], batch.hidden_state
     with torch.no_grad():
         outputs, _ = net(batch.timesteps.obs, batch.timesteps.first, hidden_state)
-        features, _ = critic.encode(
-            batch.timesteps.obs, batch.timesteps.first, {k: torch.zeros_like(x) for k, x in hidden_state.items()}
-        )
+        zeros = {k: torch.zeros_like(x) for k, x in hidden_state.items()}
+        left = batch.timesteps.state[TIME_LEFT]
+        features, _ = critic.encode(batch.timesteps.obs, left, batch.timesteps.first, zeros)
         action = {"guard": outputs["guard"].tanh()}
         guards = critic.networks["guard"](features["guard"], action["guard"])[..., 0]
     torch.testing.assert_close(found[..., :2], guards[1:])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
-from coterie.config import registry
+from coterie.algos import registry
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from coterie.core.tree import tree_leaves, tree_map

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext
-from coterie.algos.frozen import Frozen, FrozenConfig
+from coterie.algos.scripted import Frozen, FrozenConfig
 from coterie.core.errors import UserError
 from coterie.policies.stochastic import StochasticPolicy
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep

@@ -8,13 +8,12 @@ import torch
 from algo_worlds import Everything, Probe, env_of, observe_age, observe_x
 from coterie.algos import mappo_original
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
-from coterie.algos.minibatches import backward_in_time, minibatch_indices
-from coterie.algos.ppo import entropy_weight
-from coterie.algos.sequences import as_sequences
-from coterie.config.resolve import resolve
+from coterie.algos.minibatches import as_sequences, backward_in_time, minibatch_indices
+from coterie.algos.ppo import PPO, entropy_weight
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
-from coterie.math.returns import bootstrap_masks, lambda_return
+from coterie.functional.returns import bootstrap_masks, lambda_return
 from learners import collect_rollout, learner_of, targets_of
 
 PLAIN = {"normalize_value": False, "normalize_advantage": False, "value_clip_eps": None, "huber_delta": None}
@@ -37,12 +36,14 @@ def learner(world, num_envs=16, **settings):
         "epochs": 1,
         "critic_time_chunks": 2,
         "gamma": 0.9,
+        "num_minibatches": 1,
+        "normalize_obs": False,
     }
     return learner_of(MAPPOOriginal, MAPPOOriginalConfig(**PLAIN | quick | settings), env_of(world, num_envs))
 
 
 def weights(algorithm):
-    return [x.clone() for x in tree_leaves([algorithm.policy.actor.state_dict(), algorithm.ppo.critic.state_dict()])]
+    return [x.clone() for x in tree_leaves([algorithm.policy.actor.state_dict(), algorithm.critic.state_dict()])]
 
 
 def steps(algorithm):
@@ -71,7 +72,7 @@ def critic_calls(algorithm):
         if out[0].requires_grad:
             calls.append((args[0]["agent"], out[0].detach().clone()))
 
-    algorithm.ppo.critic.register_forward_hook(record)
+    algorithm.critic.register_forward_hook(record)
     return calls
 
 
@@ -121,14 +122,14 @@ def test_log_probabilities_of_final_timesteps_do_not_change_weights():
 def test_advantages_are_targets_minus_values_before_each_step(monkeypatch):
     algorithm, collector = learner(episodes(), critic_time_chunks=5, lr=0.01)
     losses, calls = record_calls(monkeypatch, mappo_original, "clipped_policy_loss"), critic_calls(algorithm)
-    targets = record_calls(monkeypatch, algorithm.ppo, "targets")
+    targets = record_calls(monkeypatch, algorithm, "targets")
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     ((_, _, advantage, valid), _), = losses  # fmt: skip
     ((_, (batch, *_)),) = targets
     before = torch.cat([value for _, value in calls[::-1]])
     assert torch.equal(advantage, torch.where(valid, (batch.target - before)[..., 0], 0.0))
     with torch.no_grad():
-        after, _ = algorithm.ppo.critic(batch.obs, None, None, {})
+        after, _ = algorithm.critic(batch.obs, None, None, {})
     # The controls: values after the steps, and those before all steps, differ.
     assert not torch.allclose(before, after, atol=1e-3)
     assert not torch.allclose(before[:-1], batch.value[:-1], atol=1e-4)
@@ -142,8 +143,8 @@ def test_targets_are_lambda_returns_without_bootstrapping_at_termination():
     algorithm, collector = learner(episodes(), gae_lambda=0.8)
     rollout = as_sequences(collect_rollout(algorithm, collector), 5, {})
     with torch.no_grad():
-        batch = targets_of(algorithm.ppo, rollout, as_sequences=True).batch
-        value, _ = algorithm.ppo.critic(rollout.obs, None, None, {})
+        batch = targets_of(algorithm, rollout, as_sequences=True).batch
+        value, _ = algorithm.critic(rollout.obs, None, None, {})
     terminated, boundary = bootstrap_masks(rollout, False, False)
     expected = lambda_return(
         rollout.reward, value[1:, ..., 0], terminated=terminated, boundary=boundary, gamma=0.9, td_lambda=0.8
@@ -154,7 +155,7 @@ def test_targets_are_lambda_returns_without_bootstrapping_at_termination():
 
 def test_targets_are_recomputed_for_each_minibatch_with_the_present_critic(monkeypatch):
     algorithm, collector = learner(episodes(), critic_time_chunks=1, num_minibatches=2, epochs=2, lr=0.01)
-    targets, calls = record_calls(monkeypatch, algorithm.ppo, "targets"), critic_calls(algorithm)
+    targets, calls = record_calls(monkeypatch, algorithm, "targets"), critic_calls(algorithm)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert len(calls) == len(targets) == 4
     first, *_, last = [found.batch for _, found in targets]
@@ -166,8 +167,8 @@ def test_targets_are_recomputed_for_each_minibatch_with_the_present_critic(monke
 def test_ppo_computes_targets_once_per_rollout(monkeypatch):
     """The control of the test above."""
     algorithm, collector = learner(episodes(), num_minibatches=2, epochs=2, lr=0.01)
-    targets, calls = record_calls(monkeypatch, algorithm.ppo, "targets"), critic_calls(algorithm)
-    algorithm.ppo.update(collect_rollout(algorithm, collector), 0.0)
+    targets, calls = record_calls(monkeypatch, algorithm, "targets"), critic_calls(algorithm)
+    PPO.update(algorithm, collect_rollout(algorithm, collector), 0.0)
     assert (len(calls), len(targets)) == (4, 1)
 
 
@@ -319,7 +320,7 @@ def test_the_preset_initializes_weights_with_xavier_normal():
     algorithm, _ = learner(episodes(), init=algo["init"])
     default, _ = learner(episodes())
     for name in ("policy", "critic"):
-        drawn, orthogonal = (x.policy.net if name == "policy" else x.ppo.critic for x in (algorithm, default))
+        drawn, orthogonal = (x.policy.net if name == "policy" else x.critic for x in (algorithm, default))
         head = [p for p in drawn.parameters() if p.ndim == 2][-1]
         other = [p for p in orthogonal.parameters() if p.ndim == 2][-1]
         torch.testing.assert_close(head.std(), torch.tensor((2 / sum(head.shape)) ** 0.5), rtol=0.5, atol=0)

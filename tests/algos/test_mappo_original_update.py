@@ -17,6 +17,7 @@ from coterie.algos.algorithm import ALL_ACTIONS
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.core.tree import tree_leaves
+from coterie.core.types import TIME_LEFT
 from learners import collect_rollout, learner_of
 
 SMALL: dict[str, Any] = {
@@ -39,11 +40,10 @@ class Spies:
     def __init__(self, algorithm: Any, monkeypatch: pytest.MonkeyPatch):
         self.batches, self.extras, self.values, self.losses, self.entropies = [], [], [], [], []
         self.steps: dict[str, list[Any]] = {"actor": [], "critic": []}
-        ppo = algorithm.ppo
 
-        def targets(*arguments: Any, original: Any = ppo.targets, **options: Any) -> Any:
+        def targets(*arguments: Any, original: Any = algorithm.targets, **options: Any) -> Any:
             found = original(*arguments, **options)
-            _, std = ppo.value_scale(found.value_state.moments)
+            _, std = algorithm.value_scale(found.value_state.moments)
             self.batches.append((found.batch, torch.as_tensor(std)))
             self.extras.append(found.metrics)
             return found
@@ -61,10 +61,10 @@ class Spies:
             if out[0].requires_grad:
                 self.values.append(out[0].detach().clone())
 
-        monkeypatch.setattr(ppo, "targets", targets)
+        monkeypatch.setattr(algorithm, "targets", targets)
         monkeypatch.setattr(mappo_original, "clipped_policy_loss", loss)
         monkeypatch.setattr(algorithm.policy.actor, "evaluate", evaluate)
-        ppo.critic.register_forward_hook(keep_values)
+        algorithm.critic.register_forward_hook(keep_values)
         for name, optimizer in (("actor", algorithm._actor_optimizer), ("critic", algorithm._critic_optimizer)):
             monkeypatch.setattr(optimizer, "step", self._spy_on_step(name, optimizer.step))
 
@@ -224,10 +224,10 @@ def test_values_critics_and_cloning_are_those_of_ppo():
     algorithm, collector = make(critic="joint")
     fresh, _ = make(critic="joint", seed=5)
     assert algorithm.start_value_estimation(3) == {}
-    timestep = collector.env.reset()
+    timestep = replace(collector.env.reset(), state={TIME_LEFT: torch.ones(4, 1)})
     value, hidden_state = algorithm.estimate_value(timestep, {})
     assert hidden_state == {}
-    assert value.equal(algorithm.ppo.estimate_value(timestep, {})[0])
+    assert value.equal(algorithm.estimate_value(timestep, {})[0])
     assert not fresh.estimate_value(timestep, {})[0].equal(value)
     fresh.load_critic(algorithm.state_dict())
     assert fresh.estimate_value(timestep, {})[0].equal(value)

@@ -14,9 +14,9 @@ from coterie.algos.minibatches import (
     random_parts,
     select_envs,
 )
-from coterie.core.ranks import Ranks, sharing
 from coterie.core.tree import register_pytree
 from coterie.core.types import Rollout
+from coterie.ranks.ranks import Ranks
 from rank_threads import on_ranks
 
 
@@ -129,11 +129,10 @@ def test_each_rank_has_its_own_samples_of_a_minibatch(given, expected):
 
     def parts(ranks: Ranks) -> list[tuple[list[int], float, list[int]]]:
         found = []
-        with sharing(ranks):
-            for own in own_parts(BATCHES, 2, **given):
-                noise = ranks.draw(torch.arange, len(own), 0)
-                found.append((own.tolist(), pytest.approx(ranks.scale), noise.tolist()))
-            assert ranks.scale == 1.0  # the batch has ended
+        for own in own_parts(BATCHES, 2, ranks, **given):
+            noise = ranks.draw(torch.arange, len(own), 0)
+            found.append((own.tolist(), pytest.approx(ranks.scale), noise.tolist()))
+        assert ranks.scale == 1.0  # the batch has ended
         return found
 
     assert on_ranks(2, parts) == expected
@@ -143,9 +142,8 @@ def test_a_minibatch_without_samples_of_a_rank_has_one_that_stands_in():
     """One sample per rank: each minibatch has that of one rank, and the other's counts nothing."""
 
     def parts(ranks: Ranks) -> list[tuple[list[int], bool]]:
-        with sharing(ranks):
-            drawn = minibatch_indices(1, 2, None, torch.Generator().manual_seed(0))
-            return [(part.tolist(), ranks.stands_in) for part in drawn if part is not None]
+        drawn = minibatch_indices(1, 2, None, torch.Generator().manual_seed(0), ranks=ranks)
+        return [(part.tolist(), ranks.stands_in) for part in drawn if part is not None]
 
     first, second = on_ranks(2, parts)
     assert [part for part, _ in (*first, *second)] == [[0]] * 4
@@ -155,8 +153,7 @@ def test_a_minibatch_without_samples_of_a_rank_has_one_that_stands_in():
 
 def test_one_rank_has_the_minibatches_themselves():
     def parts(ranks: Ranks) -> bool:
-        with sharing(ranks):
-            return all(own is batch for own, batch in zip(own_parts(BATCHES, 4), BATCHES, strict=True))
+        return all(own is batch for own, batch in zip(own_parts(BATCHES, 4, ranks), BATCHES, strict=True))
 
     assert on_ranks(1, parts) == [True]
 
@@ -168,14 +165,13 @@ def test_ranks_draw_equal_minibatches_and_a_masked_sample_stands_in_for_none():
     def parts(ranks: Ranks) -> list[tuple[list[float], bool]]:
         x = 10.0 * ranks.rank + torch.arange(4)
         batch = Masked(x[None], torch.ones(1, 4, dtype=torch.bool))
-        with sharing(ranks):
-            candidates = acted_candidates(acted[ranks.rank])
-            assert candidates.tolist() == [0, 1, 2, 3, 4, 5]
-            drawn = random_parts(candidates, 6, torch.Generator().manual_seed(3))
-            assert [len(part) for part in drawn] == [1] * 6
-            shuffle = torch.Generator().manual_seed(3)
-            found = minibatches(batch, {"h": x}, candidates, 6, shuffle=shuffle, num_envs=2)
-            return [(states["h"].tolist(), bool(part.valid.any())) for part, states in found]
+        candidates = acted_candidates(acted[ranks.rank], ranks)
+        assert candidates.tolist() == [0, 1, 2, 3, 4, 5]
+        drawn = random_parts(candidates, 6, torch.Generator().manual_seed(3))
+        assert [len(part) for part in drawn] == [1] * 6
+        shuffle = torch.Generator().manual_seed(3)
+        found = minibatches(batch, {"h": x}, candidates, 6, shuffle=shuffle, num_envs=2, ranks=ranks)
+        return [(states["h"].tolist(), bool(part.valid.any())) for part, states in found]
 
     first, second = on_ranks(2, parts)
     assert [a[1] + b[1] for a, b in zip(first, second, strict=True)] == [1] * 6  # one has the sample, one stands in
@@ -185,8 +181,7 @@ def test_ranks_draw_equal_minibatches_and_a_masked_sample_stands_in_for_none():
 
 def test_environments_of_a_rank_that_stands_in_have_not_acted():
     def acted(ranks: Ranks) -> list[int]:
-        with sharing(ranks):
-            ranks.start_batch(torch.arange(1 - ranks.rank), 1, never_empty=True)
-            return select_envs(numbered_rollout(), torch.tensor([1])).acted.flatten().tolist()
+        ranks.start_batch(torch.arange(1 - ranks.rank), 1, never_empty=True)
+        return select_envs(numbered_rollout(), torch.tensor([1]), ranks).acted.flatten().tolist()
 
     assert on_ranks(2, acted) == [[1] * 3, [0] * 3]

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of, observe_x, observe_zeros, zero_reward
-from coterie.algos import sequences
+from coterie.algos import minibatches
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.training.collector import Collector
 from families import FAMILIES, GRU, PER_AGENT, make_learner, q_learner_of_world
@@ -224,10 +224,11 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (ppo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
-    "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "std", "obs_last_action": True}),
+    "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),
     "matd3": (
         ddpg_learner,
-        REPLAYED | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch_size": 8},
+        REPLAYED
+        | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch_size": 8, "tau": 0.5, "lr": 1e-2},
     ),
     "masac": (sac_learner, REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8}),
 }
@@ -287,7 +288,7 @@ def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
     ones. The control resets one timestep late: in the flag of the collector, and in the resets that centralized critics
     derive from final timesteps.
     """
-    on_time = sequences.critic_first
+    on_time = minibatches.critic_first
 
     def late_critic_first(rollout, centralized):
         first = on_time(rollout, centralized)

@@ -14,17 +14,18 @@ from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.graphed_steps import GraphedStep
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, ignored_settings, make_replay_buffer
-from coterie.algos.qlearning_config import QLearningConfig
-from coterie.core import cuda_graphs
+from coterie.algos.qlearning import QLearningConfig
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
 from policy_cases import CPU
+from preset_learners import preset_learner
 from rank_threads import ThreadRanks
 
 DEFAULTS = {
-    "rollout_length": 26, "gradient_steps": None, "batch_size": 32, "buffer_size": 100_000, "buffer_storage": "device",
-    "learning_starts": 1_000, "priority_alpha": 0.0, "priority_beta": 0.4, "tau": 0.01, "target_update_interval": None,
-    "burn_in": 0, "sequence_start": "auto", "common_reward": False,
+    "rollout_length": 32, "gradient_steps": None, "batch_size": None, "buffer_size": 100_000,
+    "buffer_storage": "device", "learning_starts": 1_000, "priority_alpha": 0.0, "priority_beta": 0.4, "tau": 0.01,
+    "target_update_interval": None, "burn_in": 0, "sequence_start": "auto", "common_reward": False,
+    "reward_scale": "rms",
 }  # fmt: skip
 ALLOWED = {
     "rollout_length": (1, 100_000), "gradient_steps": (1, 100_000), "batch_size": (1, 1_000_000), "buffer_size": (1,),
@@ -143,9 +144,9 @@ def test_notes_name_timesteps_that_are_not_learned_from_and_settings_without_eff
 
 
 @pytest.mark.parametrize(
-    ("length", "envs", "configured", "steps"), [(12, 16, None, 1), (25, 16, None, 2), (25, 15, None, 1), (12, 16, 7, 7)]
+    ("length", "envs", "configured", "steps"), [(3, 16, None, 1), (8, 16, None, 2), (8, 11, None, 1), (12, 16, 7, 7)]
 )
-def test_there_is_a_gradient_step_per_200_steps_of_a_rollout_unless_configured(
+def test_there_is_a_gradient_step_per_64_steps_of_a_rollout_unless_configured(
     length: int, envs: int, configured: int | None, steps: int
 ):
     algorithm, collector = sac_learner(Everything(dead=0.0), envs, rollout_length=length, gradient_steps=configured)
@@ -164,7 +165,7 @@ def test_a_note_has_the_size_of_the_buffer():
 def test_a_restored_learner_has_all_of_the_state(name: str):
     """Parts, buffer, reward statistics, random numbers, and counts."""
     build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "ddpg": ddpg_learner, "sac": sac_learner}
-    settings = {"reward_scale": "standardize"} if name != "ddpg" else {}
+    settings = {"reward_scale": "standardize"}
     algorithm, collector = build[name](Everything(dead=0.0), 4, **settings)
     for _ in range(2):
         algorithm.update(collect_rollout(algorithm, collector), 0.0)
@@ -178,7 +179,7 @@ def test_a_restored_learner_has_all_of_the_state(name: str):
     rollout = collect_rollout(algorithm, collector)
     assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
     assert other.state_dict()["updates"] == 3
-    assert ("reward_moments" in state) == (name != "ddpg")
+    assert "reward_moments" in state
     assert ("generator" in state) == (name != "q")
 
 
@@ -221,12 +222,9 @@ def test_statistics_of_rewards_count_a_rollout_once_and_are_changed_in_place(nam
 
 @pytest.mark.parametrize(("learns_temperature", "optimizers"), [(True, 3), (False, 2)])
 def test_a_graph_contains_the_generators_and_optimizers_of_its_step(learns_temperature: bool, optimizers: int):
-    cuda_graphs.configure("on")
-    try:
-        q, _ = q_learner(env_of(Everything(dead=0.0), 4))
-        sac, _ = sac_learner(Everything(dead=0.0), 4, learn_temperature=learns_temperature)
-    finally:
-        cuda_graphs.configure("off")
+    env = env_of(Everything(dead=0.0), 4)
+    q = preset_learner("qmix", env, "none", cuda_graphs=True)
+    sac = preset_learner("masac", env, "none", cuda_graphs=True, learn_temperature=learns_temperature)
     for algorithm, generators, count in ((q, (), 1), (sac, (sac.generator,), optimizers)):
         assert isinstance(algorithm._step_function, GraphedStep)
         assert algorithm._step_function._generators == generators

@@ -13,15 +13,15 @@ from coterie.algos.on_policy import (
     require_samples,
     sequence_length,
 )
-from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.ppo import PPOConfig
 from coterie.core.errors import UserError
 
 DEFAULTS = {
-    "critic_lr": None, "epochs": 10, "num_minibatches": 1, "entropy_coef": 0.01, "entropy_schedule": "constant",
+    "critic_lr": None, "epochs": 5, "num_minibatches": None, "entropy_coef": 0.01, "entropy_schedule": "constant",
     "entropy_end": 0.1, "normalize_advantage": True, "hidden_sizes": (64, 64), "critic_hidden_sizes": None,
     "activation": "tanh", "clip_eps": 0.2, "value_coef": 1.0, "value_clip_eps": 0.2, "huber_delta": 10.0,
     "normalize_value": True, "value_norm_decay": 0.99999, "state_dependent_std": False, "init_std": 0.6,
-    "obs_agent_id": None,
+    "obs_agent_id": None, "rollout_length": 32, "lr": 1e-3, "normalize_obs": True,
 }  # fmt: skip
 
 ALLOWED = {

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged, averaged_metrics, mean_metrics, scheduled
+from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged_metrics, mean_metrics, scheduled
 from coterie.core.errors import NonFiniteError
-from coterie.core.ranks import Ranks, sharing
 from coterie.kernels import switch
+from coterie.ranks.ranks import Ranks
 from rank_threads import on_ranks
 
 
@@ -180,10 +180,9 @@ def test_all_ranks_take_the_step_of_their_mean_gradient():
 
     def step(ranks: Ranks) -> tuple[list[float], list[float], int]:
         one, other = Weights(), Weights()
-        optimizer = optimizer_of(one=one, other=other)
-        with sharing(ranks):
-            loss = (3 + 2 * ranks.rank) * one.vector[1] - 2 * ranks.rank * other.matrix[1, 2]
-            norms = optimizer.step(loss, {"one": 0.1, "other": 0.1}).tolist()
+        optimizer = Optimizer({"one": one, "other": other}, 1e-8, 0.0, None, ranks=ranks)
+        loss = (3 + 2 * ranks.rank) * one.vector[1] - 2 * ranks.rank * other.matrix[1, 2]
+        norms = optimizer.step(loss, {"one": 0.1, "other": 0.1}).tolist()
         return norms, [one.vector[1].item(), other.matrix[1, 2].item()], ranks.traffic.calls
 
     assert on_ranks(2, step) == [(pytest.approx([4.0, 1.0]), pytest.approx([0.9, 1.1]), 1)] * 2
@@ -193,8 +192,8 @@ def test_all_ranks_take_the_step_of_their_mean_gradient():
 def test_metrics_are_means_over_ranks_in_one_exchange():
     def means(ranks: Ranks) -> tuple[dict[str, float], int]:
         reports = torch.tensor([[1.0, -2.0], [3.0, -6.0], [2.0, -4.0]]) + 10 * ranks.rank
-        with sharing(ranks):
-            return mean_metrics(reports, ("a", "b"), "blue", {"c": torch.tensor(4.0 * ranks.rank)}), ranks.traffic.calls
+        more = {"c": torch.tensor(4.0 * ranks.rank)}
+        return mean_metrics(reports, ("a", "b"), "blue", more, ranks=ranks), ranks.traffic.calls
 
     assert on_ranks(2, means) == [({"a": 7.0, "b": 1.0, "c": 2.0}, 1)] * 2
     assert on_ranks(1, means) == [({"a": 2.0, "b": -4.0, "c": 0.0}, 0)]
@@ -205,20 +204,18 @@ def test_the_rank_with_a_nan_is_named():
 
     def message(ranks: Ranks) -> str:
         reports = torch.tensor([[1.0, 2.0], [math.nan if ranks.rank == 1 else 0.0, math.nan]])
-        with sharing(ranks), pytest.raises(NonFiniteError) as error:
-            mean_metrics(reports, ("a", "b"), "blue")
+        with pytest.raises(NonFiniteError) as error:
+            mean_metrics(reports, ("a", "b"), "blue", ranks=ranks)
         return str(error.value)
 
     expected = "rank 1: team blue: a, b became NaN or infinite in minibatch 1 of the update. "
     assert all(found.startswith(expected) for found in on_ranks(2, message))
 
 
-def test_numbers_for_decisions_are_averaged_over_ranks():
-    def means(ranks: Ranks) -> tuple[float, dict[str, float], dict[str, float], int]:
-        with sharing(ranks):
-            number = averaged(torch.tensor(1.0 + ranks.rank))
-            found = averaged_metrics({"a": 3.0 * ranks.rank, "b": 1.0})
-            return number, found, averaged_metrics({}), ranks.traffic.calls
+def test_numbers_are_averaged_over_ranks():
+    def means(ranks: Ranks) -> tuple[dict[str, float], dict[str, float], int]:
+        found = averaged_metrics({"a": 3.0 * ranks.rank, "b": 1.0}, ranks)
+        return found, averaged_metrics({}, ranks), ranks.traffic.calls
 
-    assert on_ranks(2, means) == [(1.5, {"a": 1.5, "b": 1.0}, {}, 2)] * 2
-    assert on_ranks(1, means) == [(1.0, {"a": 0.0, "b": 1.0}, {}, 0)]
+    assert on_ranks(2, means) == [({"a": 1.5, "b": 1.0}, {}, 1)] * 2
+    assert on_ranks(1, means) == [({"a": 0.0, "b": 1.0}, {}, 0)]

@@ -10,17 +10,13 @@ from gymnasium import spaces
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.coma import COMA
-from coterie.algos.coma_config import COMAConfig
-from coterie.algos.ddpg import DDPG
-from coterie.algos.ddpg_config import DDPGConfig
+from coterie.algos.coma import COMA, COMAConfig
+from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
 from coterie.algos.other_teams import next_action_policy
-from coterie.algos.ppo import PPO
-from coterie.algos.ppo_config import PPOConfig
-from coterie.algos.random import Random, RandomConfig
-from coterie.algos.sac import SAC
-from coterie.algos.sac_config import SACConfig
+from coterie.algos.ppo import PPO, PPOConfig
+from coterie.algos.sac import SAC, SACConfig
+from coterie.algos.scripted import Random, RandomConfig
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.training.collector import Collector
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
@@ -31,7 +27,7 @@ REPLAY = SMALL | {"batch_size": 32, "learning_starts": 0, "buffer_size": 2000, "
 LEARNERS = {
     "ppo": (PPO, PPOConfig, SMALL | {"lr": 0.01, "epochs": 4, "normalize_value": False, "value_clip_eps": None}),
     "mappo_original": (MAPPOOriginal, MAPPOOriginalConfig, SMALL | {"lr": 0.01, "normalize_value": False}),
-    "coma": (COMA, COMAConfig, SMALL | {"lr": 0.01}),
+    "coma": (COMA, COMAConfig, SMALL | {"lr": 0.01, "critic_time_chunks": 1}),
     "ddpg": (DDPG, DDPGConfig, REPLAY),
     "ddpg, other actions of now": (DDPG, DDPGConfig, REPLAY | {"other_actions": "current"}),
     "ddpg, one output": (DDPG, DDPGConfig, REPLAY | {"other_actions": "current", "common_reward": True}),

@@ -9,8 +9,7 @@ import torch
 
 from algo_worlds import Everything, Probe, observe_age, observe_zeros, zero_reward
 from coterie.algos import poca
-from coterie.algos.poca import group_rewards
-from coterie.algos.poca_config import POCAConfig
+from coterie.algos.poca import POCAConfig, group_rewards
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
@@ -57,9 +56,8 @@ def test_the_ratio_is_one_in_the_first_epoch(kind, rnn):
 @pytest.mark.parametrize("rnn", RNNS)
 def test_sequences_start_with_the_hidden_states_of_the_whole_rollout(rnn):
     """Then the value loss before the first step is the loss of the old values."""
-    algorithm, collector = learner(
-        Everything(), rnn=rnn, rnn_size=8, sequence_length=4 if rnn != "none" else None, epochs=1
-    )
+    settings = {"rnn": rnn, "rnn_size": 8, "sequence_length": 4 if rnn != "none" else None, "epochs": 1}
+    algorithm, collector = learner(Everything(), bootstrap_at_limit=True, value_time_left=True, **settings)
     for _ in range(2):
         rollout = collect_rollout(algorithm, collector)
         state = copy.deepcopy(algorithm.state_dict())
@@ -136,7 +134,8 @@ def test_a_resumed_learner_has_the_same_bits(rnn):
 
 
 def test_schedules_follow_the_progress_of_the_run():
-    algorithm, collector = learner(Everything(), lr=1e-3, entropy_coef=0.02, entropy_end=0.5)
+    decay = {"lr_schedule": "linear", "lr_end": 1e-6, "entropy_end": 0.5}
+    algorithm, collector = learner(Everything(), lr=1e-3, entropy_coef=0.02, **decay)
     rollout = collect_rollout(algorithm, collector)
     half = algorithm.update(rollout, 0.5)
     assert half["policy/lr"] == pytest.approx(0.5e-3, rel=1e-3)
@@ -189,7 +188,7 @@ def test_the_target_of_a_dying_agent_bootstraps_from_the_value_of_the_group(with
     rollout = collect_rollout(algorithm, collector)
     if with_mistake:
         monkeypatch.setattr(poca, "bootstrap_masks", end_with_each_agent)
-    algorithm.critic = lambda obs, action, present, first, hidden_state: (
+    algorithm.critic = lambda obs, state, action, present, first, hidden_state: (
         torch.full((*obs["agent"].shape[:2], 1 if action is None else 3, 1), 0.8),
         hidden_state,
     )
@@ -210,7 +209,7 @@ def test_the_trace_of_a_member_that_ends_continues_with_its_group_or_ends_and_bo
         Sacrifice(), td_lambda=1.0, gamma=0.5, normalize_value=False, normalize_advantage=False, member_end=member_end
     )
     rollout = collect_rollout(algorithm, collector)
-    algorithm.critic = lambda obs, action, present, first, hidden_state: (
+    algorithm.critic = lambda obs, state, action, present, first, hidden_state: (
         torch.full((*obs["agent"].shape[:2], 1 if action is None else 3, 1), 0.8),
         hidden_state,
     )
@@ -305,7 +304,7 @@ def test_probe_a_second_signal_is_learned_from_by_its_weight(weight):
 def test_probe_values_bootstrap_at_a_time_limit(limit):
     """A constant reward with gamma 0.9 has the value 10. Under termination, the control, the value is lower."""
     world = Probe(observe_zeros, lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit)
-    algorithm, collector = train(world, 60, rollout_length=12)
+    algorithm, collector = train(world, 60, rollout_length=12, bootstrap_at_limit=True)
     rollout = collect_rollout(algorithm, collector)
     found = values_and_baselines(algorithm, rollout)[0][rollout.acted[:-1]].mean().item()
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2

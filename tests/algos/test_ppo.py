@@ -10,7 +10,7 @@ from algo_worlds import Everything, Probe, observe_age, observe_x, observe_zeros
 from coterie.algos.algorithm import group_membership
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
-from coterie.math.returns import agent_rewards, bootstrap_masks
+from coterie.functional.returns import agent_rewards, bootstrap_masks
 from learners import collect_rollout, mean_reward, targets_of
 from learners import ppo_learner as learner
 
@@ -129,8 +129,8 @@ def test_a_centralized_critic_is_evaluated_once_per_environment():
     shapes = []
     algorithm.critic.network.register_forward_pre_hook(lambda module, args: shapes.append(args[0].shape))
     obs = {"guard": torch.zeros(7, 2, 5), "scout": torch.zeros(7, 1, 5)}
-    value, _ = algorithm.critic(obs, None, None, {})
-    assert shapes == [(7, 1, 15)]
+    value, _ = algorithm.critic(obs, torch.zeros(7, 1), None, {})
+    assert shapes == [(7, 1, 15 + 1)]
     assert value.shape == (7, 3, 1)
 
 
@@ -216,7 +216,7 @@ def test_incompatible_settings_are_refused():
 def test_probe_values_bootstrap_at_a_time_limit(limit):
     """A constant reward with gamma 0.9 has the value 10. Under termination, the control, the value is lower."""
     world = Probe(observe_zeros, lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit)
-    algorithm, collector, _ = train(world, 60, rollout_length=12)
+    algorithm, collector, _ = train(world, 60, rollout_length=12, bootstrap_at_limit=True)
     value, rollout = values(algorithm, collector)
     found = value[rollout.acted[:-1]].mean().item()
     assert found == pytest.approx(10, abs=0.5) if limit else found < 4.2

@@ -13,9 +13,9 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Probe, observe_age, observe_ones, observe_x, unit_reward
+from coterie.algos.minibatches import as_sequences
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.algos.sac import SAC
-from coterie.algos.sequences import as_sequences
 from coterie.core.tree import tree_map
 from coterie.core.types import Action
 from families import FAMILIES
@@ -79,14 +79,14 @@ def estimated_values(name, algorithm, rollout):
         if name in {"ppo", "poca"}:
             mean, scale = algorithm.value_scale()
             if name == "ppo":
-                value, _ = algorithm.critic(rollout.obs, None, None, {})
+                value, _ = algorithm.critic(rollout.obs, algorithm._state(rollout.state), None, {})
                 return (value[:-1] * scale + mean)[..., 0]
             obs = {role: x[:-1] for role, x in rollout.obs.items()}
-            value, _ = algorithm.critic(obs, rollout.action, None, None, {})
+            value, _ = algorithm.critic(obs, None, rollout.action, None, None, {})
             return (value[..., 1:, :] * scale + mean)[..., 0]
         if name == "coma":
             batch, _ = algorithm.targets(rollout)
-            q = algorithm.critic(batch.obs, None, batch.joint_action, None)
+            q = algorithm.critic(batch.obs, batch.state, batch.joint_action, None)
             return (q * batch.taken).sum(-1)
         if name == "iql":
             (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()

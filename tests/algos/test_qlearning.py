@@ -96,6 +96,7 @@ def test_joint_action_weights_of_literal_numbers():
 def payoff_table(algorithm, env):
     """Returns Q_tot of each joint action of two agents in a one-shot game, a square matrix."""
     timestep, choices = env.reset(), env.spec.roles[0].action.choices[0]
+    state = torch.cat([timestep.state["global"], torch.ones(env.num_envs, 1)], -1)  # all of the time is left
     with torch.no_grad():
         q, _ = algorithm.value(algorithm.policy.normalize(timestep.obs), None, {}, None)
         (block,) = algorithm.policy.blocks
@@ -109,7 +110,7 @@ def payoff_table(algorithm, env):
                     masks={block.name: None},
                     alive=timestep.alive,
                     obs=timestep.obs,
-                    state=timestep.state["global"],
+                    state=state,
                 )[0]
             )
     return torch.stack(values).view(choices, choices)
@@ -501,7 +502,7 @@ KINDS = list(itertools.product(("discrete", "multi_discrete"), ("none", "gru", "
 def test_resume_is_bit_identical(kind, rnn, mixer):
     """Including replay buffer, priorities, target networks, epsilon, statistics and generators."""
     settings = {
-        "rnn": rnn, "mixer": mixer, "priority_alpha": 0.6, "reward_scale": "std", "normalize_obs": True,
+        "rnn": rnn, "mixer": mixer, "priority_alpha": 0.6, "reward_scale": "rms", "normalize_obs": True,
         "obs_last_action": rnn != "none", "n_step": 3, "td_lambda": 0.8 if rnn == "gru" else None,
     }  # fmt: skip
     env = env_of(Everything(kind), 8)
@@ -538,8 +539,8 @@ def test_contradicting_settings_are_refused():
         learner(env, mixer="vdn", common_reward=True)
     with pytest.raises(UserError, match=r"algo\.td_lambda=0\.5: has no effect on sequences of one step"):
         learner(env, td_lambda=0.5)
-    with pytest.raises(UserError, match=r"algo\.output_gain=0\.01: has no effect with algo\.init=xavier"):
-        learner(env, output_gain=0.01, init="xavier")
+    with pytest.raises(UserError, match=r"algo\.output_gain=0\.5: has no effect with algo\.init=xavier"):
+        learner(env, output_gain=0.5, init="xavier")
 
 
 def test_the_output_gain_reaches_the_online_and_the_target_network():

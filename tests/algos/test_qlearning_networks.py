@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from algo_worlds import Everything
-from coterie.algos.qlearning_config import QLearningConfig
-from coterie.algos.qlearning_networks import build_central, build_policy, build_value
-from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer
-from coterie.nets.mixers import QMIXMixer, TeamQNetwork, VDNMixer
+from coterie.algos.qlearning import QLearningConfig, build_central, build_policy, build_value
+from coterie.nets.config import CentralInputs
+from coterie.nets.mixers import QMIXMixer, QPLEXMixer, TeamQNetwork, UnrestrictedMixer, VDNMixer
 from policy_cases import CPU, draw
 
 (TEAM,) = Everything("discrete").spec.default_teams()  # two guards that observe 5 numbers, a scout that observes 3
 OBS, STATE, JOINT = 2 * 5 + 3, 5, 2 * 3 + 4
+FROM_OBS, FROM_STATE = CentralInputs(True, 0), CentralInputs(False, STATE)
 
 
 def config_of(**settings: Any) -> QLearningConfig:
@@ -23,10 +23,10 @@ def config_of(**settings: Any) -> QLearningConfig:
     return QLearningConfig(**small | settings)
 
 
-def value_of(mixer: str, state: str | None = None) -> tuple[TeamQNetwork, Any]:
+def value_of(mixer: str, inputs: CentralInputs = FROM_OBS) -> tuple[TeamQNetwork, Any]:
     config, generator = config_of(mixer=mixer), draw()
     policy = build_policy(config, TEAM, generator, CPU)
-    return build_value(config, TEAM, policy, state, generator), policy
+    return build_value(config, TEAM, policy, inputs, generator), policy
 
 
 @pytest.mark.parametrize("last_action", [False, True])
@@ -46,9 +46,12 @@ def test_only_monotonic_mixers_read_central_inputs(mixer: str, kind: Any, featur
     assert value.mixer is None if kind is None else isinstance(value.mixer, kind)
     assert (0 if value.encoder is None else value.encoder.features) == features
     if features:
-        from_state, _ = value_of(mixer, "global")
+        from_state, _ = value_of(mixer, FROM_STATE)
         assert from_state.encoder is not None
         assert from_state.encoder.features == STATE
+        from_both, _ = value_of(mixer, CentralInputs(True, 1))
+        assert from_both.encoder is not None
+        assert from_both.encoder.features == OBS + 1
 
 
 def test_mixers_have_the_configured_sizes():
@@ -63,11 +66,11 @@ def test_mixers_have_the_configured_sizes():
     assert {(OBS, 9), (9, 2 * 3), (OBS + JOINT, 9), (9, 11), (11, 3)} <= set(sizes)
 
 
-@pytest.mark.parametrize(("state", "features"), [(None, OBS), ("global", STATE)])
-def test_the_unrestricted_q_has_networks_of_its_own(state: str | None, features: int):
+@pytest.mark.parametrize(("inputs", "features"), [(FROM_OBS, OBS), (FROM_STATE, STATE)])
+def test_the_unrestricted_q_has_networks_of_its_own(inputs: CentralInputs, features: int):
     """Hidden layers of 4 x 9 units read a value per agent and the central inputs."""
     policy = build_policy(config_of(), TEAM, draw(), CPU)
-    central = build_central(config_of(), TEAM, state, draw(1), CPU)
+    central = build_central(config_of(), TEAM, inputs, draw(1), CPU)
     assert isinstance(central.mixer, UnrestrictedMixer)
     assert central.encoder is not None
     assert central.encoder.features == features

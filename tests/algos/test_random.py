@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext
-from coterie.algos.random import Random, RandomConfig
+from coterie.algos.scripted import Random, RandomConfig
 from coterie.policies.base import RandomPolicy
 from learners import collect_rollout, learner_of
 from policy_cases import CPU

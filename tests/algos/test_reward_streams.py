@@ -7,7 +7,7 @@ import torch
 
 from coterie.algos.reward_streams import RewardStream, RewardStreams, combined, weighted_streams
 from coterie.core.types import Rollout
-from coterie.math.policy_gradient import gae
+from coterie.functional.policy_gradient import gae
 
 LAMBDA = 0.8
 STREAMS = (

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from algo_worlds import Everything, Probe
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.sac import SAC, actor_loss, critic_loss, expected_q, temperature_loss
+from coterie.assembly.resolve import resolve
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
 from learners import collect_rollout, mean_reward
@@ -303,9 +303,9 @@ def test_n_step_targets_include_the_entropies_of_later_steps(limit):
         assert target[t].item() == pytest.approx(float(wanted), abs=1e-5)
 
 
-@pytest.mark.parametrize("scale", ["none", "std", "standardize"])
+@pytest.mark.parametrize("scale", ["none", "rms", "standardize"])
 def test_rewards_are_scaled_by_statistics_that_count_each_reward_once(scale):
-    """Rewards of 10 and 30, equally often, have mean 20 and standard deviation 10. Sampling changes neither."""
+    """Rewards of 10 and 30, equally often, have mean 20, standard deviation 10 and mean square 500, however sampled."""
     world = Probe(show_x, lambda x, age, d, c: (10 + 20 * x).view(-1, 1))
     algorithm, collector = learner(world, num_envs=512, reward_scale=scale, gradient_steps=3)
     for _ in range(2):
@@ -313,7 +313,7 @@ def test_rewards_are_scaled_by_statistics_that_count_each_reward_once(scale):
         algorithm.update(rollout, 0.0)
     draw = sample_actions(algorithm, rollout)
     target = algorithm.targets(rollout, draw, torch.ones(()))[rollout.acted[:-1]]
-    low, high = {"none": (10, 30), "std": (1, 3), "standardize": (-1, 1)}[scale]
+    low, high = {"none": (10, 30), "rms": (10 / 500**0.5, 30 / 500**0.5), "standardize": (-1, 1)}[scale]
     assert target.min().item() == pytest.approx(low, abs=0.05 * abs(high))
     assert target.max().item() == pytest.approx(high, abs=0.05 * abs(high))
     if scale != "none":
@@ -607,7 +607,7 @@ def test_probe_values_bootstrap_at_a_time_limit(limit, rnn):
     world = Probe(show_nothing, pay_one, length=5, limit=limit)
     algorithm, collector, _ = train(
         world, 320 if rnn == "none" else 200, temperature=1e-4, learn_temperature=False, rnn=rnn,
-        tau=0.2 if rnn == "none" else 0.3, batch_size=64 if rnn == "none" else 16,
+        tau=0.2 if rnn == "none" else 0.3, batch_size=64 if rnn == "none" else 16, bootstrap_at_limit=True,
     )  # fmt: skip
     rollout = collect_rollout(algorithm, collector)
     found = q_taken(algorithm, rollout)[rollout.acted[:-1]].mean().item()

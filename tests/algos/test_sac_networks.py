@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything
-from coterie.algos.sac_config import SACConfig
-from coterie.algos.sac_networks import SACNetworks, Temperature
+from coterie.algos.sac import SACConfig, SACNetworks, Temperature
 from coterie.core.types import Action
 from coterie.nets.team import team_blocks
 from policy_cases import CPU, draw
@@ -18,19 +17,19 @@ from policy_cases import CPU, draw
 OBS, STATE, JOINT = 2 * 5 + 3, 5, 2 * 3 + 4
 
 
-def networks(state: str | None = None, **settings: Any) -> SACNetworks:
+def networks(state_size: int = 0, **settings: Any) -> SACNetworks:
     small = {"hidden_sizes": (7,), "rnn_size": 6}
     config = SACConfig(**small | settings)
-    return SACNetworks(config=config, team=TEAM, state_name=state, generator=draw(), device=CPU)
+    return SACNetworks(config=config, team=TEAM, state_size=state_size, generator=draw(), device=CPU)
 
 
 @pytest.mark.parametrize(
-    ("critic", "state", "features"),
-    [("own", None, 5), ("joint", None, 5 + OBS + JOINT), ("state", "global", 5 + STATE + JOINT),
-     ("joint_state", "global", 5 + OBS + STATE + JOINT)],
+    ("critic", "state_size", "features"),
+    [("own", 0, 5), ("own", 1, 5 + 1), ("joint", 0, 5 + OBS + JOINT), ("joint", 1, 5 + OBS + 1 + JOINT),
+     ("state", STATE, 5 + STATE + JOINT), ("joint_state", STATE, 5 + OBS + STATE + JOINT)],
 )  # fmt: skip
-def test_critics_read_the_configured_inputs(critic: str, state: str | None, features: int):
-    nets = networks(state, critic=critic, obs_agent_id=False)
+def test_critics_read_the_configured_inputs(critic: str, state_size: int, features: int):
+    nets = networks(state_size, critic=critic, obs_agent_id=False)
     assert next(nets.critics.first_critic.heads["guard"].parameters()).shape == (features, 7)
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything
-from coterie.algos.sac import SAC
-from coterie.algos.sac_config import SACConfig
+from coterie.algos.sac import SAC, SACConfig
 from learners import collect_rollout
 from learners import sac_learner as learner
 from two_teams import TwoSides, against_random
@@ -25,7 +24,7 @@ def valid_of(rollout: Any) -> torch.Tensor:
     return rollout.alive[:-1] & rollout.acted[:-1, :, None]
 
 
-@pytest.mark.parametrize("scale", ["none", "std", "standardize"])
+@pytest.mark.parametrize("scale", ["none", "rms", "standardize"])
 @pytest.mark.parametrize("critic", ["own", "joint_state"])
 def test_one_step_targets_of_literal_numbers(critic: str, scale: str):
     """y = r + 0.9 (1 - terminated) (E[min Q] + alpha H), with the values of two critics given by hand."""
@@ -42,7 +41,7 @@ def test_one_step_targets_of_literal_numbers(critic: str, scale: str):
     temperature = torch.tensor([0.5, 1.0, 2.0])
     found = algorithm.targets(rollout, draw, temperature)
     reward = rollout.reward + rollout.group_reward
-    reward = {"none": reward, "std": reward / 3, "standardize": (reward - 2) / 3}[scale]
+    reward = {"none": reward, "rms": reward / 13**0.5, "standardize": (reward - 2) / 3}[scale]
     own_end = rollout.terminated
     team_end = rollout.episode_terminated.unsqueeze(-1).expand_as(own_end)
     for t, b, i in ((t, b, i) for t in range(12) for b in range(4) for i in range(3)):
@@ -257,7 +256,7 @@ def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
 
 
 def test_reward_statistics_are_those_of_valid_rewards():
-    algorithm, collector = make(reward_scale="std")
+    algorithm, collector = make(reward_scale="rms")
     assert [x.shape for x in algorithm.reward_moments.values()] == [(), (1,), (1,)]
     rollout = collect_rollout(algorithm, collector)
     algorithm.update(rollout, 0.0)

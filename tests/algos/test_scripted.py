@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from coterie.algos.scripted import ScriptedConfig
-from coterie.commands.environment import load_teams, make_environment
+from coterie.assembly.environment import load_teams, make_environment
+from coterie.assembly.learners import make_algorithms
+from coterie.assembly.resolve import resolve
 from coterie.commands.evaluate import evaluate_baseline
-from coterie.commands.learners import make_algorithms
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.config import user_code
 from coterie.core.errors import UserError
+from coterie.envs import registry
 from coterie.envs.make import spec_of
 from tinyruns import checkpoint_state, log_entries, train
 
@@ -136,7 +137,7 @@ def test_scripts_are_deterministic_in_all_modes():
 def test_registered_scripts_support_existing_roles():
     for env in registry.environments():
         for name, (target, roles) in registry.scripts(env).items():
-            assert callable(registry.load(target, name))
+            assert callable(user_code.load(target, name))
             assert set(roles) <= {role.name for role in spec_of(env).roles}
 
 

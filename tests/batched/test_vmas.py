@@ -13,11 +13,11 @@ import torch
 from test_docs import blocks, small
 
 from coterie.__main__ import main
+from coterie.checks.environment.contract import check
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.external.vmas import VMASBatch, import_vmas
 from coterie.envs.make import make, spec_of
 from places import ROOT
@@ -110,7 +110,7 @@ def test_batches_have_independent_random_streams_and_keep_the_global_ones():
 def test_scenarios_satisfy_the_contract(scenario: str, keys: dict[str, str]):
     params = {"episode_limit": 6, **keys}
     report = check(lambda num_envs, seed: make(f"vmas/{scenario}", params, num_envs, seed), steps=15, num_envs=3)
-    assert {finding.rule for finding in report.findings} <= {"slow"}, report.render()
+    assert {finding.name for finding in report.findings} <= {"slow"}, report.render()
 
 
 def test_roles_follow_from_names_and_spaces():

@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from coterie.commands.compare import RunSelection, compare_runs
+from coterie.commands.compare import compare_runs
 from coterie.envs.video import write_video
 from coterie.reports.page import ReportContent, page, write_page
 from coterie.reports.page_media import Video
@@ -72,7 +72,7 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     runs = write_runs(folder / "runs")
     write_run(runs / "z-hostile", algo=HOSTILE, env="matrix/penalty")
-    content = ReportContent(compare_runs(RunSelection((str(runs),))).comparison, videos=[video(folder)])
+    content = ReportContent(compare_runs([runs]).comparison, videos=[video(folder)])
     write_page(folder / "report.html", page(content))
     return folder / "report.html"
 

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ from coterie.__main__ import main
 from coterie.cli.app import app
 from coterie.cli.list import _missing, _scripted
 from coterie.commands import train as training
-from coterie.commands.sweep import plan
 from coterie.core.errors import NonFiniteError, UserError
+from coterie.sweeps.sweep import plan
 
 SMALL = [
     "algo=random",
@@ -341,7 +340,7 @@ def test_one_algorithm_is_listed_with_its_capabilities(capsys: pytest.CaptureFix
     assert main(["list", "algos", "mappo"]) == 0
     output = capsys.readouterr().out
     assert "summary         MAPPO: PPO with a centralized critic. Yu et al. 2022." in output.splitlines()
-    assert "presets         mappo/original" in output.splitlines()
+    assert "presets         mappo/original, mappo/original_tag" in output.splitlines()
     assert main(["list", "algos", "--wide"]) == 0
     assert "dying_agents" in capsys.readouterr().out.splitlines()[1].split()
     assert main(["list", "algos", "mapo"]) == 2
@@ -377,7 +376,7 @@ def test_help_does_not_import_torch():
 @pytest.mark.slow
 def test_resolving_imports_only_modules_that_the_run_uses():
     program = (
-        "import sys; from coterie.config.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag']);"
+        "import sys; from coterie.assembly.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag']);"
         "names = ('coterie.algos.ppo', 'coterie.envs.worlds.particle.spread', 'matplotlib');"
         "print([m for m in names if m in sys.modules])"
     )
@@ -494,23 +493,31 @@ def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_check_env_reports_findings_and_fails_if_there_are_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    import coterie.envs.contract.check as checking
+    from coterie.checks.environment import contract
+    from coterie.checks.environment.rules import Report
+    from coterie.checks.findings import Finding
 
     arguments: dict[str, Any] = {}
 
     def check(make: Any) -> Any:
         arguments["env"] = make(3, 1)
-        finding = SimpleNamespace(severity="error", rule="masks", message="none is usable", fix="leave one")
-        return SimpleNamespace(
-            ok=False, findings=(finding,), summary={"tested": "a bit"}, render=lambda width: "broken\n"
-        )
+        return Report("pond", (Finding("error", "none is usable", "leave one", "masks"),), {"tested": "a bit"})
 
-    monkeypatch.setattr(checking, "check", check)
+    monkeypatch.setattr(contract, "check", check)
     assert main(["check-env", "particle/simple_spread", "env.agents=5"]) == 1
-    assert capsys.readouterr().out == "broken\n"
+    expected = [
+        *("pond: failed (1 error)", "", "  tested  a bit", ""),
+        *("error: masks", "  none is usable", "  fix: leave one"),
+    ]
+    assert capsys.readouterr().out.splitlines() == expected
     assert (arguments["env"].num_envs, arguments["env"].spec.n) == (3, 5)
     assert main(["check-env", "particle/simple_spread", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["fix"] == "leave one"
+    assert json.loads(capsys.readouterr().out) == {
+        "env": "particle/simple_spread",
+        "ok": False,
+        "findings": [{"severity": "error", "rule": "masks", "message": "none is usable", "fix": "leave one"}],
+        "summary": {"tested": "a bit"},
+    }
 
 
 @pytest.mark.slow

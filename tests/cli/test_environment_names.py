@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.__main__ import main
-from coterie.config import registry
+from coterie.envs import registry
 from places import ROOT
 
 NAME = "particle/simple_tag"

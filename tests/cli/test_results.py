@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from coterie.__main__ import main
-from coterie.commands import rollout_memory
-from coterie.config.resolve import resolve
+from coterie.assembly import build
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error
 from coterie.runs.folder import default_parent
@@ -28,11 +28,12 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_silent_run_prints_its_folder_and_its_result(capsys: pytest.CaptureFixture[str]):
     assert main(["train", *tiny("progress=off"), "out=mine"]) == 0
     captured = capsys.readouterr()
-    first, second = captured.out.splitlines()
+    first, second, third = captured.out.splitlines()
     assert first == "mine: 80 steps"
     assert second.startswith("evaluation return -")
     assert ", best -" in second
     assert ", random policy -" in second
+    assert third.endswith("). Examine the run: coterie diagnose mine")  # it took 4 gradient steps
     assert captured.err == ""
     assert main(["resume", "mine", "steps=120"]) == 0
     assert capsys.readouterr().out.startswith("mine: 156 steps\n")
@@ -81,25 +82,25 @@ def test_advice_for_a_full_disk_names_the_run(tmp_path: Path):
 
 
 def test_many_environments_are_refused_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rollout_memory, "free_bytes", lambda store, device: 10**9)
+    monkeypatch.setattr(build, "free_bytes", lambda store, device: 10**9)
     cpu = torch.device("cpu")
-    rollout_memory.require_memory(resolve(["num_envs=2000"]).config, cpu)
+    build.require_memory(resolve(["num_envs=2000"]).config, cpu)
     huge = resolve(["num_envs=10M", "rollout_length=99"]).config
     with pytest.raises(UserError) as caught:
-        rollout_memory.require_memory(huge, cpu)
+        build.require_memory(huge, cpu)
     message = str(caught.value)
     assert message.startswith("num_envs=10000000: the observations of a rollout of 99 steps alone need ")
     most = int(message.partition("about num_envs=")[2].partition(",")[0])
-    rollout_memory.require_memory(resolve([f"num_envs={most}", "rollout_length=99"]).config, cpu)
+    build.require_memory(resolve([f"num_envs={most}", "rollout_length=99"]).config, cpu)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     divided = resolve(["num_envs=10M", "rollout_length=99", "ranks=50"]).config  # on 25 machines
     with pytest.raises(UserError, match="of memory, and") as caught:
-        rollout_memory.require_memory(divided, cpu)
+        build.require_memory(divided, cpu)
     most_divided = int(str(caught.value).partition("about num_envs=")[2].partition(",")[0])
     assert most_divided == pytest.approx(25 * most, rel=1e-3)
-    rollout_memory.require_memory(divided.model_copy(update={"num_envs": most_divided}), cpu)
-    monkeypatch.setattr(rollout_memory, "free_bytes", lambda store, device: None)  # unknown
-    rollout_memory.require_memory(huge, cpu)
+    build.require_memory(divided.model_copy(update={"num_envs": most_divided}), cpu)
+    monkeypatch.setattr(build, "free_bytes", lambda store, device: None)  # unknown
+    build.require_memory(huge, cpu)
 
 
 def test_train_has_the_option_that_its_error_suggests(

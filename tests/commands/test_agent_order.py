@@ -14,13 +14,13 @@ from gymnasium import spaces
 import coterie
 import orderedbatch
 from coterie.__main__ import main
-from coterie.commands.environment import require_recorded_agents
-from coterie.commands.export.portable.player import Player
-from coterie.commands.learners import load_run_or_make
-from coterie.config.resolve import resolve
+from coterie.assembly.environment import require_recorded_agents
+from coterie.assembly.learners import load_run_or_make
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.envs.external.returned import possible_agents
 from coterie.envs.make import make as make_env
+from coterie.export.portable.player import Player
 from tinyruns import train
 
 NAMES = ("a_0", "a_1", "a_2", "b_0", "b_1")

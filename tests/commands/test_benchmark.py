@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.algos.poca import POCA
+from coterie.assembly.resolve import resolve
 from coterie.cli.app import run
 from coterie.commands.benchmark import PHASES, Stopwatch, bench
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
-from coterie.reports import aggregates
+from coterie.reports import estimates
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -234,26 +233,6 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
 
 
 @pytest.mark.slow
-def test_the_posthumous_benchmark_compares_both_learners(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    posthumous = script("posthumous")
-    monkeypatch.setattr(POCA, "targets", POCA.targets)  # which the script replaces
-    posthumous.main(["--steps", "2000", "--seeds", "0", "--results", str(tmp_path)])
-    found = json.loads((tmp_path / "posthumous.json").read_text())["found"]
-    assert len(found) == 2
-    assert len({(run["return"], run["length"]) for (run,) in found.values()}) == 2
-    assert (tmp_path / "posthumous.md").read_text().count("\n|") == 4
-
-
-@pytest.mark.slow
-def test_the_benchmark_beside_a_busy_process_measures_all_cases(script: Any, tmp_path: Path):
-    neighbor = script("neighbor")
-    neighbor.main(["--rounds", "1", "--seconds", "1.5", "--results", str(tmp_path)])
-    speeds = json.loads((tmp_path / "neighbor.json").read_text())["steps_per_s"]
-    assert all(found > 0 for (found,) in speeds.values())
-    assert "| one thread, alone | " in (tmp_path / "neighbor.md").read_text()
-
-
-@pytest.mark.slow
 def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(script: Any, tmp_path: Path):
     measured = script("time_to_level")
     measured.main(["--seeds", "1", "--level=-1000", "--results", str(tmp_path)])
@@ -292,7 +271,7 @@ def test_wider_intervals_contain_the_true_value_more_often(script: Any, monkeypa
     coverage = script("interval_coverage")
     monkeypatch.setattr(coverage, "EXPERIMENTS", 150)
     monkeypatch.setattr(coverage, "SAMPLES", 200)
-    few, many = (coverage.coverage(seeds, 1, aggregates.mean) for seeds in (2, 20))
+    few, many = (coverage.coverage(seeds, 1, estimates.mean) for seeds in (2, 20))
     assert few < 0.75
     assert 0.85 < many <= 1
 
@@ -385,7 +364,8 @@ def test_defaults_are_trained_without_presets_of_the_task_and_only_once(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     defaults, tasks = script("defaults"), script("default_tasks")
-    monkeypatch.setattr(defaults, "CHOICE", (tasks.Task("matrix/climbing", "agent", steps=100),))
+    task = tasks.Task("matrix/climbing", "agent", steps=100)
+    monkeypatch.setitem(defaults.STUDIES, "choice", ((task,), (1000,)))
     words = ["--choice", "--algos", "mappo", "--seeds", "1000", "--runs", str(tmp_path)]
     for _ in range(2):
         defaults.main(words)

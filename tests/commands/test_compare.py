@@ -24,7 +24,7 @@ from coterie.reports.collection import collect
 from coterie.reports.figures import draw
 from coterie.reports.fresh_evaluations import FILE, read_fresh
 from coterie.reports.grouping import Selection, group
-from coterie.runs.listing import status, steps_per_second
+from coterie.runs.activity import status, steps_per_second
 from tinyruns import train
 from writtenruns import write_marl_eval, write_run
 
@@ -253,15 +253,6 @@ def test_runs_must_be_named(capsys: pytest.CaptureFixture) -> None:
     assert compare() == 2
     assert "Missing argument" in (error := capsys.readouterr().err)
     assert len(error.strip().splitlines()) == 1
-
-
-def test_missing_scipy_is_answered_with_the_install_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    assert compare(folder) == 2
-    assert "SciPy is not installed" in (error := capsys.readouterr().err)
-    assert "[report]" in error
 
 
 # ---------------------------------------------------------------------------------------------------- fresh evaluation

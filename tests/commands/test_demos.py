@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from coterie.imitation.demonstrations import DemoRole, Demos

@@ -10,29 +10,35 @@ from pathlib import Path
 import pytest
 
 import coterie
-import sickworlds
+import diagnosis_worlds
 from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
+from coterie.checks.diagnosis.diagnosis import CHECKS, Diagnosis
+from coterie.checks.findings import Finding
 from coterie.commands import diagnose as command
-from coterie.commands import training_findings
 from coterie.commands.diagnose import diagnose
 from coterie.commands.train import train
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
-from coterie.diagnosis.checks import CHECKS
-from coterie.diagnosis.findings import Diagnosis, Finding
 from tinyruns import log_entries
 
 pytestmark = pytest.mark.slow
 
 ALL = (
-    *("env=sickworlds:make", "num_envs=8", "threads=1", "device=cpu", "log.tensorboard=false", "progress=off"),
+    *("env=diagnosis_worlds:make", "num_envs=8", "threads=1", "device=cpu", "log.tensorboard=false", "progress=off"),
     *("eval.episodes=16", "eval.num_envs=8", "eval.every=2000", "algo.hidden_sizes=[32,32]", "algo.lr=1e-3"),
 )
-PPO = ("algo=ppo", "steps=6000", "algo.rollout_length=32", "algo.epochs=6", "algo.num_minibatches=4")
+PPO = (
+    *("algo=ppo", "steps=6000", "algo.rollout_length=32", "algo.epochs=6", "algo.num_minibatches=4"),
+    "algo.normalize_obs=false",
+)
 DDQN = (
     *("algo=ddqn", "steps=6000", "algo.rollout_length=16", "algo.gradient_steps=12", "algo.learning_starts=200"),
-    "algo.epsilon_decay_steps=2000",
+    *("algo.epsilon_decay_steps=2000", "algo.batch_size=64", "algo.reward_scale=none"),
+)
+DRIFTING = (
+    *("env=diagnosis_worlds:reference", "algo=mappo", "steps=80000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
+    *("eval.every=20000", "eval.episodes=64", "eval.num_envs=32"),
 )
 LESSONS = (
     "curriculum.lessons=[{name: one, parameters: {reward: 1}, advance: {metric: progress, above: 0.75}},"
@@ -58,8 +64,20 @@ RUNS = {
     "small buffer": (*DDQN, "steps=2000", "algo.buffer_size=160"),
     "old buffer": (*DDQN, "steps=2000", LESSONS),
     "always random": (*DDQN, "steps=1000", "algo.epsilon_decay_steps=1e6"),
+    "drifting": DRIFTING,
+    "worse than random": (*PPO, "steps=3000", "eval.every=500", "env.alternate=true", "algo.lr=0.5"),
+    "forgotten": (*PPO, "steps=3000", "eval.every=500", "init.run=ppo", "algo.lr=0.5"),
+    "tiny steps for long": (*PPO, "steps=8000", "algo.lr=1e-5"),
 }
 """Settings of runs. The runs `ppo` and `ddqn` are healthy, each of the others has a fault."""
+FIXED = {
+    "drifting": "algo.gamma=0.96",
+    "worse than random": "algo.lr=0.003",
+    "forgotten": "algo.lr=0.003",
+    "tiny steps for long": "algo.lr=0.0001",
+}
+"""The setting that a finding on the outcome of a run names."""
+RUNS |= {f"{name} fixed": (*RUNS[name], fix) for name, fix in FIXED.items()}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +89,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         path = folder / name.replace(" ", "-")
         if not path.exists():
             given = {setting.partition("=")[0]: setting for setting in (*ALL, *RUNS[name])}
+            if "init.run" in given:
+                given["init.run"] = f"init.run={run(given['init.run'].partition('=')[2])}"
             train(resolve([*given.values(), f"out={path}"]))
         return path
 
@@ -91,7 +111,7 @@ def diagnosis_of(run_of: Callable[[str], Path]) -> Callable[[str], Diagnosis]:
 
 
 def finding(diagnosis: Diagnosis, check: str) -> Finding:
-    found = [finding for finding in diagnosis.findings if finding.check == check]
+    found = [finding for finding in diagnosis.findings if finding.name == check]
     assert len(found) == 1, diagnosis.findings
     return found[0]
 
@@ -114,8 +134,8 @@ FAULTS = [
         "ppo",
     ),
     ("large observations", "observation scale", "high", " of agent reaches 1,000", "algo.normalize_obs=true", "ppo"),
-    ("large rewards", "reward scale", "high", "at most 1,000,000 per step", "algo.reward_scale=std", "ddqn"),
-    ("tiny rewards", "reward scale", "high", "at most 1e-06 per step", "algo.reward_scale=std", "ddqn"),
+    ("large rewards", "reward scale", "high", "at most 1,000,000 per step", "algo.reward_scale=rms", "ddqn"),
+    ("tiny rewards", "reward scale", "high", "at most 1e-06 per step", "algo.reward_scale=rms", "ddqn"),
     ("no reward", "reward scale", "high", "no step of the run had a reward other than 0", "rewards.rnd={}", "ppo"),
     ("diverged", "value range", "high", "the largest reward of a step, 1, allows returns up to 2", "algo.", "ddqn"),
     ("few steps", "gradient steps", "high", "the run took 72 gradient steps in 704", "algo.rollout_length=8", "ppo"),
@@ -124,6 +144,17 @@ FAULTS = [
     ("always random", "exploration", "high", "decays over 1,000,000 steps", "algo.epsilon_decay_steps=500", "ddqn"),
     ("greedy evaluation", "evaluation mode", "high", "standard deviations worse", "eval.mode=sample", "ppo"),
     ("slow", "environment speed", "", "% of the time is spent in the environment", "workers.count=8 (now 0)", "ppo"),
+    ("drifting", "values at limits", "high", "values are bootstrapped over a", "algo.gamma=0.96 (now 0.99)", "ppo"),
+    ("worse than random", "below random", "high", "below the random policy (6)", "algo.lr=0.003 (now 0.5)", "ppo"),
+    ("forgotten", "fell", "high", ", fell by ", "algo.lr=0.003 (now 0.5)", "ppo"),
+    (
+        "tiny steps for long",
+        "nothing learned",
+        "high",
+        "within the errors of the random policy",
+        "algo.lr=0.0001",
+        "ppo",
+    ),
     ("endless", "episode end", "high", "no episode ended in 8,448 steps, 1,056 of", "env.episode_limit=200", "ppo"),
 ]
 """Run with a fault, check, severity ("" if either is right), evidence, fix, and a healthy run."""
@@ -145,7 +176,22 @@ def test_a_check_finds_its_fault_and_nothing_in_a_healthy_run(
 
 
 def test_every_check_has_a_run_with_its_fault() -> None:
-    assert {check for _, check, *_ in FAULTS} == {check.name for check in CHECKS}
+    assert {check for _, check, *_ in FAULTS} == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_setting_that_a_finding_on_the_outcome_names_helps(
+    name: str, diagnosis_of: Callable[[str], Diagnosis], run_of: Callable[[str], Path]
+) -> None:
+    checks = {"values at limits", "below random", "fell", "nothing learned"}
+    assert {f.name for f in diagnosis_of(name).findings if f.severity == "high"} & checks
+    expected = {"nothing learned"} if name == "worse than random" else set()  # it rewards what no observation shows
+    assert {found.name for found in diagnosis_of(f"{name} fixed").findings} & checks <= expected
+    before, after = (
+        [entry["eval/return_mean"] for entry in log_entries(run_of(run)) if "eval/return_mean" in entry][-1]
+        for run in (name, f"{name} fixed")
+    )
+    assert after > before + 1
 
 
 @pytest.mark.parametrize("healthy", ["ppo", "ddqn"])
@@ -175,7 +221,7 @@ def test_findings_are_printed_worst_first_in_at_most_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "large-observations: 3,032 of 3,000 steps"
-    severities = [line.split()[0] for line in lines if line.startswith(("high ", "medium ", "low "))]
+    severities = [line.partition(":")[0] for line in lines if line.startswith(("high:", "medium:", "low:"))]
     assert severities == sorted(severities)
     assert severities[0] == "high"
     assert any(
@@ -193,7 +239,7 @@ def test_strict_exits_with_1_if_there_is_a_finding(run_of: Callable[[str], Path]
 def test_json_and_python_return_the_same(run_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(run_of("few steps")), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(json.dumps(coterie.diagnose(run_of("few steps")).report()))
+    assert printed == json.loads(json.dumps(coterie.diagnose(run_of("few steps")).to_dict()))
     assert printed["findings"][0]["check"] == "gradient steps"
     assert printed["steps"] == 704
     assert {"check": "replay", "team": "", "reason": "ppo has no replay buffer", "applies": False} in printed["skipped"]
@@ -232,7 +278,7 @@ def test_a_run_of_someone_else_is_diagnosed_without_its_code(
     shutil.copytree(run_of("dying"), tmp_path / "other")
     manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
     (tmp_path / "other" / "manifest.json").write_text(json.dumps(manifest | {"signature": "0" * 64}))
-    monkeypatch.setattr(sickworlds, "SickWorld", None)  # the environment cannot be made
+    monkeypatch.setattr(diagnosis_worlds, "SickWorld", None)  # the environment cannot be made
     found = diagnose(tmp_path / "other")
     assert finding(found, "dead units").severity == "high"
     assert "names code outside Coterie" in found.notes[0]
@@ -280,7 +326,7 @@ def test_a_failing_diagnosis_does_not_fail_the_run(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no steps")
 
-    monkeypatch.setattr(training_findings, "diagnose_view", fail)
+    monkeypatch.setattr(command, "diagnose_view", fail)
     given = {setting.partition("=")[0]: setting for setting in (*ALL, *RUNS["few steps"])}
     assert train(resolve([*given.values(), f"out={tmp_path / 'run'}"])).summary.findings == ()
     assert "the run could not be diagnosed: ZeroDivisionError: no steps" in capsys.readouterr().err

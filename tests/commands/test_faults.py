@@ -73,7 +73,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
 @pytest.mark.slow
 def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.runs.checkpoint_file.FORMAT", 99)
+        patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
         training.resume(stopped, ["steps=440"])
     with pytest.raises(UserError, match=r"format 99, but this version of Coterie reads up to 1\. Update Coterie\."):
         training.resume(stopped, ["steps=800"])
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: p
         ("num_envs: 4", "num_envs: 5", r"collector/episodes/sums: expected float64 \[5, .*found float64 \[4"),
         ("rnn: none", "rnn: gru", r"expected float32 .*, found"),
         ("rollout_length: 10", "rollout_length: 20", r"expected \{'agent': 20\}, found \{'agent': 10\}"),
-        ("normalize_obs: false", "normalize_obs: true", r"policy/moments"),
+        ("normalize_obs: true", "normalize_obs: false", r"policy/moments"),
     ],
 )
 def test_a_checkpoint_with_other_shapes_is_refused_with_the_difference(

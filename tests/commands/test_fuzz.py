@@ -15,8 +15,9 @@ from types import ModuleType
 import pytest
 import typer.main
 
+from coterie.algos import registry as algo_registry
 from coterie.cli.app import app
-from coterie.config import registry
+from coterie.envs import registry as env_registry
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -124,10 +125,10 @@ def test_every_command_algorithm_and_family_of_environments_is_mutated(script: C
     cases = script("fuzz_cases")
     assert set(typer.main.get_command(app).commands) == set(cases.COMMANDS)  # pyright: ignore[reportAttributeAccessIssue]
     words = {word for run in cases.run_words() for word in run}
-    missing = {name for name in registry.ALGOS if not {f"algo={name}", f"teams.agent.algo={name}"} & words}
+    missing = {name for name in algo_registry.ALGOS if not {f"algo={name}", f"teams.agent.algo={name}"} & words}
     assert missing <= {"frozen"}  # which a setting `run` selects
     families = {word[4:].partition("/")[0] for word in words if word.startswith("env=")}
-    assert {name.partition("/")[0] for name in registry.environments()} <= families
+    assert {name.partition("/")[0] for name in env_registry.environments()} <= families
 
 
 def test_settings_of_a_run_of_an_algorithm_and_of_an_environment_are_listed_once(

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import coterie
 from coterie.__main__ import main
-from coterie.commands.export.portable.player import Player
+from coterie.export.portable.player import Player
 from tinyruns import log_entries, train
 
 NAMES = ["items", "team.a_0", "values", "a/b", "", "ä ☃", "train", "%2E"]
@@ -79,7 +79,7 @@ CASES = {
     "ippo, teams": ("algo=ippo", *CLIPPED, *SIGNALS),
     "mappo, unshared, GRU": ("algo=mappo", "env.teams=shared", *CLIPPED, "algo.rnn=gru", "algo.share_params=none"),
     "mappo, numbers": ("algo=mappo", "env.teams=shared", *CLIPPED, "env.continuous=true", "algo.critic=joint"),
-    "coma": ("algo=coma", "env.teams=shared"),
+    "coma": ("algo=coma", "env.teams=shared", "algo.num_minibatches=1"),
     "poca": ("algo=poca", "env.teams=shared", *CLIPPED),
     "qmix, on disk": ("algo=qmix", "env.teams=shared", *REPLAY, "algo.rnn=none", "algo.obs_last_action=false")
     + ("algo.buffer_storage=disk", "algo.share_params=role"),

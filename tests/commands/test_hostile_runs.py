@@ -14,8 +14,8 @@ import pytest
 
 import coterie
 from coterie.__main__ import main
+from coterie.assembly.resolve import require_saved_settings, resolve, saved_settings
 from coterie.commands import train as training
-from coterie.config.resolve import require_saved_settings, resolve, saved_settings
 from coterie.config.sources import flatten
 from coterie.config.trust import code_names, is_address, signature
 from coterie.core.errors import UserError
@@ -100,14 +100,19 @@ def test_a_truncated_configuration_is_refused(stopped: Path) -> None:
 
 
 def test_a_checkpoint_from_before_a_setting_existed_continues_with_its_default(stopped: Path) -> None:
-    words = ["algo=qmix", "env=particle/simple_tag", "teams.adversary.algo=vdn", "teams.adversary.algo.output_gain=1"]
+    words = [
+        "algo=qmix",
+        "env=particle/simple_tag",
+        "teams.adversary.algo=vdn",
+        "teams.adversary.algo.output_gain=0.01",
+    ]
     config = resolve(words).config
     new = ("algo.output_gain", "teams.adversary.algo.output_gain", "env.episode_limit", "checkpoint.keep")
     older = {key: value for key, value in saved_settings(config).items() if key not in new}
     assert len(older) == len(saved_settings(config)) - len(new)
     assert require_saved_settings(stopped, config, older) == []
-    changed = resolve([*words, "algo.output_gain=0.01"]).config
-    with pytest.raises(UserError, match=r"algo\.output_gain is 0\.01, was null\. Restore"):
+    changed = resolve([*words, "algo.output_gain=1"]).config
+    with pytest.raises(UserError, match=r"algo\.output_gain is 1\.0, was null\. Restore"):
         require_saved_settings(stopped, changed, older)
     del older["algo.gamma"]
     with pytest.raises(UserError, match=r"algo\.gamma is 0\.5, was null"):

@@ -15,8 +15,9 @@ from types import ModuleType
 
 import pytest
 
-from coterie.config import registry
+from coterie.algos import registry
 from coterie.core.errors import UserError
+from coterie.rewards import rewarded
 from places import ROOT
 from tinyruns import checkpoint_state, train
 
@@ -97,7 +98,7 @@ def test_every_algorithm_and_reward_signal_has_a_configuration(kill_cases: Modul
     missing = {name for name in registry.ALGOS if not {f"algo={name}", f"teams.agent.algo={name}"} & words}
     assert missing == {"frozen"}  # which a setting `run` selects
     assert any(word.startswith("teams.agent.run=") for word in words)
-    assert all(any(word.startswith(f"rewards.{name}") for word in words) for name in registry.SIGNALS)
+    assert all(any(word.startswith(f"rewards.{name}") for word in words) for name in rewarded.SIGNALS)
 
 
 # -------------------------------------------------------------------------------------------------------- comparison

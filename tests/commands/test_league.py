@@ -10,12 +10,12 @@ import torch
 
 import coterie
 from coterie.__main__ import main
+from coterie.assembly.resolve import load_resolved, resolve
 from coterie.commands import train as training
 from coterie.commands.best_response import exploit
 from coterie.commands.league import LeagueOptions, LeagueResult, draw, league, tables
-from coterie.config.resolve import load_resolved, resolve
 from coterie.core.errors import UserError
-from coterie.training.selfplay.elo_ladder import score_by_opponent
+from coterie.training.opponents import score_by_opponent
 from tinyruns import tiny, train
 
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1", "algo.hidden_sizes=[8]")

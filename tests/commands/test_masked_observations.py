@@ -11,11 +11,11 @@ from gymnasium import spaces
 
 import coterie
 from coterie.__main__ import main
-from coterie.commands.export.portable.player import Player as PortablePlayer
-from coterie.commands.export.portable.policy_files import PolicyError
-from coterie.commands.masked_observations import split_masks
+from coterie.commands.player import split_masks
 from coterie.core.errors import UserError
-from gymworlds import SampledEnv
+from coterie.export.portable.player import Player as PortablePlayer
+from coterie.export.portable.policy_files import PolicyError
+from gymnasium_worlds import SampledEnv
 from tinyruns import train
 
 

@@ -10,10 +10,10 @@ from torch import nn
 
 import coterie
 from coterie.__main__ import main
-from coterie.commands.build import build
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
 from coterie.config import callables
 from coterie.config.overrides import parse
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.kernels import switch
 from coterie.runs.folder import RunFolder

@@ -112,7 +112,7 @@ def make_guess(length: int = 4) -> gymnasium.Env:
 
 
 def test_functions_of_modules_have_an_importable_name() -> None:
-    from coterie.envs.worlds.board import scripts
+    from coterie.envs.worlds.coop import scripts
 
     function = next(value for value in vars(scripts).values() if getattr(value, "__module__", "") == scripts.__name__)
     assert callables.name_of(function) == f"{scripts.__name__}:{function.__name__}"

@@ -14,7 +14,7 @@ import pytest
 
 import coterie
 from coterie.cli.app import run
-from coterie.commands.image_window import show
+from coterie.commands.rendering import show
 from coterie.core.errors import UserError
 
 

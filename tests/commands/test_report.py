@@ -10,14 +10,14 @@ import torch
 from helpers.report_runs import write_run, write_runs
 
 import coterie
+from coterie.assembly.resolve import resolve
 from coterie.cli.app import run
 from coterie.commands import train
-from coterie.commands.compare import RunSelection, compare_runs
+from coterie.commands.compare import compare_runs
 from coterie.commands.league import LeagueResult
-from coterie.commands.report import ReportOptions, report
-from coterie.commands.report_videos import VideoOptions, best_runs, record
-from coterie.config.resolve import resolve
+from coterie.commands.report import ReportOptions, best_runs, record, write_report
 from coterie.core.errors import UserError
+from coterie.reports.options import CompareOptions
 from coterie.reports.page_media import read_league
 
 
@@ -33,9 +33,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_videos_show_the_best_and_the_median_episode_of_the_best_run(trained: Path) -> None:
-    comparison = compare_runs(RunSelection((str(trained),), unfinished=True)).comparison
+    comparison = compare_runs([trained], CompareOptions(unfinished=True)).comparison
     progress: list[tuple[int, int]] = []
-    found, failed = record(comparison, VideoOptions(episodes=3), lambda done, total: progress.append((done, total)))
+    found, failed = record(comparison, 3, lambda done, total: progress.append((done, total)))
     assert failed == {}
     assert progress == [(0, 1), (1, 1)]
     best = best_runs(comparison)["matrix/climbing", "ippo"]
@@ -52,7 +52,7 @@ def test_videos_show_the_best_and_the_median_episode_of_the_best_run(trained: Pa
 
 def test_runs_without_checkpoints_are_reported_without_videos(tmp_path: Path) -> None:
     run_ = write_run(tmp_path / "a")
-    found = report(RunSelection((str(run_),)), ReportOptions(tmp_path / "report.html", videos=VideoOptions()))
+    found = write_report([run_], ReportOptions(tmp_path / "report.html", video_episodes=9))
     assert f"No video of {run_}: " in found.path.read_text()
 
 
@@ -69,7 +69,7 @@ def test_python_writes_the_same_page_as_the_command(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs")
     path = coterie.report([runs], out=tmp_path, videos=False)
     assert path == tmp_path / "report.html"
-    report(RunSelection((str(runs),)), ReportOptions(tmp_path / "again.html"))
+    write_report([runs], ReportOptions(tmp_path / "again.html"))
     assert path.read_text() == (tmp_path / "again.html").read_text()
 
 
@@ -77,7 +77,7 @@ def test_python_writes_the_same_page_as_the_command(tmp_path: Path) -> None:
 def test_leagues_are_shown_as_matrices(tmp_path: Path, symmetric: bool) -> None:
     write_run(tmp_path / "runs" / "a")
     league(tmp_path / "runs" / "league.json", symmetric)
-    text = report(RunSelection((str(tmp_path / "runs"),)), ReportOptions(tmp_path / "report.html")).path.read_text()
+    text = write_report([tmp_path / "runs"], ReportOptions(tmp_path / "report.html")).path.read_text()
     if symmetric:
         assert "x/y: win rate of the row" in text
         assert '<td data-value="0.75" class="shade s7">0.75</td>' in text
@@ -110,12 +110,12 @@ def test_the_matrix_of_a_page_is_the_win_rate_that_the_league_prints(tmp_path: P
 
 
 def test_other_files_than_leagues_are_refused_in_one_line(tmp_path: Path) -> None:
-    runs = RunSelection((str(write_run(tmp_path / "a")),))
+    runs = [write_run(tmp_path / "a")]
     (tmp_path / "x.json").write_text('{"score": 3}')
     with pytest.raises(UserError, match=r"x\.json: not the result of a league\."):
-        report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "x.json"]))
+        write_report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "x.json"]))
     with pytest.raises(UserError, match=r"--league .*y\.json: no such file"):
-        report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "y.json"]))
+        write_report(runs, ReportOptions(tmp_path / "report.html", leagues=[tmp_path / "y.json"]))
 
 
 def test_the_command_prints_findings_and_notes_and_writes_the_file(

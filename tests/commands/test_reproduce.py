@@ -14,9 +14,9 @@ import pytest
 
 import tinyruns
 from coterie.__main__ import main
+from coterie.algos import registry
 from coterie.commands import reproduce
 from coterie.commands.reproduce import Budget, Value, choose, peak_of_mean
-from coterie.config import registry
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load
 from coterie.reports.records import EvaluationSeries
@@ -188,7 +188,7 @@ def test_rows_whose_opponents_fail_do_not_stop_the_others(monkeypatch: pytest.Mo
         assert all(job.config.steps == 400 for job in jobs)
         return 3 if jobs[0].name.endswith("/opponents") else 0
 
-    monkeypatch.setattr("coterie.commands.sweep.run_all", fail_for_opponents)
+    monkeypatch.setattr("coterie.sweeps.sweep.run_all", fail_for_opponents)
     choice = choose(TABLE, ["adversary", "spread"], algorithms=["mappo"], num_seeds=1, budget=Budget(400), out=tmp_path)
     assert reproduce.train(choice) == 3
     assert started == ["adversary/opponents", "spread/mappo/seed10"]

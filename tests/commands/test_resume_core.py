@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coterie.algos.replay import checkpoint
+from coterie.assembly.resolve import resolve
 from coterie.commands import evaluate as evaluation
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at
 

@@ -7,7 +7,7 @@ import torch
 
 import coterie
 import tinyruns
-from coterie.core import threads
+from coterie.core import process
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_another_number_is_stated(tmp_path, as_many, capsys):
 
 def test_a_new_run_measures(tmp_path, as_many, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(threads, "available_cores", lambda: 2)
-    monkeypatch.setattr(threads, "fewest_of_the_fastest", lambda counts, times: counts[-1] if all(times) else 0)
+    monkeypatch.setattr(process, "available_cores", lambda: 2)
+    monkeypatch.setattr(process, "fewest_of_the_fastest", lambda counts, times: counts[-1] if all(times) else 0)
     tinyruns.train(tmp_path / "run", "threads=auto")
     assert json.loads((tmp_path / "run/manifest.json").read_text())["threads"] == 2

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from coterie.__main__ import main
-from coterie.runs import project as run_project
+from coterie.runs import description
 from tinyruns import tiny
 
 WORLD = """
@@ -33,7 +34,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
-    monkeypatch.setattr(run_project, "_TIMEOUT", 120.0)  # git may wait long where other tests keep the cores busy
+    monkeypatch.setattr(description, "_TIMEOUT", 120.0)  # git may wait long where other tests keep the cores busy
+    monkeypatch.delitem(sys.modules, "patched_world", raising=False)  # that of another test
     return folder
 
 

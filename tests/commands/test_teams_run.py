@@ -63,7 +63,7 @@ def test_runs_without_learning_teams_are_logged(tmp_path: Path) -> None:
 
 
 def run_config(out: Path, *settings: str) -> Any:
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
 
     known = [
         s for s in tiny(*settings) if not s.startswith(("algo.hidden_sizes", "algo.epochs", "algo.num_minibatches"))
@@ -116,9 +116,9 @@ def test_an_unsuitable_frozen_run_is_refused_in_one_line(
 @pytest.mark.slow
 def test_rollout_lengths_are_rounded_up_to_a_common_multiple(tmp_path: Path) -> None:
     """MAPPO and QMIX with the lengths of their presets, and a note about the change."""
-    from coterie.commands.environment import load_teams
-    from coterie.commands.learners import make_algorithms
-    from coterie.config.resolve import resolve
+    from coterie.assembly.environment import load_teams
+    from coterie.assembly.learners import make_algorithms
+    from coterie.assembly.resolve import resolve
 
     config = resolve([*TAG, "algo.rollout_length=128", "teams.agent.algo=qmix", "device=cpu"]).config
     learners = make_algorithms(config, load_teams(config, torch.device("cpu")), torch.device("cpu"))

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from coterie.assembly.resolve import load_resolved, resolve, resolve_kwargs
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import load_resolved, resolve, resolve_kwargs
 from coterie.core.errors import UserError
-from coterie.training.curriculum.lessons import Lessons
-from coterie.training.curriculum.metric import check_metric
+from coterie.training.curriculum import Lessons, check_metric
 
 NEAR: dict[str, Any] = {
     "name": "near",

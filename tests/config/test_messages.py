@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from coterie.config import registry
+from coterie.algos import registry as algo_registry
+from coterie.assembly.resolve import resolve
 from coterie.config.messages import leaf_fields
-from coterie.config.resolve import resolve
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
-from coterie.runs.manifest import read_manifest
+from coterie.envs import registry as env_registry
+from coterie.runs.folder import read_manifest
 
 VALUES = ("nonsense", "[1]", "[x,y]", "{a: 1}", "{a: {b: [1]}}", "null", "-1", "1.5", "true", "1e18", "''", "[[1],[2]]")
 LEAKS = ("Input should", "Extra inputs", "Field required", "alid ", "Value error", "pydantic", "validation", "errors.")
-NAMES = [*registry.ALGOS, *registry.VARIANTS]
+NAMES = [*algo_registry.ALGOS, *algo_registry.VARIANTS]
 
 
 def _message(settings: list[str]) -> str:
@@ -64,14 +65,14 @@ def test_invalid_values_of_a_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mappo", "qmix", "sac", "poca", "coma", "maddpg", "frozen", "scripted"])
 def test_invalid_values_of_an_algorithm(name: str):
-    model: type[BaseModel] = registry.algorithm(name).Config
+    model: type[BaseModel] = algo_registry.algorithm(name).Config
     _assert_own(_messages([f"algo.{key}" for key in leaf_fields(model)], f"algo={name}"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["particle/simple_spread", "skirmish/3m", "gym/CartPole-v1", "coop/baton"])
 def test_invalid_values_of_an_environment(name: str):
-    model: type[BaseModel] = registry.environment(name).Config
+    model: type[BaseModel] = env_registry.environment(name).Config
     _assert_own(_messages([f"env.{key}" for key in leaf_fields(model)], f"env={name}", "algo=random"))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from coterie.assembly.resolve import resolve
 from coterie.config.overrides import canonical, combinations, parse, parse_all
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from mutations import FUZZ, assert_one_line, mutated
 

@@ -14,9 +14,10 @@ from zipfile import ZipFile
 import pytest
 
 from coterie.__main__ import main
-from coterie.config import plugins, registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
+from coterie.config import plugins
 from coterie.core.errors import UserError
+from coterie.envs import registry
 from coterie.envs.make import make
 from tinyruns import tiny
 

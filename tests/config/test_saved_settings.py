@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.assembly.resolve import Resolved, resolve
 from coterie.config import sources
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, resolve
 from coterie.core.errors import UserError
 
 

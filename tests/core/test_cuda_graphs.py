@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from coterie.commands.arithmetic import configure_arithmetic
-from coterie.config import registry
-from coterie.config.resolve import resolve
-from coterie.core import cuda_graphs
+from coterie.algos import registry
+from coterie.assembly.arithmetic import configure_arithmetic
+from coterie.assembly.environment import load_teams
+from coterie.assembly.learners import make_algorithms
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from fakecuda import fake_cuda
 
+CPU = torch.device("cpu")
 ABLE = "ppo, ippo, mappo, ia2c, maa2c, poca, coma, ddqn, iql, vdn, qmix, qplex, wqmix, ddpg, maddpg, td3, matd3, sac"
 ABLE += ", masac, mappo/original"
 
@@ -23,23 +25,19 @@ def built_in(monkeypatch):
         monkeypatch.setattr(registry, table, {name: known[name] for name in known if name in names})
 
 
-@pytest.fixture(autouse=True)
-def off():
-    yield
-    cuda_graphs.configure("off")
-
-
 def configured(*overrides):
+    config = resolve(["env=particle/simple_spread", *overrides]).config
     with fake_cuda():
-        configure_arithmetic(resolve(["env=particle/simple_spread", *overrides]).config)
-    return cuda_graphs.enabled
+        configure_arithmetic(config)
+    return config
 
 
 def test_graphs_are_off_by_default():
-    assert not configured("algo=ippo", "device=cuda")
-    for algo in ("ippo", "poca", "coma", "qmix", "maddpg", "sac", "mappo/original"):
-        assert configured(f"algo={algo}", "device=cuda", "cuda_graphs=on")
-    assert not configured("algo=ippo", "device=cuda")
+    for algo in ("ippo", "poca", "coma", "qmix", "maddpg", "masac", "mappo/original"):
+        for setting, expected in ((), False), (("cuda_graphs=on",), True):
+            config = configured(f"algo={algo}", "device=cuda", "num_envs=8", *setting)
+            (learner,) = make_algorithms(config, load_teams(config, CPU), CPU).values()
+            assert learner.cuda_graphs == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,6 @@ def test_graphs_that_cannot_be_used_are_refused(overrides, message):
     with pytest.raises(UserError) as error:
         configured(*overrides, "cuda_graphs=on")
     assert str(error.value) == f"cuda_graphs=on: {message}"
-    assert not cuda_graphs.enabled
 
 
 def test_the_message_names_the_device_that_auto_selects(monkeypatch):

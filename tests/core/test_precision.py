@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
-from coterie.commands.arithmetic import configure_arithmetic
-from coterie.config.resolve import resolve
+from coterie.assembly.arithmetic import configure_arithmetic
+from coterie.assembly.resolve import resolve
 from coterie.core import precision
 from coterie.core.errors import UserError
 from coterie.kernels import switch
@@ -64,7 +64,8 @@ def test_learners_train_with_float32_parameters(reduced, name, rnn):
     after = policy_tensors(learner)
     assert all(abs(value) < float("inf") for value in metrics.values())
     assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
-    assert {x.dtype for x in after if x.is_floating_point()} == {torch.float32}
+    parameters = [x for network in learner.policy.networks for x in network.parameters()]
+    assert {x.dtype for x in parameters} == {torch.float32}
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.core.teams import assign
+from coterie.core.teams import assign, describe_agents, describe_space, describe_teams, team_records
+from coterie.envs.make import spec_of
 
 
 def _spec() -> EnvSpec:
@@ -48,3 +50,42 @@ def test_impossible_teams_are_errors(teams: dict[str, list[str] | None], message
     with pytest.raises(UserError) as error:
         assign(teams, _spec())
     assert message in str(error.value)
+
+
+TAG = spec_of("particle/simple_tag")
+
+
+def test_teams_are_described_with_the_reason() -> None:
+    lines = describe_teams(TAG.default_teams(), TAG)
+    assert lines[0] == "2 teams: adversary, agent, because the environment rewards these groups of roles"
+    assert lines[2] == (
+        "team agent: role agent (agent_0) observes Box(-inf, inf, (14,), float32) and acts in Discrete(5)"
+    )
+
+
+def test_the_reason_names_settings_that_assign_roles() -> None:
+    teams = assign({"all": ["adversary", "agent"]}, TAG)
+    assert describe_teams(teams, TAG, ["all"])[0] == "1 team: all, because teams.all.roles is set"
+
+
+def test_many_agents_and_long_spaces_are_shortened() -> None:
+    assert describe_agents([f"a_{i}" for i in range(20)]) == "20 agents, a_0 to a_19"
+    box = spaces.Box(np.arange(30, dtype=np.float32), np.full(30, 99, np.float32))
+    assert describe_space(box) == "Box(0.0, 99.0, (30,), float32)"
+    assert describe_space(spaces.Box(0, 1, (0,), np.float32)) == "Box([], [], (0,), float32)"
+    both = describe_space(spaces.Dict({"near": box, "mode": spaces.Discrete(2)}))
+    assert both == "Dict(mode: Discrete(2), near: Box(0.0, 99.0, (30,), float32))"
+
+
+def test_records_hold_the_spaces_of_every_role() -> None:
+    found = team_records({team.name: team for team in TAG.default_teams()})
+    assert found["agent"] == {
+        "common_reward": False,
+        "roles": {
+            "agent": {
+                "agents": ["agent_0"],
+                "observation_space": "Box(-inf, inf, (14,), float32)",
+                "action_space": "Discrete(5)",
+            }
+        },
+    }

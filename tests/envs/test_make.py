@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import EnvironmentFailedError, UserError
+from coterie.envs import registry
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
 

@@ -127,14 +127,19 @@ def test_a_failure_leaves_the_older_file_unchanged(tmp_path: Path, suffix: str):
     assert path.read_bytes() == b"older"
 
 
-def test_an_encoder_failure_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("reads", ["", "cat > /dev/null; "])
+def test_an_encoder_failure_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reads: str
+):
+    """Of an encoder that fails at the start, or after it has read all frames."""
     broken = tmp_path / "encoder"
-    broken.write_text("#!/bin/sh\necho No space left on device >&2\nexit 1\n")
+    broken.write_text(f"#!/bin/sh\n{reads}echo No space left on device >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(broken))
-    with pytest.raises(UserError, match=r"cannot be written.*No space left on device") as error:
+    monkeypatch.setattr(imageio_ffmpeg._io, "get_ffmpeg_exe", lambda: str(broken))
+    with pytest.raises(UserError, match=r"cannot be written") as error:
         write_video(tmp_path / "videos" / "a.mp4", moving_square(200, 480, 480))
     assert "\n" not in str(error.value)
+    assert "No space left on device" in capfd.readouterr().err
     assert list((tmp_path / "videos").iterdir()) == []
 
 
@@ -174,6 +179,15 @@ def test_an_invalid_frame_raises_an_error_with_its_index(tmp_path: Path, second:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_the_encoder_a_line_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(UserError, match=r"Install it: .*\[video\].*\.gif"):
+        write_video(tmp_path / "a.mp4", moving_square(3))
+    assert list(tmp_path.iterdir()) == []
+    assert write_video(tmp_path / "a.gif", moving_square(3)).exists()
+
+
 def test_importing_does_not_load_heavy_libraries():
-    code = "import sys, coterie.envs.video; sys.exit(any(m in sys.modules for m in ('imageio_ffmpeg', 'PIL', 'numpy')))"
+    heavy = ("imageio", "imageio_ffmpeg", "PIL", "numpy")
+    code = f"import sys, coterie.envs.video; sys.exit(any(m in sys.modules for m in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

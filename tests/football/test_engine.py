@@ -18,21 +18,21 @@ import torch
 
 import coterie
 from coterie.__main__ import main
-from coterie.config.external_scenarios import SCENARIOS
+from coterie.checks.environment.contract import check
 from coterie.config.schema import WorkersConfig
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import first_difference, random_actions
-from coterie.envs.external.football import engine
-from coterie.envs.external.football.tasks import TASKS
+from coterie.envs.external import football
+from coterie.envs.external.football_match import TASKS
 from coterie.envs.make import make, spec_of
+from coterie.envs.registry import EXTERNAL_SCENARIOS
 
 TASK = "football/academy_3_vs_1_with_keeper"
 FULL = "football/5_vs_5"
 
 
 def package() -> Any:
-    return engine.package(TASK)
+    return football.package(TASK)
 
 
 def sample_actions(env: Any, timestep: Any, seed: int) -> dict[str, Action]:
@@ -41,7 +41,7 @@ def sample_actions(env: Any, timestep: Any, seed: int) -> dict[str, Action]:
 
 def package_env(scenario: str, players: tuple[int, int], seed: int) -> tuple[Any, Any, Any]:
     """The package's FootballEnv, its checkpoint wrapper, and its conversion to simple115v2."""
-    engine.package(TASK)
+    football.package(TASK)
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from gfootball.env.config import Config
@@ -55,12 +55,12 @@ def package_env(scenario: str, players: tuple[int, int], seed: int) -> tuple[Any
 
 @pytest.mark.parametrize("name", TASKS)
 def test_task_presets_equal_the_engine_s_definitions(name: str):
-    preset, defined = TASKS[name], engine.read(package(), name)
+    preset, defined = TASKS[name], football.read(package(), name)
     for field in ("left", "right", "frames", "on_score", "on_out", "on_loss"):
         assert getattr(defined, field) == getattr(preset, field), field
 
 
-@pytest.mark.parametrize("name", SCENARIOS["football"])
+@pytest.mark.parametrize("name", EXTERNAL_SCENARIOS["football"])
 def test_every_task_can_be_stepped_on_both_sides(name: str):
     env = make(f"football/{name}", {"sides": "both"}, num_envs=1, seed=1, with_state=True)
     timestep = env.reset()
@@ -116,7 +116,7 @@ def test_a_match_equals_the_package_s_own_environment(name: str, players: tuple[
 def test_environments_satisfy_the_contract():
     params = {"episode_limit": 25, "sides": "both"}
     report = check(lambda num_envs, seed: make(TASK, params, num_envs, seed))
-    assert not [finding for finding in report.findings if finding.rule != "slow"], report
+    assert not [finding for finding in report.findings if finding.name != "slow"], report
 
 
 def test_equal_seeds_give_equal_episodes_regardless_of_earlier_ones():

@@ -3,7 +3,6 @@
 import pytest
 
 from coterie.algos.graphed_steps import GraphedStep
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
@@ -24,7 +23,6 @@ FAST = {"batches of a size, several signals"}
 def cuda():
     with fake_cuda() as found:
         yield found
-    cuda_graphs.configure("off")
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in ORIGINAL])
@@ -35,7 +33,7 @@ def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
 def test_a_step_is_a_replay_that_executes_no_python(cuda):
     training = original("parts", "on", CUDA)
     rates = [training.update(0.0)["policy/lr"]]
-    for part, name in ((training.learner.ppo, "targets"), (training.learner, "_train_critic")):
+    for part, name in ((training.learner, "targets"), (training.learner, "_train_critic")):
         setattr(part, name, None)
     rates.append(training.update(0.5)["policy/lr"])
     assert rates[1] < rates[0]
@@ -63,7 +61,7 @@ def test_a_divergence_above_the_target_ends_the_update(cuda):
 def test_the_critic_reads_other_teams(cuda):
     assert_a_global_critic_reads_as_without_graphs(
         *("mappo/original", "none", CUDA),
-        critic_of=lambda x: x.ppo.critic,
+        critic_of=lambda x: x.critic,
         captures_of=lambda x: x._step_function.captures,
         num_minibatches=2,
         critic_time_chunks=2,
@@ -95,8 +93,10 @@ def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda):
 
 def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):
     training = original("parts", "on", CUDA)
-    advantages = training.learner._advantages
-    training.learner._advantages = lambda batch, value, *rest: advantages(batch, value * value.sum().item(), *rest)
+    advantages = training.learner._actor_advantages
+    training.learner._actor_advantages = lambda batch, value, *rest: advantages(
+        batch, value * value.sum().item(), *rest
+    )
     with pytest.raises(UserError) as error:
         training.update(0.0)
     assert str(error.value).startswith(

@@ -6,7 +6,6 @@ import torch
 from algo_worlds import Everything, env_of
 from coterie.algos.scripted import ScriptedPolicy
 from coterie.config.samplers import parse_sampler
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from coterie.envs.contract.side_swap import SideSwapEnv
@@ -42,7 +41,6 @@ SCALES = (0.2, 0.8)
 def cuda():
     with fake_cuda() as found:
         yield found
-    cuda_graphs.configure("off")
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in CASES])
@@ -73,7 +71,7 @@ def test_a_captured_rollout_executes_no_python_per_timestep(cuda, monkeypatch):
 
 def test_the_next_rollout_changes_no_results(cuda):
     collector = collector_of("two teams with deaths and masks", CUDA)
-    cuda_graphs.configure("on")
+    collector._collect.cuda_graphs = True
     collector.advance(STEPS)
     results = [collector.advance(STEPS)[0], collector.state_dict(), collector.last_finished.state_dict()]
     before = tree_map(copied, results)
@@ -99,10 +97,9 @@ def test_learning_is_read_in_place(cuda):
     results = []
     for setting in ("off", "on"):
         training = Training("ippo", "none", CUDA, normalize_obs=True)
+        training._collector._collect.cuda_graphs = setting == "on"  # gradient steps with graphs have other last bits
         for k in range(3):
-            cuda_graphs.configure(setting)
             rollout = training.collect()
-            cuda_graphs.configure("off")  # gradient steps are not those without graphs bit for bit
             training.learner.update(rollout, k / 3)
         results.append((rollout.extras["log_prob"].cpu(), training.tensors()))
     assert_equal(results[1:], results[:1])
@@ -141,9 +138,8 @@ def test_another_kind_of_exploration_is_captured_again(cuda, case):
                 policy.epsilon = 0.0 if k else 0.5
             else:
                 policy.uniform = not k
-        cuda_graphs.configure("on")
+        captured._collect.cuda_graphs = True
         found = [tree_map(copied, captured.advance(STEPS)) for _ in range(2)]
-        cuda_graphs.configure("off")
         assert_equal(found, [tree_map(copied, eager.advance(STEPS)) for _ in range(2)])
         assert captured._collect.captures == 1
 
@@ -201,11 +197,11 @@ class DeclaredReading(Reading):
 
 def random_collector(world):
     env = env_of(world, 4, device=CUDA)
-    return Collector(env, {team.name: RandomPolicy(team, CUDA) for team in env.spec.default_teams()}, seed=0)
+    policies = {team.name: RandomPolicy(team, CUDA) for team in env.spec.default_teams()}
+    return Collector(env, policies, seed=0, cuda_graphs=True)
 
 
 def test_a_world_that_reads_on_the_host_is_refused_in_one_line(cuda):
-    cuda_graphs.configure("on")
     with pytest.raises(UserError) as error:
         random_collector(Reading(dead=0.0)).advance(STEPS)
     assert str(error.value) == (
@@ -241,8 +237,7 @@ def test_environments_and_policies_that_cannot_be_captured_are_named(cuda):
 
 def test_a_learner_trains_on_captured_rollouts(cuda):
     """Gradient steps and rollouts are two graphs."""
-    cuda_graphs.configure("on")
-    training = Training("ippo", "gru", CUDA)
+    training = Training("ippo", "gru", CUDA, cuda_graphs="on")
     for k in range(2):
         training.update(k / 2)
     assert training.learner._graphs.graphed.captures == training._collector._collect.captures == 1

@@ -5,7 +5,6 @@ import torch
 
 from algo_worlds import env_of
 from coterie.algos.graphed_steps import GraphedStep
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
@@ -28,7 +27,6 @@ from two_teams import TwoSides
 def cuda():
     with fake_cuda() as found:
         yield found
-    cuda_graphs.configure("off")
 
 
 def copied(x):
@@ -51,8 +49,7 @@ def test_the_end_of_exploration_is_captured_again(cuda):
     eager, training = (coma("batches of a size", setting, CUDA) for setting in ("off", "on"))
     expected, found = ([], [])
     for k, epsilon in enumerate((0.5, 0.2, 0.0)):
-        for one, metrics, setting in ((eager, expected, "off"), (training, found, "on")):
-            cuda_graphs.configure(setting)
+        for one, metrics in ((eager, expected), (training, found)):
             one.learner.policy.epsilon = epsilon
             metrics.append(one.update(k / 3))
     assert training.learner._step_function.captures == 2
@@ -138,13 +135,12 @@ def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):
 def test_a_critic_that_reads_other_teams_steps_without_graphs_and_says_so(cuda):
     env = env_of(TwoSides(dead=0.0), 4, device=CUDA)
     team = env.spec.default_teams()[0]
-    cuda_graphs.configure("on")
-    learner = preset_learner("maddpg", env, "none", team, critic="global")
+    learner = preset_learner("maddpg", env, "none", team, critic="global", cuda_graphs=True)
     assert not isinstance(learner._step_function, GraphedStep)
     assert learner.notes[-1] == (
         f"cuda_graphs=on: gradient steps of team {team.name} are not captured: its critic reads other teams"
     )
-    assert isinstance(preset_learner("maddpg", env, "none", team)._step_function, GraphedStep)
+    assert isinstance(preset_learner("maddpg", env, "none", team, cuda_graphs=True)._step_function, GraphedStep)
 
 
 def test_learners_step_without_graphs_unless_they_are_asked_for(cuda):

@@ -6,8 +6,7 @@ import torch
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.minibatches import select_envs
-from coterie.config.resolve import resolve
-from coterie.core import cuda_graphs
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.rewards.rewarded import make_rewarded
 from coterie.training.collector import Collector
@@ -29,7 +28,6 @@ FAST = {"IPPO, several signals", "MAPPO, recurrent"}
 def cuda():
     with fake_cuda() as found:
         yield found
-    cuda_graphs.configure("off")
 
 
 def each(cases):
@@ -55,12 +53,11 @@ def test_curiosity_and_novelty_are_learned_from_as_without_graphs_bit_for_bit(cu
     config = resolve(["algo=ippo", "env=probe/both", *overrides]).config
     found = []
     for setting in ("off", "on"):
-        cuda_graphs.configure(setting)
         env = env_of(Everything(dead=0.0), 4, device=CUDA)
         (team,) = env.spec.default_teams()
-        context = AlgorithmContext(team=team, num_envs=4, seed=0, device=env.device)
+        context = AlgorithmContext(team=team, num_envs=4, seed=0, device=env.device, cuda_graphs=setting == "on")
         learner = make_rewarded(config.algo, config.rewards, context)
-        collector = Collector(env, {team.name: learner.policy}, seed=0)
+        collector = Collector(env, {team.name: learner.policy}, seed=0, cuda_graphs=setting == "on")
         found.append([learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)])
     assert found[0] == found[1]
     assert learner.algorithm._compute_samples.captures == 1

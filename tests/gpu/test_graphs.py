@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from coterie.algos.graphed_minibatches import GraphedMinibatches
+from coterie.algos.graphed_steps import GraphedMinibatches
+from coterie.algos.minibatches import random_parts
 from coterie.algos.optimizer import Optimizer
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import register_pytree, tree_map
@@ -19,13 +19,6 @@ from graph_training import LEARNERS, Training, assert_updates_are_those_without_
 def cuda():
     with fake_cuda() as found:
         yield found
-
-
-@pytest.fixture
-def graphs():
-    cuda_graphs.configure("on")
-    yield
-    cuda_graphs.configure("off")
 
 
 def copied(x):
@@ -123,7 +116,7 @@ class Samples:
 
 
 @pytest.mark.parametrize("sequences", [False, True])
-def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cuda, graphs, sequences):
+def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cuda, sequences):
     """Six samples with the numbers 1 to 6, or sequences of two timesteps of them, in three minibatches, then five."""
     sizes = []
 
@@ -140,7 +133,7 @@ def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cud
     shuffle = torch.Generator(CUDA).manual_seed(0)
     for count, total in ((6, 21.0), (5, 15.0)):
         candidates = torch.arange(count, device=CUDA)
-        reports = steps.epoch(loaded, candidates, 3, shuffle=shuffle)
+        reports = [steps(loaded, chosen, 2) for chosen in random_parts(candidates, 3, shuffle)]
         assert sum(report.item() for report in reports) == total * (2 if sequences else 1)
     assert set(sizes) == {2}
     assert steps.graphed.captures == 1
@@ -148,13 +141,13 @@ def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cud
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rnn"), LEARNERS)
-def test_updates_are_those_without_graphs(cuda, graphs, name, rnn):
+def test_updates_are_those_without_graphs(cuda, name, rnn):
     assert_updates_are_those_without_graphs(name, rnn, CUDA, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])
-def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, graphs, rnn):
-    training = Training("ippo", rnn, CUDA)
+def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, rnn):
+    training = Training("ippo", rnn, CUDA, cuda_graphs="on")
     training.update(0.0)
     cuda.reads.clear()
     cuda.copies.clear()
@@ -164,9 +157,9 @@ def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, gr
     assert cuda.copies == {"training/rollout_builder:team_rollout": 1}
 
 
-def test_a_resumed_learner_captures_again_and_continues_exactly(cuda, graphs):
+def test_a_resumed_learner_captures_again_and_continues_exactly(cuda):
     """Also one that has captured before its state is loaded, whose graph writes to other moments."""
-    first, fresh, used = (Training("ippo", "none", CUDA) for _ in range(3))
+    first, fresh, used = (Training("ippo", "none", CUDA, cuda_graphs="on") for _ in range(3))
     rollouts = [first.collect() for _ in range(3)]
     used.learner.update(rollouts[2], 0.0)
     first.learner.update(rollouts[0], 0.0)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import tree_map
@@ -33,41 +32,35 @@ def copied(x):
     return x.clone() if isinstance(x, torch.Tensor) else x
 
 
-@pytest.fixture
-def graphs():
-    yield
-    cuda_graphs.configure("off")
-
-
 @pytest.mark.parametrize(("name", "rnn"), LEARNERS)
-def test_updates_are_those_without_graphs(graphs, name, rnn):
+def test_updates_are_those_without_graphs(name, rnn):
     assert_updates_are_those_without_graphs(name, rnn, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ON_POLICY)
-def test_targets_are_those_without_graphs(graphs, case):
+def test_targets_are_those_without_graphs(case):
     assert_targets_are_those_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ORIGINAL)
-def test_steps_of_mappo_original_are_those_without_graphs(graphs, case):
+def test_steps_of_mappo_original_are_those_without_graphs(case):
     assert_original_is_that_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", OFF_POLICY)
-def test_gradient_steps_are_those_without_graphs(graphs, case):
+def test_gradient_steps_are_those_without_graphs(case):
     assert_gradient_steps_are_those_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", COMA)
-def test_steps_of_coma_are_those_without_graphs(graphs, case):
+def test_steps_of_coma_are_those_without_graphs(case):
     assert_coma_is_that_without_graphs(case, DEVICE, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("train", "case"), [(off_policy, "QMIX"), (off_policy, "MATD3"), (off_policy, "MASAC"), (coma, "hard updates")]
 )
-def test_a_resumed_learner_captures_again_and_continues(graphs, train, case):
+def test_a_resumed_learner_captures_again_and_continues(train, case):
     """Its optimizers have other moments than those that it has captured."""
     first, other = (train(case, "on", DEVICE) for _ in range(2))
     rollouts = [first.collect() for _ in range(3)]
@@ -79,11 +72,11 @@ def test_a_resumed_learner_captures_again_and_continues(graphs, train, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rollouts_are_those_without_graphs(graphs, case):
+def test_rollouts_are_those_without_graphs(case):
     assert_rollouts_are_those_without_graphs(case, DEVICE)
 
 
-def test_replays_are_the_padded_steps(graphs, monkeypatch):
+def test_replays_are_the_padded_steps(monkeypatch):
     """The same operations on the same static tensors, executed one by one."""
     found, training = trained("ippo", "gru", "on", DEVICE)
     monkeypatch.setattr(Graphed, "__call__", lambda self, *inputs: self._function(*inputs))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import coterie
-from coterie.core import cuda_graphs
 from coterie.core.errors import UserError
 from fakecuda import fake_cuda
 from places import ROOT
@@ -58,13 +57,10 @@ def test_a_run_with_graphs_trains_and_resumes_without_them(tmp_path, given):
     """The manifest records how it started."""
     out = str(tmp_path / "run")
     settings = {"env": "particle/simple_spread", "cuda_graphs": "on"} | given
-    try:
-        with fake_cuda():
-            coterie.train(**TINY, **settings, device="cuda", out=out)
-            assert coterie.resume(out, steps=120).summary.steps >= 120
-        assert coterie.resume(out, steps=180, device="cpu", cuda_graphs="off").summary.steps >= 180
-    finally:
-        cuda_graphs.configure("off")
+    with fake_cuda():
+        coterie.train(**TINY, **settings, device="cuda", out=out)
+        assert coterie.resume(out, steps=120).summary.steps >= 120
+    assert coterie.resume(out, steps=180, device="cpu", cuda_graphs="off").summary.steps >= 180
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert (manifest["precision"], manifest["cuda_graphs"]) == ("float32", "on")
 

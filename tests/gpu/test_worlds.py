@@ -6,7 +6,7 @@ Hence rollouts can be captured as CUDA graphs.
 import pytest
 import torch
 
-from coterie.config import registry
+from coterie.envs import registry
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector

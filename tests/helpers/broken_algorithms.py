@@ -12,8 +12,8 @@ from coterie.algos.ppo import PPO
 from coterie.algos.qlearning import QLearning
 from coterie.algos.sac import SAC
 from coterie.core.tree import tree_map
-from coterie.math.policy_gradient import gae
-from coterie.math.returns import agent_rewards
+from coterie.functional.policy_gradient import gae
+from coterie.functional.returns import agent_rewards
 
 
 class TruncationAsTermination(PPO):
@@ -92,7 +92,7 @@ class TargetNetworkFrozen(QLearning):
 
     def __init__(self, config, context):
         super().__init__(config, context)
-        self.target.soft_update = self.target.count_step = lambda: None
+        self.target.update = lambda: None
 
 
 class DiscountedTwice(PPO):

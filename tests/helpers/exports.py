@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.commands.export.export import Format, write_team
-from coterie.commands.export.player_file import PLAYER, TORCH_POLICY, player_source, torch_source
-from coterie.commands.export.subject import subject_of
 from coterie.core.types import Action
 from coterie.envs.contract.vector import VectorEnv
+from coterie.export.export import PLAYER, TORCH_POLICY, Format, player_source, torch_source, write_team
+from coterie.export.subject import subject_of
 from coterie.policies.base import Mode, Policy
 
 TOLERANCE = 1e-5

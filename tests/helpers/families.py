@@ -84,7 +84,7 @@ def set_values(name, algorithm, values):
     def of(obs):
         return table[obs["agent"].long()]  # [.., N, 1]
 
-    def group(obs, action, present, first, hidden_state):
+    def group(obs, state, action, present, first, hidden_state):
         value = of(obs)
         return (value[:, :, :1] if action is None else torch.cat([value[:, :, :1], value], 2)), hidden_state
 

@@ -12,12 +12,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from contract_worlds import Pond, Wrapped
 from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.worlds.world import World
-from pond import Pond, Wrapped
 
 
 def on_timesteps(change: Callable[[Timestep], Timestep]) -> type[Wrapped]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.envs.external.football import engine
-from coterie.envs.external.football.engine import Package
+from coterie.envs.external import football
+from coterie.envs.external.football import Package
 
 START: dict[str, Any] = {
     "left_team": [[-1.0, 0.0], [0.6, 0.0], [0.7, 0.2], [0.7, -0.2]],
@@ -85,5 +85,5 @@ def play(monkeypatch: pytest.MonkeyPatch, *script: dict[str, Any]) -> list[Core]
     """
     monkeypatch.setattr(Core, "script", list(script))
     monkeypatch.setattr(Core, "made", [])
-    monkeypatch.setattr(engine, "load_package", lambda: Package(Config, Core, ()))
+    monkeypatch.setattr(football, "load_package", lambda: Package(Config, Core, ()))
     return Core.made

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from algo_worlds import Everything, env_of
-from coterie.core import cuda_graphs
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
 from coterie.policies.deterministic import DeterministicPolicy
@@ -51,13 +50,16 @@ def collector_of(case: str, device: Any, num_envs: int = 4) -> Collector:
         env = make(world[0], world[1], num_envs=num_envs, seed=0, device=torch.device(device), with_state=True)
     else:
         env = env_of(world, num_envs, device=device)
-    learners = {team.name: preset_learner(algo, env, rnn, team, **settings) for team in env.spec.default_teams()}
+    fewer = {"num_minibatches": 1} if algo in ("ippo", "mappo") else {}  # than sequences of a recurrent network
+    learners = {
+        team.name: preset_learner(algo, env, rnn, team, **fewer | settings) for team in env.spec.default_teams()
+    }
     return Collector(env, {name: learner.policy for name, learner in learners.items()}, seed=0)
 
 
 def collected(collector: Collector, setting: str, rollouts: int = 4, steps: int = STEPS) -> list[Any]:
     """Returns rollouts, finished episodes and states between them, copied to the CPU."""
-    cuda_graphs.configure(setting)
+    collector._collect.cuda_graphs = setting == "on"
     found = []
     for k in range(rollouts):
         set_exploration(collector, 0.8 - 0.2 * k)

@@ -10,7 +10,6 @@ import torch
 
 from algo_worlds import Everything, env_of
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
-from coterie.core import cuda_graphs
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
@@ -52,7 +51,7 @@ OFF_POLICY: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "SAC": ("sac", "none", "continuous", PRIORITIZED | SCALED),
     "SAC, choices": ("sac", "gru", "multi_discrete", HARD),
     "MASAC": ("masac", "gru", "hybrid", PRIORITIZED | {"burn_in": 4}),
-    "MASAC, fixed temperature": ("masac", "none", "discrete", {"learn_temperature": "false", "reward_scale": "std"}),
+    "MASAC, fixed temperature": ("masac", "none", "discrete", {"learn_temperature": "false", "reward_scale": "rms"}),
 }
 """Off-policy learners: name, recurrent layer, kind of actions, and settings."""
 
@@ -117,13 +116,15 @@ ORIGINAL: dict[str, tuple[str, dict[str, Any], int]] = {
 class Training:
     """A learner of two roles with masks, deaths and group rewards, or of another world, and its rollouts."""
 
-    def __init__(self, name, rnn, device, kind="discrete", *, world=None, streams=(), **settings):
+    def __init__(self, name, rnn, device, kind="discrete", *, world=None, streams=(), cuda_graphs="off", **settings):
         if isinstance(world, tuple):
             env = make(*world, num_envs=4, seed=0, device=torch.device(device))
         else:
             env = env_of(world or Everything(kind, dead=0.0), 4, device=device)
-        self.learner = preset_learner(name, env, rnn, streams=streams, **settings)
-        self._collector = Collector(env, {env.spec.default_teams()[0].name: self.learner.policy}, seed=0)
+        on = cuda_graphs == "on"
+        self.learner = preset_learner(name, env, rnn, streams=streams, cuda_graphs=on, **settings)
+        policies = {env.spec.default_teams()[0].name: self.learner.policy}
+        self._collector = Collector(env, policies, seed=0, cuda_graphs=on)
         self._signals = [stream.name for stream in streams[1:]]
         self._draw = torch.Generator(device).manual_seed(5)
 
@@ -159,8 +160,7 @@ def copied_tensors(learner):
 
 def trained(name, rnn, setting, device):
     """Returns the metrics of three updates with schedules and minibatches of several sizes, and the training."""
-    cuda_graphs.configure(setting)
-    training = Training(name, rnn, device)
+    training = Training(name, rnn, device, cuda_graphs=setting)
     config = training.learner.config
     schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_schedule": "linear", "entropy_end": 0.5}
     if "entropy_decay" in type(config).model_fields:
@@ -179,12 +179,11 @@ def assert_updates_are_those_without_graphs(name, rnn, device, *, rtol, atol):
 
 def on_policy(case, setting, device):
     """Returns the training of a case, with schedules."""
-    cuda_graphs.configure(setting)
     name, rnn, world, settings = ON_POLICY[case]
     schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_schedule": "linear", "entropy_end": 0.5}
     if name != "poca":
         schedules["entropy_decay"] = "null"
-    return Training(name, rnn, device, world=world, **schedules | settings)
+    return Training(name, rnn, device, world=world, cuda_graphs=setting, **schedules | settings)
 
 
 def assert_targets_are_those_without_graphs(case, device, *, rtol, atol):
@@ -218,11 +217,10 @@ def assert_training_is_that_without_graphs(case, device, *, rtol, atol):
 
 def original(case, setting, device):
     """Returns the training of a case of `mappo/original`, with schedules."""
-    cuda_graphs.configure(setting)
     kind, settings, _ = ORIGINAL[case]
     schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_decay": 0.5, "entropy_coef": 0.1}
     given = schedules | {"batch_size": "null"} | settings
-    return Training("mappo/original", "none", device, kind, **given)
+    return Training("mappo/original", "none", device, kind, cuda_graphs=setting, **given)
 
 
 def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
@@ -236,10 +234,10 @@ def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
 
 def coma(case, setting, device):
     """Returns the training of a case, with schedules and minibatches of two sizes."""
-    cuda_graphs.configure(setting)
     rnn, kind, settings = COMA[case]
     schedule = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_coef": 0.1, "entropy_schedule": "linear"}
-    return Training("coma", rnn, device, kind, **schedule | {"num_minibatches": 3, "batch_size": "null"} | settings)
+    schedule |= {"num_minibatches": 3, "batch_size": "null"}
+    return Training("coma", rnn, device, kind, cuda_graphs=setting, **schedule | settings)
 
 
 def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
@@ -254,10 +252,9 @@ def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
 
 def off_policy(case, setting, device):
     """Returns the training of a case, with a schedule and three gradient steps per update."""
-    cuda_graphs.configure(setting)
     name, rnn, kind, settings = OFF_POLICY[case]
     schedule = {"lr_schedule": "linear", "lr_end": 0.1, "gradient_steps": 3}
-    return Training(name, rnn, device, kind, **schedule | settings)
+    return Training(name, rnn, device, kind, cuda_graphs=setting, **schedule | settings)
 
 
 def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
@@ -301,12 +298,12 @@ def assert_a_global_critic_reads_as_without_graphs(algo, rnn, device, *, critic_
     """
     results = []
     for setting in ("off", "on"):
-        cuda_graphs.configure(setting)
+        graphs = {"cuda_graphs": setting == "on"}
         env = env_of(TwoSides(dead=0.0), 4, device=device)
         team, other = env.spec.default_teams()
-        learner = preset_learner(algo, env, rnn, team, critic="global", normalize_obs="true", **settings)
+        learner = preset_learner(algo, env, rnn, team, critic="global", normalize_obs="true", **graphs, **settings)
         policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
-        collector = Collector(env, policies, seed=0, readers=[team.name])
+        collector = Collector(env, policies, seed=0, readers=[team.name], **graphs)
         metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
         results.append((metrics, [x.detach().cpu() for x in critic_of(learner).parameters()]))
     assert captures_of(learner) == 1

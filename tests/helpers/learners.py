@@ -9,22 +9,25 @@ import torch
 from algo_worlds import env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.clipped_learner import ClippedLearner, Targets, ValueState
-from coterie.algos.coma import COMA
-from coterie.algos.coma_config import COMAConfig
-from coterie.algos.ddpg import DDPG
-from coterie.algos.ddpg_config import DDPGConfig
-from coterie.algos.poca import POCA
-from coterie.algos.poca_config import POCAConfig
-from coterie.algos.ppo import PPO
-from coterie.algos.ppo_config import PPOConfig
-from coterie.algos.qlearning import QLearning
-from coterie.algos.qlearning_config import QLearningConfig
-from coterie.algos.sac import SAC
-from coterie.algos.sac_config import SACConfig
+from coterie.algos.coma import COMA, COMAConfig
+from coterie.algos.ddpg import DDPG, DDPGConfig
+from coterie.algos.poca import POCA, POCAConfig
+from coterie.algos.ppo import PPO, PPOConfig
+from coterie.algos.qlearning import QLearning, QLearningConfig
+from coterie.algos.sac import SAC, SACConfig
 from coterie.core.types import Rollout
 from coterie.training.collector import Collector
 
 CPU = torch.device("cpu")
+RAW: dict[str, Any] = {"normalize_obs": False}
+"""Observations as they are, so that tests can compute what learners compute."""
+CLIPPED = RAW | {"lr": 5e-4, "epochs": 10, "num_minibatches": 1}
+REPLAYED = RAW | {"reward_scale": "none"}
+
+
+def rarely(settings: dict[str, Any], num_envs: int) -> dict[str, Any]:
+    """Returns the settings with a gradient step per 200 steps of a rollout where they name no number."""
+    return {"gradient_steps": max(1, settings["rollout_length"] * num_envs // 200)} | settings
 
 
 def learner_of(algorithm: Any, config: Any, env: Any, *, seed: int = 0, streams: tuple[Any, ...] = ()) -> Any:
@@ -36,12 +39,12 @@ def learner_of(algorithm: Any, config: Any, env: Any, *, seed: int = 0, streams:
 
 
 def ppo_learner(world, num_envs=16, **settings):
-    small = {"hidden_sizes": (16, 16), "rollout_length": 12}
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12}
     return learner_of(PPO, PPOConfig(**small | settings), env_of(world, num_envs))
 
 
 def poca_learner(world, num_envs=16, streams=(), **settings):
-    small = {
+    small = RAW | {
         "hidden_sizes": (16,),
         "embedding_size": 8,
         "rollout_length": 12,
@@ -53,44 +56,52 @@ def poca_learner(world, num_envs=16, streams=(), **settings):
 
 def coma_learner(world, num_envs=16, seed=0, **settings):
     small = {"hidden_sizes": (16, 16), "critic_hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8}
+    small |= RAW | {"num_minibatches": 1, "critic_time_chunks": 1, "target_update_interval": 200, "epsilon_start": 0.5}
+    small |= {"normalize_advantage": False, "entropy_coef": 0.0, "lr": 5e-4}
     return learner_of(COMA, COMAConfig(**small | settings), env_of(world, num_envs), seed=seed)
 
 
 def q_learner(env, **settings):
     """Returns a Q-learner of an environment, which need not be a `World`, and its collector."""
-    small = {
+    small = REPLAYED | {
         "hidden_sizes": (16,),
+        "output_gain": 1.0,
         "rnn_size": 8,
         "rollout_length": 12,
         "learning_starts": 0,
         "batch_size": 8,
         "target_update_interval": 5,
     }
-    return learner_of(QLearning, QLearningConfig(**small | settings), env)
+    return learner_of(QLearning, QLearningConfig(**rarely(small | settings, env.num_envs)), env)
 
 
 def ddpg_learner(world, num_envs=16, seed=0, **settings):
-    small = {
+    small = REPLAYED | {
         "hidden_sizes": (16, 16),
+        "critic_lr": None,
         "rnn_size": 8,
         "rollout_length": 12,
         "batch_size": 16,
         "learning_starts": 0,
         "buffer_size": 2000,
     }
-    return learner_of(DDPG, DDPGConfig(**small | settings), env_of(world, num_envs), seed=seed)
+    return learner_of(DDPG, DDPGConfig(**rarely(small | settings, num_envs)), env_of(world, num_envs), seed=seed)
 
 
 def sac_learner(world, num_envs=16, **settings):
-    small = {
+    small = REPLAYED | {
         "hidden_sizes": (16,),
         "rollout_length": 12,
         "batch_size": 16,
         "learning_starts": 0,
         "buffer_size": 4000,
         "rnn_size": 8,
+        "tau": 0.005,
+        "lr": 5e-4,
+        "temperature": 1.0,
+        "target_entropy_scale": 0.5,
     }
-    return learner_of(SAC, SACConfig(**small | settings), env_of(world, num_envs))
+    return learner_of(SAC, SACConfig(**rarely(small | settings, num_envs)), env_of(world, num_envs))
 
 
 def collect_rollout(learner, collector):

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from zooworlds import Isle
+from pettingzoo_worlds import Isle
 
 CREATED: list[dict[str, float]] = []
 """Arguments of constructors, one entry per environment created."""

@@ -22,8 +22,8 @@ import torch
 
 from coterie.envs.worlds.overcooked import LAYOUTS
 from coterie.envs.worlds.overcooked.kitchen import ACTIONS, INTERACT, POT
+from coterie.envs.worlds.overcooked.overcooked import AGENTS, ROLE
 from coterie.envs.worlds.overcooked.scripts import cook
-from coterie.envs.worlds.overcooked.task import AGENTS, ROLE
 from overcookedplay import COOK_TIMES, FILE, Episodes, compare, state_of, world_of
 
 REVISION = "overcooked_ai 2.0.0, revision 739950a"

@@ -11,11 +11,19 @@ import torch
 from torch import Tensor
 
 from coterie.core.types import Action
-from coterie.envs.worlds.overcooked.config import OvercookedConfig
-from coterie.envs.worlds.overcooked.interactions import DISH, MAX_ONIONS, NOTHING, ONION, SOUP
-from coterie.envs.worlds.overcooked.kitchen import COUNTER, INTERACT, POT, STAY, WINDOW
-from coterie.envs.worlds.overcooked.task import ROLE, Overcooked
-from coterie.envs.worlds.overcooked.tasks import Layout
+from coterie.envs.worlds.overcooked.kitchen import (
+    COUNTER,
+    DISH,
+    INTERACT,
+    MAX_ONIONS,
+    NOTHING,
+    ONION,
+    POT,
+    SOUP,
+    STAY,
+    WINDOW,
+)
+from coterie.envs.worlds.overcooked.overcooked import ROLE, Layout, Overcooked, OvercookedConfig
 from coterie.envs.worlds.world import State
 
 FILE = Path(__file__).with_name("overcooked.npz")

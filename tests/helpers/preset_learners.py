@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from coterie.algos import registry
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation, Outcome, World
@@ -47,7 +47,7 @@ class ImageAndVector(World):
         return np.zeros((size, size, 3), np.uint8)
 
 
-def preset_learner(name, env, rnn, team=None, streams=(), **given):
+def preset_learner(name, env, rnn, team=None, streams=(), *, cuda_graphs=False, **given):
     """Returns a small learner of the named algorithm with its preset; raises UserError for unsupported teams."""
     (team,) = env.spec.default_teams() if team is None else (team,)
     cls = registry.algorithm(name)
@@ -59,7 +59,14 @@ def preset_learner(name, env, rnn, team=None, streams=(), **given):
         settings.append("algo.obs_last_action=false")
     settings += [f"algo.{key}={value}" for key, value in given.items()]
     config = resolve([f"algo={name}", "env=probe/both", *settings]).config.algo.params
-    context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=env.device, reward_streams=streams)
+    context = AlgorithmContext(
+        team=team,
+        num_envs=env.num_envs,
+        seed=0,
+        device=env.device,
+        reward_streams=streams,
+        cuda_graphs=cuda_graphs,
+    )
     return cls(config, context)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.core.types import Action, Step
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.make import make
-from coterie.envs.worlds.probe.task import ProbeAction, ProbeWorld
+from coterie.envs.worlds.probe.probe import ProbeAction, ProbeWorld
 from coterie.envs.worlds.world import WorldEnv
 
 GAMMA = 0.9

@@ -1,4 +1,4 @@
-"""A stand-in for ranks that records for how many samples a learner draws."""
+"""Records for how many samples a learner draws."""
 
 from __future__ import annotations
 
@@ -7,27 +7,20 @@ from typing import Any
 
 import pytest
 
-from coterie.core import ranks
 from coterie.core.tree import tree_leaves
+from coterie.ranks.ranks import ONE
 
 
-def record_draws(monkeypatch: pytest.MonkeyPatch, module: str) -> list[int]:
+def record_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Returns the numbers of samples of later draws. Each has to be the size of all tensors along the axis named."""
     found: list[int] = []
-    single = ranks.current()
 
-    class Recorder:
-        size = 1
+    def draw(function: Callable[[int], Any], own: int, axis: int) -> Any:
+        found.append(own)
+        drawn, more = function(own), function(own + 1)
+        for one, other in zip(tree_leaves(drawn), tree_leaves(more), strict=True):
+            assert (one.shape[axis], other.shape[axis]) == (own, own + 1)
+        return drawn
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(single, name)
-
-        def draw(self, function: Callable[[int], Any], own: int, axis: int) -> Any:
-            found.append(own)
-            drawn, more = function(own), function(own + 1)
-            for one, other in zip(tree_leaves(drawn), tree_leaves(more), strict=True):
-                assert (one.shape[axis], other.shape[axis]) == (own, own + 1)
-            return drawn
-
-    monkeypatch.setattr(f"{module}.current", Recorder)
+    monkeypatch.setattr(ONE, "draw", draw)
     return found

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from coterie.core.process_ranks import PeerEndedError, PeersLateError, ProcessRanks
-from coterie.core.rank_stores import FolderStore, file_store
-from coterie.kernels.shared_memory import SharedMemory, create_shared_file
+from coterie.ranks.process_ranks import PeerEndedError, PeersLateError, ProcessRanks
+from coterie.ranks.rank_stores import FolderStore, file_store
+from coterie.ranks.shared_memory import SharedMemory, create_shared_file
 from tinyruns import PRELOADED_MODULES
 
 Work = Callable[[SharedMemory, int, int], Any]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.ranks import Ranks
+from coterie.ranks.ranks import Ranks
 
 R = TypeVar("R")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from coterie.diagnosis.findings import Finding, Outcome, Severity
-from coterie.diagnosis.run_view import RunView, Sample, view_run
+from coterie.checks.diagnosis.diagnosis import CHECKS, OF_RUN, outcome_of
+from coterie.checks.diagnosis.run_view import RunView, Sample, TeamView, view_run
+from coterie.checks.findings import Finding, Severity, Skipped
 
 CLIPPED = {"name": "ppo", "lr": 3e-4, "epochs": 4, "num_minibatches": 2, "entropy_coef": 0.0, "clip_eps": 0.2}
 """Settings of a learner that clips the policy ratio."""
@@ -20,6 +21,7 @@ def view(
     *,
     steps: int = 1000,
     sample: Sample | None = None,
+    manifest: dict[str, Any] | None = None,
     **settings: Any,
 ) -> RunView:
     """Returns the view of a run of one team that logs `metrics` at equal distances up to `steps`.
@@ -35,13 +37,30 @@ def view(
         for name, values in metrics.items()
         for k, value in enumerate(values)
     ]
-    return view_run(given, rows, ["agent"], samples={} if sample is None else {"agent": sample})
+    samples = {} if sample is None else {"agent": sample}
+    return view_run(given, rows, ["agent"], manifest=manifest, samples=samples)
 
 
 STUCK: dict[str, Sequence[float]] = {"rollout/return_mean": [5.0] * 10, "rollout/return_std": [1.0] * 10}
 """Metrics of a run whose return stays where it is."""
 LEARNING: dict[str, Sequence[float]] = {"rollout/return_mean": [*range(10)], "rollout/return_std": [1.0] * 10}
 """Metrics of a run whose return rises."""
+
+
+Outcome = Finding | Skipped | None
+
+
+def checked(check: Callable[..., Finding | None], run: RunView, team: TeamView | None = None) -> Outcome:
+    """Returns what a check finds in a run with one team, or why it cannot be made."""
+    of_run = check in [CHECKS[name] for name in OF_RUN]
+    return outcome_of(check, run) if of_run else outcome_of(check, run, team or run.teams[0])
+
+
+def reason(outcome: Outcome, *, applies: bool = True) -> str:
+    """Returns why a check was not made. AssertionError if it was, or if `applies` is wrong."""
+    assert isinstance(outcome, Skipped), outcome
+    assert outcome.applies is applies
+    return str(outcome)
 
 
 def severity(outcome: Outcome) -> Severity | None:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coterie.core.types import Action
 from coterie.envs.worlds.warehouse import site
-from coterie.envs.worlds.warehouse.sites import WarehouseMaker
-from coterie.envs.worlds.warehouse.task import ROLE, Warehouse
+from coterie.envs.worlds.warehouse.warehouse import ROLE, Warehouse, WarehouseMaker
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 REWARDS = {

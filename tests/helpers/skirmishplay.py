@@ -10,7 +10,7 @@ import torch
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.make import make
 from coterie.envs.worlds.skirmish.battle import Skirmish
-from coterie.envs.worlds.skirmish.rosters import PARK, SPREAD
+from coterie.envs.worlds.skirmish.units import PARK, SPREAD
 from coterie.envs.worlds.world import WorldEnv
 from episodeplay import Player, play_episodes
 

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
 from coterie.commands import run_manifest
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
-from coterie.core.segments import Segment
+from coterie.core.serialize import Segment
 from coterie.core.tree import tree_leaves
 from coterie.runs import description
 from coterie.runs.checkpoints import Checkpoints

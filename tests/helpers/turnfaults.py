@@ -1,4 +1,4 @@
-"""A turn-based game (AEC) and vectorized environments with one seeded fault each; see `ownfaults`."""
+"""A turn-based game (AEC) and vectorized environments with one seeded fault each; see `gymnasium_faults`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
+from contract_worlds import Pond, Wrapped
 from faults import FAULTS
-from ownfaults import Table
-from pond import Pond, Wrapped
+from gymnasium_faults import Table
 
 
 class Nim(AECEnv):

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of
-from coterie.config import registry
+from coterie.algos import registry
 from coterie.config.imitation import ImitationConfig
 from coterie.core.types import Action
 from coterie.imitation.cloning import BehaviorCloner

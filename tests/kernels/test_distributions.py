@@ -5,9 +5,8 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.functional.distributions import log_prob_and_entropy, sample_action
 from coterie.kernels.distributions import categorical, sample_categorical
-from coterie.math.action_sampling import sample_action
-from coterie.math.distributions import log_prob_and_entropy
 
 CHOICES = [(5,), (1,), (2, 3), (4, 1, 20)]
 

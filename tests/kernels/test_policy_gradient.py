@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from coterie.functional import policy_gradient
 from coterie.kernels import policy_gradient as kernels
-from coterie.math import policy_gradient
 
 
 def samples(shape, count, seed=0, dtype=torch.float64):

@@ -7,13 +7,11 @@ import torch
 
 import coterie
 import tinyruns
-from coterie.commands import train as train_command
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
 from coterie.commands.benchmark import TrainingLoop, bench
-from coterie.commands.build import build
-from coterie.config.resolve import resolve
 from coterie.core.tree import tree_leaves
-from coterie.kernels import adaptive_threads, native
-from coterie.kernels.adaptive_threads import AdaptiveThreads
+from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
 
 TINY = ["env=particle/simple_spread", "device=cpu", "num_envs=128", "algo.rollout_length=8", "eval.every=0"]
@@ -74,29 +72,6 @@ def test_a_run_is_resumed_exactly_with_another_number_of_threads(tmp_path, witho
             tinyruns.train(tmp_path / "halves", *LONGER)
         coterie.resume(tmp_path / "halves", threads=2)
     tinyruns.assert_same(*(tinyruns.checkpoint_state(tmp_path / name) for name in ("halves", "whole")))
-
-
-def test_a_run_with_a_changing_number_of_threads_ends_with_the_same_bits(
-    tmp_path, without_kernels_later, monkeypatch, threads
-):
-    monkeypatch.setattr(adaptive_threads, "_WINDOW", 1)
-    monkeypatch.setattr(adaptive_threads, "_SECONDS", 0.0)
-    monkeypatch.setattr(adaptive_threads, "_ITERATIONS", 1)
-    monkeypatch.setattr(train_command, "most_threads", lambda: 2)
-    trials, decide = [], AdaptiveThreads._decide
-
-    def count(self, *times):
-        trials.append((self.count, self._other()))
-        decide(self, *times)
-
-    monkeypatch.setattr(AdaptiveThreads, "_decide", count)
-    with threads(1):
-        tinyruns.train(tmp_path / "fixed", *LONGER, "steps=20480")
-        assert not trials
-        monkeypatch.setattr(train_command, "measured_threads", lambda setting: 1)
-        tinyruns.train(tmp_path / "adapted", *LONGER, "steps=20480", "threads=auto")
-    assert len(trials) >= 2
-    tinyruns.assert_same(*(tinyruns.checkpoint_state(tmp_path / name) for name in ("adapted", "fixed")))
 
 
 def test_resuming_without_a_compiler_is_an_error_or_a_note(tmp_path, without_kernels_later, monkeypatch, capsys):

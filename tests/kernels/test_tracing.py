@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.device_number import DeviceNumber
+from coterie.core.device_constants import DeviceNumber
 from coterie.core.types import Action
 from coterie.kernels.mlp import mlp
 from coterie.kernels.tracing import CannotTraceError, equal, trace

@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.nets.action_critics import ActionValueNetwork, CentralizedActionCritic, replayed_actions_gradient
-from coterie.nets.action_gradients import current_actions_gradient, own_action_gradient, select_action_gradient
+from coterie.nets.action_critics import (
+    ActionValueNetwork,
+    CentralizedActionCritic,
+    DecentralizedActionCritic,
+    current_actions_gradient,
+    own_action_gradient,
+    replayed_actions_gradient,
+    select_action_gradient,
+)
 from coterie.nets.config import CentralInputs, NetworkConfig
-from coterie.nets.decentralized_action_critic import DecentralizedActionCritic
 from coterie.nets.joint_actions import JointAction
 from policy_cases import CPU, SMALL, draw, make_team
 
@@ -168,20 +174,24 @@ def test_the_gradient_of_a_team_of_one_is_that_of_its_only_q(others: Any):
 
 @pytest.mark.parametrize("share", ["role", "none", "all"])
 @pytest.mark.parametrize("agent_id", [False, True])
-def test_an_agents_value_depends_on_its_own_observation_and_action(share: Any, agent_id: bool):
-    """With ids, one-hot within the block, the values of shared networks differ between equal agents."""
+@pytest.mark.parametrize("state_size", [0, 2])
+def test_an_agents_value_depends_on_its_own_observation_and_action(share: Any, agent_id: bool, state_size: int):
+    """A state follows the observation. With ids, one-hot within the block, the values of shared networks differ between
+    equal agents.
+    """
     team = TEAM
     if share == "all":
         scout = replace(team.roles[1], observation_space=team.roles[0].observation_space)
         team = replace(team, roles=(team.roles[0], scout))
     config = replace(SMALL, share_params=share, obs_agent_id=agent_id)
-    critic = DecentralizedActionCritic(team, 2, config, draw())
+    critic = DecentralizedActionCritic(team, 2, config, draw(), state_size=state_size)
+    state = numbers(4, state_size, seed=9)
     obs = {
         role.name: numbers(4, role.n, *(role.observation_space.shape or ()), seed=i)
         for i, role in enumerate(team.roles)
     }
     action = {"guard": numbers(4, 2, 4, seed=5), "scout": numbers(4, 1, 4, seed=6)}
-    encoding, hidden_state = critic.encode(obs, None, {})
+    encoding, hidden_state = critic.encode(obs, state if state_size else None, None, {})
     assert hidden_state == {}
     found = critic.q_values(encoding, action)
     assert found.shape == (4, 3, 2)
@@ -191,7 +201,7 @@ def test_an_agents_value_depends_on_its_own_observation_and_action(share: Any, a
         seen = torch.cat(list(obs.values()), 1) if share == "all" else obs[name]
         acted = torch.cat(list(action.values()), 1) if share == "all" else action[name]
         ids = torch.eye(stop - start).expand(4, -1, -1)[..., : (stop - start) * (agent_id and stop - start > 1)]
-        x = torch.cat([seen, ids], -1)
+        x = torch.cat([seen, state.unsqueeze(1).expand(-1, stop - start, -1), ids], -1)
         assert torch.equal(encoding[name], x)
         expected = critic.networks[name].network(torch.cat([x, acted], -1), None, {})[0]
         torch.testing.assert_close(found[:, start:stop], expected)
@@ -204,7 +214,7 @@ def test_the_hidden_states_of_blocks_are_joined_by_agent():
     obs, start = observations(3, 2), {"h": numbers(2, 3, 6, seed=7)}
     first = torch.zeros(3, 2, 3, dtype=torch.bool)
     first[1, :, 2] = True  # the scout
-    encoding, hidden_state = critic.encode(obs, first, start)
+    encoding, hidden_state = critic.encode(obs, None, first, start)
     assert hidden_state["h"].shape == (2, 3, 6)
     for name, agents in (("guard", slice(0, 2)), ("scout", slice(2, 3))):
         part = {"h": start["h"][:, agents]}
@@ -215,7 +225,7 @@ def test_the_hidden_states_of_blocks_are_joined_by_agent():
 
 def test_the_gradient_of_a_decentralized_critic_is_that_of_the_sum_over_valid_agents():
     critic, joint = DecentralizedActionCritic(TEAM, 1, SMALL, draw()), JointAction(TEAM, CPU)
-    encoding, _ = critic.encode(observations(2, 3), None, {})
+    encoding, _ = critic.encode(observations(2, 3), None, None, {})
     action, valid = numbers(2, 3, JOINT), torch.rand(2, 3, 3, generator=draw(3)) > 0.4
     assert select_action_gradient(False, "replay") is select_action_gradient(False, "current") is own_action_gradient
     found, q = own_action_gradient(critic, encoding, action.clone(), action, valid, joint=joint)

@@ -1,4 +1,6 @@
-"""Feed-forward layers with and without parameter sets, and the fast tanh."""
+"""Feed-forward layers with and without parameter sets, layer normalization, the fast tanh, and initial weights."""
+
+from __future__ import annotations
 
 import pytest
 import torch
@@ -8,7 +10,19 @@ from coterie.core.types import Action
 from coterie.kernels import switch
 from coterie.nets import layers
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import ACTIVATIONS, MLP, Linear, VectorEncoder, action_size, encode_actions, tanh
+from coterie.nets.layers import (
+    ACTIVATIONS,
+    GAINS,
+    MLP,
+    LayerNorm,
+    Linear,
+    VectorEncoder,
+    action_size,
+    encode_actions,
+    orthogonal,
+    tanh,
+    xavier_normal,
+)
 
 
 def draw(seed=0):
@@ -155,3 +169,71 @@ def test_actions_of_a_batch_are_vectors_of_one_hot_choices_and_numbers():
     numbers = ActionSpec(continuous=2, low=(-1, -1), high=(1, 1))
     assert encode_actions(numbers, Action(None, number)) is number
     assert [action_size(s) for s in (spec, numbers, ActionSpec(choices=(2, 3)))] == [11, 2, 5]
+
+
+def test_layer_norm_output_has_mean_zero_and_variance_one():
+    out = LayerNorm(50, None)(torch.randn(3, 50, generator=torch.Generator().manual_seed(0)) * 7 + 3)
+    torch.testing.assert_close(out.mean(-1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.var(-1, correction=0), torch.ones(3), atol=1e-3, rtol=0)
+
+
+def test_layer_norm_has_a_scale_and_a_shift_per_feature_and_set():
+    """The normalized numbers of 1 and 3 are -1 and 1."""
+    x = torch.tensor([[1.0, 3.0], [3.0, 1.0], [11.0, 13.0]])
+    single, sets = LayerNorm(2, None), LayerNorm(2, 2)
+    assert (sets.weight.shape, sets.bias.shape) == ((2, 1, 2), (2, 1, 2))
+    with torch.no_grad():
+        single.weight.copy_(torch.tensor([2.0, 3.0]))
+        single.bias.copy_(torch.tensor([10.0, 20.0]))
+        sets.weight[1] = single.weight
+        sets.bias[1] = single.bias
+    expected = torch.tensor([[8.0, 23.0], [12.0, 17.0], [8.0, 23.0]])
+    torch.testing.assert_close(single(x), expected, atol=1e-4, rtol=0)
+    plain = torch.tensor([[-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]])
+    torch.testing.assert_close(sets(torch.stack([x, x])), torch.stack([plain, expected]), atol=1e-4, rtol=0)
+
+
+def test_only_the_last_axis_is_normalized():
+    x = torch.tensor([[[1.0, 3.0], [30.0, 10.0]], [[5.0, 7.0], [9.0, 8.0]]])
+    expected = torch.tensor([[[-1.0, 1.0], [1.0, -1.0]], [[-1.0, 1.0], [1.0, -1.0]]])
+    torch.testing.assert_close(LayerNorm(2, None)(x), expected, atol=1e-4, rtol=0)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (5, 3)])
+def test_orthogonal_matrices_have_the_gain_as_singular_values(rows, columns):
+    single = orthogonal(rows, columns, sets=None, gain=1.5, generator=seeded())
+    several = orthogonal(rows, columns, sets=2, gain=1.5, generator=seeded())
+    assert (single.shape, several.shape) == ((rows, columns), (2, rows, columns))
+    for matrix in (single, *several):
+        torch.testing.assert_close(torch.linalg.svdvals(matrix), torch.full((3,), 1.5))
+    assert single.equal(several[0])
+    assert not several[0].equal(several[1])
+
+
+def test_xavier_matrices_of_several_sets_differ():
+    single, several = (xavier_normal(300, 100, sets=sets, generator=seeded()) for sets in (None, 2))
+    assert (single.shape, several.shape) == ((300, 100), (2, 300, 100))
+    assert single.equal(several[0])
+    assert not several[0].equal(several[1])
+    assert several.std().item() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
+
+
+def test_gains_are_those_of_pytorch():
+    """PyTorch's gain for tanh is 5/3; the others have that of relu."""
+    assert GAINS["tanh"] == torch.nn.init.calculate_gain("tanh")
+    for name in ("relu", "elu", "gelu", "silu"):
+        assert GAINS[name] == pytest.approx(torch.nn.init.calculate_gain("relu"))
+
+
+@pytest.mark.parametrize(
+    "draw_matrix", [lambda **given: orthogonal(4, 3, gain=1.0, **given), lambda **given: xavier_normal(4, 3, **given)]
+)
+def test_matrices_are_drawn_one_after_the_other(draw_matrix):
+    """A matrix without sets takes as much from the generator as one of a set."""
+    source = seeded()
+    apart = torch.stack([draw_matrix(sets=None, generator=source) for _ in range(3)])
+    assert draw_matrix(sets=3, generator=seeded()).equal(apart)

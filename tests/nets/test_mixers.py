@@ -10,8 +10,17 @@ from coterie.kernels import switch
 from coterie.nets import layers, mixers
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.mixer_variants import QPLEXMixer, UnrestrictedMixer, build_mixer
-from coterie.nets.mixers import Mixer, QMIXMixer, TeamQNetwork, VDNMixer, greedy_actions, taken_actions
+from coterie.nets.mixers import (
+    Mixer,
+    QMIXMixer,
+    QPLEXMixer,
+    TeamQNetwork,
+    UnrestrictedMixer,
+    VDNMixer,
+    build_mixer,
+    greedy_actions,
+    taken_actions,
+)
 from coterie.nets.team import CentralEncoder, TeamNetwork
 from policy_cases import CPU, draw, make_team
 
@@ -62,6 +71,15 @@ def test_q_tot_is_monotonic_in_every_agents_q(kind):
         mixer(kind, seed)(q, q, state, state, torch.ones(64, AGENTS, dtype=torch.bool)).sum().backward()
         assert (q.grad >= 0).all()
         assert (q.grad > 0).any()
+
+
+@pytest.mark.parametrize("kind", ["qmix", "qmix, single layers", "qplex"])
+def test_agents_learn_in_a_state_of_zeros(kind):
+    """Normalized observations that are constant are zeros."""
+    q = torch.randn(AGENTS, CHOICES, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    total(mixer(kind), q, torch.zeros(1, AGENTS, dtype=torch.long), torch.zeros(STATE)).sum().backward()
+    assert q.grad is not None
+    assert (q.grad[:, 0] > 0).all()
 
 
 def test_a_mixer_must_compute_a_total():
@@ -163,9 +181,20 @@ def test_q_tot_of_qmix_is_that_of_its_formula():
     assert (net.hidden.weight.shape, net.direct.weight.shape) == ((STATE, 32), (STATE, 16))
     gain = torch.linalg.svdvals(net.hidden.weight)
     torch.testing.assert_close(gain, torch.full_like(gain, 2**0.5))
-    for layer in (net.first, net.second, net.direct, net.value):
+    for layer, expected in ((net.first, 0.1), (net.second, 0.1), (net.direct, 1.0), (net.value, 1.0)):
         gain = torch.linalg.svdvals(layer.weight)
-        torch.testing.assert_close(gain, torch.ones_like(gain))
+        torch.testing.assert_close(gain, torch.full_like(gain, expected))
+
+
+def test_qmix_begins_near_the_sum_of_the_agents_values():
+    """Within a factor of two, whatever the state: weights of the mixing layer are near 1 / sqrt(its width)."""
+    net = mixer("qmix")
+    _, top, state, joint, alive = batch()
+    with torch.no_grad():
+        net.direct.weight.zero_()  # no bias of the state
+        ones = torch.ones_like(top)
+        total = net(ones, ones, state, joint, alive)
+    assert ((total / AGENTS > 0.5) & (total / AGENTS < 2)).all()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from algo_worlds import Probe, env_of, observe_x, unit_reward
-from coterie.algos.ppo_config import PPOConfig
+from coterie.algos.ppo import PPOConfig
 from coterie.core.errors import ReportedError, UserCodeError, UserError
 from coterie.core.seeds import generator
 from coterie.nets.config import BodyFactory, NetworkConfig

@@ -31,6 +31,18 @@ def test_a_decentralized_critic_values_each_agents_own_observation():
     assert changed.tolist() == [False, False, True]
 
 
+def test_a_decentralized_critic_may_read_a_state_that_is_the_same_for_all_agents():
+    """The values are those of the observation of each agent with the state after it."""
+    critic = DecentralizedCritic(TEAM, 2, NetworkConfig((8,), "tanh"), draw(), state_size=3)
+    obs, state = observations(), torch.randn(5, 3, 3, generator=draw(2))
+    value, _ = critic(obs, state, None, {})
+    for name, agents in (("guard", slice(0, 2)), ("scout", slice(2, 3))):
+        network = critic.network.networks[name].network
+        x = torch.cat([obs[name], state.unsqueeze(2).expand(-1, -1, obs[name].shape[2], -1)], -1)
+        x = torch.tanh(x @ network.body.layers[0].weight + network.body.layers[0].bias)
+        torch.testing.assert_close(value[:, :, agents], x @ network.head.weight + network.head.bias)
+
+
 def test_a_centralized_critic_has_an_output_per_agent_and_signal():
     """The input is the joint observation, guards first, and the state."""
     config = NetworkConfig((8,), "tanh")
@@ -58,7 +70,7 @@ def test_values_of_a_batch_without_time_are_the_same():
     flat = {name: x.flatten(0, 1) for name, x in obs.items()}
     config = NetworkConfig((8,), "tanh")
     for critic in (
-        DecentralizedCritic(TEAM, 4, config, draw()),
+        DecentralizedCritic(TEAM, 4, config, draw(), state_size=6),
         CentralizedCritic(TEAM, 4, config, draw(), inputs=CentralInputs(True, 6)),
     ):
         found = critic(flat, state.flatten(0, 1), None, {})[0]

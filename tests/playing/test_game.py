@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import pytest
 import torch
 
 import coterie
+from coterie.algos import registry
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.replay.memory import no_memory_check
+from coterie.assembly.learners import load_run_or_make
+from coterie.assembly.resolve import resolve
 from coterie.cli.app import run
-from coterie.commands.learners import load_run_or_make
 from coterie.commands.rendering import Episodes, render_episodes
-from coterie.config import registry
-from coterie.config.resolve import resolve
 from coterie.core.seeds import seed_of
+from coterie.core.types import TIME_LEFT
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
 from coterie.playing.episode_recording import Header, Recording, TimestepRecord, encode
@@ -237,6 +239,13 @@ def coterie_play(run: Path, out: Path) -> Path:
     return out
 
 
+def seen(game: Any, team: str, steps: int) -> Any:
+    """Returns what a critic reads of the present timestep, `steps` after the start of the episode."""
+    left = torch.full((1, 1), 1 - steps / game.env.spec.episode_limit)
+    view = team_view(game.players.teams[team], game.timestep)
+    return replace(view, state=view.state | {TIME_LEFT: left})
+
+
 @pytest.mark.slow
 def test_value_estimates_come_from_the_critic_of_the_run(tag: Path):
     with open_game(GameRequest(tag, seed=5)) as (game, _):
@@ -244,8 +253,14 @@ def test_value_estimates_come_from_the_critic_of_the_run(tag: Path):
         values = [a["value"] for a in moment.timestep["agents"]]
         critic = game.players.critics["adversary"]
         with torch.inference_mode():
-            value, _ = critic.estimate_value(team_view(game.players.teams["adversary"], game.timestep), {})
+            value, _ = critic.estimate_value(seen(game, "adversary", steps=0), {})
         assert values[:3] == [pytest.approx(x, rel=1e-4) for x in value[0].tolist()]
+        moments = [game.step()[0] for _ in range(2)]
+        later = [a["value"] for a in moments[-1].timestep["agents"]][:3]
+        with torch.inference_mode():
+            value, stale = (critic.estimate_value(seen(game, "adversary", steps=n), {})[0] for n in (2, 0))
+        assert later == [pytest.approx(x, rel=1e-4) for x in value[0].tolist()]
+        assert later != [pytest.approx(x, rel=1e-4) for x in stale[0].tolist()], "the critic reads the time left"
         assert values[3] is None  # random agents have no critic
         with torch.no_grad():
             for weight in critic.critic.parameters():  # pyright: ignore[reportAttributeAccessIssue]
@@ -268,8 +283,7 @@ def test_a_recurrent_critic_with_an_intrinsic_reward_estimates_environment_retur
         critic: Any = game.players.critics["agent"]
         moments = [game.step()[0] for _ in range(3)]
         with torch.inference_mode():
-            timestep = team_view(game.players.teams["agent"], game.timestep)
-            again, _ = critic.estimate_value(timestep, critic.start_value_estimation(1))
+            again, _ = critic.estimate_value(seen(game, "agent", steps=3), critic.start_value_estimation(1))
         values = [agent["value"] for agent in moments[-1].timestep["agents"]]
     assert len(critic.reward_streams.streams) == 2
     assert all(isinstance(value, float) for value in values)

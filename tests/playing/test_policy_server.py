@@ -5,15 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import runpy
+import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from coterie.__main__ import main
-from coterie.commands.export.portable.player import Player
 from coterie.core.errors import UserError
-from coterie.playing import policy_http, policy_server
-from coterie.playing.policy_http import MAX_HEAD, MAX_MESSAGE
-from coterie.playing.policy_server import PolicyServer, serving
+from coterie.export.portable.player import Player
+from coterie.playing import policy_server
+from coterie.playing import server as web_server
+from coterie.playing.policy_server import serve_policy
+from coterie.playing.server import MAX_BODY, MAX_HEAD, Server
 from places import ROOT
 from tinyruns import train
 
@@ -40,16 +42,14 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-@contextmanager
 def running(
-    export: Path, token: str | None = None, host: str = "127.0.0.1", mode: str = "greedy"
-) -> Iterator[PolicyServer]:
-    with serving(export, mode, host, 0, token=token) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        yield server
-    thread.join(10)
-    assert not thread.is_alive()
+    export: Path, token: str | None = None, host: str = "127.0.0.1", mode: str = "greedy", **options: Any
+) -> Server:
+    return serve_policy(export, mode, host, 0, token=token, **options)
+
+
+def url_of(server: Server) -> str:
+    return f"ws://{server.address}/act"
 
 
 def ask(socket: Any, request: Any) -> Any:
@@ -64,7 +64,7 @@ def observations(seed: int) -> dict[str, list[float]]:
 
 def test_every_connection_is_a_player_of_its_own(export: Path):
     own = Player(export, mode="greedy")
-    with running(export) as server, connect(server.url) as one, connect(server.url) as other:
+    with running(export) as server, connect(url_of(server)) as one, connect(url_of(server)) as other:
         for step in range(5):
             expected = own.act(observations(step))
             assert ask(one, {"obs": observations(step)}) == {"actions": expected}
@@ -100,10 +100,10 @@ def exchange(connection: Any, message: Any) -> Any:
     return connection.recv(timeout=10)
 
 
-@pytest.mark.parametrize("large", [" " * (MAX_MESSAGE + 1), [" " * (MAX_MESSAGE // 2 + 1)] * 2], ids=["one", "two"])
+@pytest.mark.parametrize("large", [" " * (MAX_BODY + 1), [" " * (MAX_BODY // 2 + 1)] * 2], ids=["one", "two"])
 def test_mistakes_and_large_messages_end_no_other_connection(export: Path, large: Any):
-    with running(export) as server, connect(server.url) as one:
-        with connect(server.url) as other:
+    with running(export) as server, connect(url_of(server)) as one:
+        with connect(url_of(server)) as other:
             assert "error" in ask(other, "[")
             assert "actions" in ask(other, {"obs": observations(0)})
             with pytest.raises(ConnectionClosed):
@@ -113,23 +113,23 @@ def test_mistakes_and_large_messages_end_no_other_connection(export: Path, large
 
 def test_a_client_that_is_killed_leaves_no_traceback(export: Path, caplog: pytest.LogCaptureFixture):
     with running(export) as server:
-        with connect(server.url) as killed:
+        with connect(url_of(server)) as killed:
             assert "actions" in ask(killed, {"obs": observations(0)})
             killed.socket.shutdown(socket.SHUT_RDWR)
-        with connect(server.url) as other:
+        with connect(url_of(server)) as other:
             assert "actions" in ask(other, {"obs": observations(0)})
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_an_empty_token_is_refused(export: Path):
-    with pytest.raises(UserError, match="an empty password"), serving(export, "greedy", "0.0.0.0", 0, token=" "):
-        pass
+    with pytest.raises(UserError, match="an empty password"):
+        running(export, host="0.0.0.0", token=" ")
 
 
-def raw(server: PolicyServer, content: bytes = b"") -> socket.socket:
+def raw(server: Server, content: bytes = b"") -> socket.socket:
     """A connection that has sent some bytes."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-    connection.sendall(content)
+    connection.sendall(content.replace(b"PORT", str(server.port).encode()))
     return connection
 
 
@@ -141,12 +141,15 @@ def received(connection: socket.socket) -> bytes:
     return found
 
 
-def head(server: PolicyServer, method: str, path: str, *lines: str) -> bytes:
+def head(server: Server, method: str, path: str, *lines: str) -> bytes:
+    """A request line and headers, of the last request of its connection unless a line says otherwise."""
+    if not any(line.startswith("Connection:") for line in lines):
+        lines = ("Connection: close", *lines)
     text = "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", *lines, "", ""])
     return text.encode()
 
 
-def opened_by_hand(server: PolicyServer) -> socket.socket:
+def opened_by_hand(server: Server) -> socket.socket:
     """A web socket of a client that answers nothing."""
     upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
     connection = raw(server, head(server, "GET", "/act", *upgrade, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
@@ -157,28 +160,35 @@ def opened_by_hand(server: PolicyServer) -> socket.socket:
     return connection
 
 
-IDLE = [b"", b"GET /act HTTP/1.1\r\nHost: ", b"POST /act HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"]
+IDLE = [
+    b"",
+    b"GET /act HTTP/1.1\r\nHost: ",
+    b"POST /act HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nContent-Length: 99\r\n\r\n{",
+]
 """What connections send that never end their request."""
 
 
 @pytest.mark.parametrize("number", [64, 500])
 def test_idle_connections_block_no_others(export: Path, monkeypatch: pytest.MonkeyPatch, number: int):
-    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 1000.0)  # none ends by itself
-    with running(export) as server, ExitStack() as idle, connect(server.url) as early:
+    monkeypatch.setattr(web_server, "REQUEST_SECONDS", 1000.0)  # none ends by itself
+    with running(export) as server, ExitStack() as idle, connect(url_of(server)) as early:
         connections = [idle.enter_context(raw(server, IDLE[i % len(IDLE)])) for i in range(number)]
         for _ in range(3):
             assert post_status(server) == 200
             assert get(server, "/policy")[0] == 200
-            with connect(server.url) as late:
+            with connect(url_of(server)) as late:
                 assert "actions" in ask(late, {"obs": observations(0)})
             assert "actions" in ask(early, {"obs": observations(0)})
-        for closed in connections[: max(0, number - policy_server.MAX_REQUESTS)]:
-            assert received(closed) == b""
+        with selectors.DefaultSelector() as selector:
+            for connection in connections:
+                selector.register(connection, selectors.EVENT_READ)
+            ended = selector.select(0)  # nothing was sent to them
+        assert number - web_server.MAX_REQUESTS <= len(ended) <= max(0, number - web_server.MAX_REQUESTS + 6)
 
 
 def test_a_connection_that_arrives_byte_by_byte_is_ended(export: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 0.3)
-    with running(export) as server, raw(server) as slow:
+    monkeypatch.setattr(web_server, "REQUEST_SECONDS", 0.3)
+    with running(export) as server, raw(server, b"GET /") as slow:
         slow.settimeout(0.05)
         answer = b""
         while not answer:
@@ -190,36 +200,36 @@ def test_a_connection_that_arrives_byte_by_byte_is_ended(export: Path, monkeypat
 
 def test_too_many_web_sockets_are_refused_and_http_still_answers(export: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(policy_server, "MAX_WEB_SOCKETS", 2)
-    with running(export) as server, connect(server.url) as one:
+    with running(export) as server, connect(url_of(server)) as one:
         with opened_by_hand(server):
             with pytest.raises(InvalidStatus, match="503"):
-                connect(server.url)
+                connect(url_of(server))
             assert post_status(server) == 200
             assert "reset" in ask(one, {"reset": True})
         reset = None
         while reset is None:  # until the thread of the closed one has ended
-            with suppress(InvalidStatus), connect(server.url) as other:
+            with suppress(InvalidStatus), connect(url_of(server)) as other:
                 reset = ask(other, {"reset": True})
         assert reset == {"reset": True}
 
 
 @pytest.mark.parametrize("content", IDLE)
 def test_requests_that_never_end_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
-    monkeypatch.setattr(policy_http, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(web_server, "REQUEST_SECONDS", 0.2)
     with running(export) as server, raw(server, content) as slow:
         assert received(slow).startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x81\xfe\x10\x00abcd"])
 def test_web_sockets_without_complete_frames_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
-    monkeypatch.setattr(policy_http, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(web_server, "PING_SECONDS", 0.1)
     with running(export) as server:
         with opened_by_hand(server) as silent:
             silent.sendall(content)
             frames = received(silent)
-        assert frames[:2] == b"\x89\x00"
-        assert b"too slow" in frames
-        with connect(server.url) as other:
+        assert frames[:2] == b"\x89\x04"  # a ping
+        assert b"keepalive ping timeout" in frames
+        with connect(url_of(server)) as other:
             received_pings = 0
             while received_pings < 3:  # this client answers
                 received_pings += other.ping().wait(10)
@@ -230,25 +240,33 @@ def test_web_sockets_without_complete_frames_are_ended(export: Path, monkeypatch
 REFUSED = [
     ("PUT", "/act", (), b"", 405),
     ("POST", "/policy", ("Content-Length: 0",), b"", 405),
-    ("POST", "/act", (), b"", 411),
-    ("POST", "/act", ("Content-Length: 1", "Content-Length: 2"), b"", 411),
-    ("POST", "/act", ("Content-Length: -1",), b"", 411),
-    ("POST", "/act", ("Transfer-Encoding: chunked",), b"", 411),
-    ("POST", "/act", (f"Content-Length: {MAX_MESSAGE + 1}",), b"", 413),
+    ("POST", "/act", (), b"", 400),
+    ("POST", "/act", ("Content-Length: 1", "Content-Length: 2"), b"", 400),
+    ("POST", "/act", ("Content-Length: -1",), b"", 400),
+    ("POST", "/act", ("Content-Length: 1", "Transfer-Encoding: chunked"), b"", 400),
+    ("POST", "/act", (f"Content-Length: {MAX_BODY + 1}",), b" " * (MAX_BODY + 1), 413),
+    ("POST", "/act", ("Transfer-Encoding: chunked",), b"180000\r\n" + b" " * 0x180000 + b"\r\n0\r\n\r\n", 413),
     ("POST", "/act", ("Content-Length: 1",), b"{}", 400),
     ("GET", "/act", ("X: " + "x" * MAX_HEAD,), b"", 431),
-    ("GET", "//[", (), b"", 400),
+    ("GET", "/act?" + "x" * MAX_HEAD, (), b"", 431),
+    ("GET", "//[", (), b"", 404),
     ("GET", "/act x", (), b"", 400),
     ("GET", "/act", (), b"", 426),
-    ("GET", "/act", ("Content-Length: 1",), b"x", 400),
+    ("GET", "/act", ("Content-Length: 1",), b"x", 426),
     ("GET", "/../../etc/passwd", (), b"", 404),
+    ("CONNECT", "127.0.0.1:1", (), b"", 400),
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "lines", "body", "status"), REFUSED)
+@pytest.mark.parametrize(
+    ("method", "path", "lines", "body", "status"), REFUSED, ids=[f"{i}-{case[-1]}" for i, case in enumerate(REFUSED)]
+)
 def test_requests_are_refused(export: Path, method: str, path: str, lines: tuple[str, ...], body: bytes, status: int):
     with running(export) as server, raw(server, head(server, method, path, *lines) + body) as connection:
-        assert received(connection).startswith(f"HTTP/1.1 {status} ".encode())
+        answer = received(connection)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert "\n" not in error
 
 
 def test_what_is_no_http_is_refused_without_a_traceback(export: Path, capfd: pytest.CaptureFixture[str]):
@@ -257,7 +275,144 @@ def test_what_is_no_http_is_refused_without_a_traceback(export: Path, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-def post(server: PolicyServer, body: Any, path: str = "/act", **headers: str) -> tuple[int, Any]:
+def test_a_connection_serves_several_requests(export: Path):
+    body = json.dumps({"obs": observations(0)})
+    with running(export) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as client:
+        client.connect()
+        sock = client.sock
+        for method, path, content, status in (
+            ("POST", "/act", body, 200),
+            ("GET", "/none", None, 404),
+            ("POST", "/act", "[", 400),
+            ("POST", "/act", " " * (MAX_BODY + 1), 413),
+            ("POST", "/act", iter([body[:9].encode(), body[9:].encode()]), 200),  # chunked
+            ("GET", "/policy", None, 200),
+        ):
+            client.request(method, path, content)
+            response = client.getresponse()
+            response.read()
+            assert (response.status, client.sock) == (status, sock)
+
+
+def test_active_connections_outlive_idle_ones(export: Path):
+    with running(export) as server, ExitStack() as idle:
+        client = idle.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)))
+        for _ in range(4):
+            client.request("GET", "/health")
+            assert client.getresponse().read() == b'{"status":"ok"}'
+            sock = client.sock
+            for _ in range(web_server.MAX_REQUESTS // 2):
+                idle.enter_context(raw(server))
+        assert client.sock is sock
+
+
+def test_connections_without_a_request_are_closed(export: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(web_server, "IDLE_SECONDS", 0.1)
+    with running(export) as server, raw(server, head(server, "GET", "/health", "Connection: keep-alive")) as client:
+        assert received(client).endswith(b'{"status":"ok"}')
+
+
+def test_heads_that_never_end_are_refused(export: Path):
+    with running(export) as server, raw(server, b"GET /health HTTP/1.1\r\n") as client:
+        with suppress(ConnectionError):
+            for _ in range(2 * MAX_BODY // 1000):
+                client.sendall(b"X: " + b"x" * 995 + b"\r\n")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 431")
+
+
+def test_a_client_that_leaves_before_its_answer_leaves_no_message(export: Path, capfd: pytest.CaptureFixture[str]):
+    with running(export) as server:
+        for content in IDLE:
+            raw(server, content).close()
+        with opened_by_hand(server) as client:
+            client.sendall(b"\x81\x83\0\0\0\0\xff\xff\xff")  # no UTF-8
+        assert post_status(server) == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_the_server_is_one_line(
+    export: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def fail(*_: Any) -> Any:
+        raise OSError("a\nb")
+
+    monkeypatch.setattr(policy_server, "answer_once", fail)
+    monkeypatch.setattr(policy_server, "answer", fail)
+    with running(export) as server:
+        assert post(server, {}) == (500, {"error": "internal error: OSError"})
+        with connect(url_of(server)) as web_socket, pytest.raises(ConnectionClosed):
+            ask(web_socket, {"reset": True})
+    errors = capfd.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert all("internal error at /act: OSError: a" in line for line in errors)
+
+
+def test_long_messages_are_answered_as_short_ones(export: Path):
+    request = {"obs": observations(0)}
+    padded = json.dumps(request) + " " * (MAX_BODY // 2)
+    with running(export) as server, connect(url_of(server)) as one, connect(url_of(server)) as other:
+        assert ask(one, request) == ask(other, padded)
+        assert post(server, request) == post(server, padded)
+
+
+def test_pages_of_allowed_origins_may_send_requests(export: Path):
+    page = {"Origin": "https://example.com"}
+    preflight = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    with running(export, allow_origins=["https://example.com"]) as server:
+        for origin, allowed in (("https://example.com", "https://example.com"), ("https://evil.example", None)):
+            for method, headers in (("OPTIONS", preflight), ("POST", page)):
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+                connection.request(method, "/act", json.dumps({"obs": observations(0)}), headers | {"Origin": origin})
+                response = connection.getresponse()
+                response.read()
+                assert response.getheader("Access-Control-Allow-Origin") == allowed
+                assert (response.status == 200) == (allowed is not None)
+                connection.close()
+        with connect(url_of(server), origin="https://example.com") as web_socket:  # pyright: ignore[reportArgumentType]
+            assert "reset" in ask(web_socket, {"reset": True})
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(url_of(server), origin="https://evil.example")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "example.com", "https://example.com/", "https://[", "file://x"])
+def test_an_origin_that_is_none_is_a_one_line_error(export: Path, origin: str):
+    with pytest.raises(UserError, match=r"^--allow-origin .*: not an origin\. .*https://example\.com"):
+        running(export, allow_origins=[origin])
+
+
+def test_health_needs_no_token_and_an_own_host_name(export: Path):
+    with running(export, token="secret") as server:
+        assert get(server, "/health") == (200, b'{"status":"ok"}')
+        assert get(server, "/health", Host="evil.example")[0] == 421
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_interrupted(export: Path, number: signal.Signals):
+    """Also with an open web socket and an unfinished request. A second command cannot have its port."""
+    command = [sys.executable, "-m", "coterie", "serve", str(export), "--mode", "greedy"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
+    )  # fmt: skip
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.fullmatch(
+        r"Serving at (ws://127\.0\.0\.1:(\d+)/act) and http://\S+/act\. Press Ctrl-C to stop\.\n", line
+    )
+    assert found, line
+    port = int(found[2])
+    with connect(found[1]) as web_socket, socket.create_connection(("127.0.0.1", port)) as unfinished:
+        unfinished.sendall(IDLE[2].replace(b"PORT", found[2].encode()))
+        assert "actions" in ask(web_socket, {"obs": observations(0)})
+        assert main(["serve", str(export), "--port", found[2]]) == 2
+        process.send_signal(number)
+        assert process.wait(60) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def post(server: Server, body: Any, path: str = "/act", **headers: str) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers)
     response = connection.getresponse()
@@ -324,7 +479,7 @@ HOSTILE = [
 
 def test_observations_that_are_no_numbers_of_the_space_are_refused(export: Path):
     """Over HTTP with status 400, and on a web socket, which stays open."""
-    with running(export) as server, connect(server.url) as web_socket:
+    with running(export) as server, connect(url_of(server)) as web_socket:
         for value, error in HOSTILE:
             body = f'{{"obs": {{"agent_0": {value}}}}}'
             status, found = post(server, body)
@@ -357,14 +512,14 @@ def test_bodies_are_json(export: Path, line: str, status: int):
         with raw(server, content + body) as connection:
             answer = received(connection)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
-    assert status == 200 or answer.partition(b"\r\n\r\n")[2].count(b"\n") == 1
+    assert status == 200 or list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
 
 
 def test_sampled_actions_of_connections_differ_unless_they_give_the_same_seed(export: Path):
     def sampled(socket: Any) -> list[Any]:
         return [ask(socket, {"obs": observations(0)}) for _ in range(20)]
 
-    with running(export, mode="sample") as server, connect(server.url) as one, connect(server.url) as other:
+    with running(export, mode="sample") as server, connect(url_of(server)) as one, connect(url_of(server)) as other:
         assert sampled(one) != sampled(other)
         for client in (one, other):
             assert ask(client, {"reset": True, "seed": 3}) == {"reset": True}
@@ -378,8 +533,8 @@ def test_sampled_actions_of_connections_differ_unless_they_give_the_same_seed(ex
 
 def test_tokens_are_compared_in_constant_time(export: Path, monkeypatch: pytest.MonkeyPatch):
     compared = []
-    compare = policy_server.hmac.compare_digest
-    monkeypatch.setattr(policy_server.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
+    compare = web_server.hmac.compare_digest
+    monkeypatch.setattr(web_server.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
     with running(export, token="secret") as server:
         assert post_status(server, Authorization="Bearer wrong") == 401
         assert post_status(server, Authorization="secret") == 401
@@ -391,7 +546,7 @@ def test_tokens_are_compared_in_constant_time(export: Path, monkeypatch: pytest.
     assert compared[:2] == [(b"wrong", b"secret"), (b"secret", b"secret")]
 
 
-def post_status(server: PolicyServer, **headers: str) -> int:
+def post_status(server: Server, **headers: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("POST", "/act", json.dumps({"obs": observations(0)}), headers)
     status = connection.getresponse().status
@@ -399,7 +554,7 @@ def post_status(server: PolicyServer, **headers: str) -> int:
     return status
 
 
-def get(server: PolicyServer, path: str, **headers: str) -> tuple[int, bytes]:
+def get(server: Server, path: str, **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("GET", path, headers=headers)
     response = connection.getresponse()
@@ -413,11 +568,13 @@ def test_hosts_origins_and_paths_are_checked(export: Path):
         status, body = get(server, "/policy")
         assert (status, json.loads(body)[0]["team"]) == (200, "agent")
         assert get(server, "/policy", Host=f"evil.example:{server.port}")[0] == 421
-        assert get(server, "/other")[0] == 404
+        assert get(server, "/other") == (404, b'{"error":"not found: there are /act, /policy, /health"}')
+        with pytest.raises(InvalidStatus, match="404"):
+            connect(f"ws://{server.address}/")
         assert get(server, "/policy", Origin="http://evil.example")[0] == 403
         assert post_status(server, Origin="http://evil.example") == 403
         with pytest.raises(InvalidStatus, match="403"):
-            connect(server.url, origin="http://evil.example")  # pyright: ignore[reportArgumentType]
+            connect(url_of(server), origin="http://evil.example")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_token_is_required_where_there_is_one(export: Path):
@@ -428,10 +585,10 @@ def test_a_token_is_required_where_there_is_one(export: Path):
             {"Authorization": "Bearer sécret".encode().decode("latin-1")},
         ):
             with pytest.raises(InvalidStatus, match="401"):
-                connect(server.url, additional_headers=wrong)
-        with connect(server.url, additional_headers={"Authorization": "Bearer secret"}) as socket:
+                connect(url_of(server), additional_headers=wrong)
+        with connect(url_of(server), additional_headers={"Authorization": "Bearer secret"}) as socket:
             assert "reset" in ask(socket, {"reset": True})
-        with connect(f"{server.url}?token=secret") as socket:
+        with connect(f"{url_of(server)}?token=secret") as socket:
             assert "reset" in ask(socket, {"reset": True})
 
 
@@ -444,8 +601,8 @@ def test_other_addresses_always_have_a_token(export: Path):
 
 
 def test_damaged_exports_are_not_served(export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(UserError, match=r"no policy\.json"), serving(tmp_path, "auto", "127.0.0.1", 0, token=None):
-        pass
+    with pytest.raises(UserError, match=r"no policy\.json"):
+        running(tmp_path)
     assert main(["serve", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
@@ -453,7 +610,7 @@ def test_damaged_exports_are_not_served(export: Path, tmp_path: Path, capsys: py
 def test_the_python_client_acts(export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     expected = Player(export, mode="greedy").act({f"agent_{i}": [0.1 * i] * 18 for i in range(3)})
     with running(export) as server:
-        monkeypatch.setattr(sys, "argv", ["policy_client.py", server.url])
+        monkeypatch.setattr(sys, "argv", ["policy_client.py", url_of(server)])
         runpy.run_path(str(ROOT / "examples" / "policy_client.py"), run_name="__main__")
     assert json.loads(capsys.readouterr().out) == expected
 
@@ -470,7 +627,7 @@ def test_the_javascript_client_acts(export: Path, tmp_path: Path, has_web_socket
     (tmp_path / "client.mjs").write_text(client if has_web_sockets else f"delete globalThis.WebSocket;\n{client}")
     options = ["--experimental-websocket"] if has_web_sockets and version < 22 else []
     with running(export) as server:
-        command = ["node", *options, str(tmp_path / "client.mjs"), server.url]
+        command = ["node", *options, str(tmp_path / "client.mjs"), url_of(server)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected

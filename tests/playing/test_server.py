@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import itertools
 import json
 import subprocess
 import sys
@@ -15,6 +14,9 @@ from typing import Any
 
 import pytest
 from playing.test_episode_recording import HEADER, frame, timestep, write_recording
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -22,47 +24,51 @@ from coterie.cli.app import run
 from coterie.core.errors import UserError
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.page import Address
-from coterie.playing.policy_server import PolicyServer
-from coterie.playing.server import PAGE_FILES, Outbox, Response, Server
-from coterie.playing.viewer import view_files, viewer_files
+from coterie.playing.page_server import Outbox, PageServer
+from coterie.playing.viewer import view_files, viewer_routes
+from places import ROOT
+
+PAGE_FILES = sorted(path.name for path in (ROOT / "src" / "coterie" / "playing" / "page").iterdir())
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    def files(path: str) -> Response | None:
-        return Response(b"[1]", "application/json") if path == "/one" else None
+def server() -> Iterator[PageServer]:
+    async def one(request: Request) -> Response:
+        return JSONResponse([1])
 
-    with Server("127.0.0.1", 0, page="play.html", files=files, welcome=lambda: [b"welcome", b"here"]) as made:
+    routes = [Route("/one", one)]
+    made = PageServer("127.0.0.1", 0, page="play.html", routes=routes, welcome=lambda: [b"welcome", b"here"])
+    with contextlib.closing(made):
         yield made
 
 
-def open_server(host: str, port: int) -> Server:
-    return Server(host, port, page="play.html", files=lambda path: None, welcome=list)
+def open_server(host: str, port: int) -> PageServer:
+    return PageServer(host, port, page="play.html")
 
 
-def get(server: Server, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+def get(server: PageServer, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     with contextlib.closing(connection):
         connection.request("GET", path, headers=headers)
         found = connection.getresponse()
-        return found.status, found.read(), dict(found.getheaders())
+        return found.status, found.read(), {name.lower(): value for name, value in found.getheaders()}
 
 
-def test_only_pages_and_files_are_served(server: Server):
+def test_only_pages_and_files_are_served(server: PageServer):
     status, body, headers = get(server, "/")
-    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b"play.js" in body
-    assert "default-src 'self'" in headers["Content-Security-Policy"]
-    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
     for name in PAGE_FILES:
         assert get(server, f"/page/{name}")[0] == 200
-    assert get(server, "/page/cards.js")[2]["Content-Type"].startswith("text/javascript")
+    assert get(server, "/page/cards.js")[2]["content-type"].startswith("text/javascript")
     assert get(server, "/one")[:2] == (200, b"[1]")
     for path in ("/two", "/page/", "/page/../server.py", "/page/..%2fserver.py", "/page/server.py", "//etc/passwd"):
         assert get(server, path)[0] == 404
 
 
-def test_pages_load_nothing_from_other_hosts(server: Server):
+def test_pages_load_nothing_from_other_hosts(server: PageServer):
     for name in PAGE_FILES:
         text = get(server, f"/page/{name}")[1].decode()
         assert "https://" not in text
@@ -71,27 +77,27 @@ def test_pages_load_nothing_from_other_hosts(server: Server):
 
 
 @pytest.mark.parametrize("host", ["evil.example:{port}", "127.0.0.1:1", "127.0.0.1", "192.0.2.1:{port}", "[::1", ""])
-def test_requests_for_other_host_names_are_refused(server: Server, host: str):
+def test_requests_for_other_host_names_are_refused(server: PageServer, host: str):
     assert get(server, "/", Host=host.format(port=server.port))[0] == 421
     with pytest.raises(InvalidStatus, match="421"):
         connect(f"ws://127.0.0.1:{server.port}/socket", additional_headers={"Host": "evil.example"}, proxy=None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_requests_for_names_of_this_machine_are_served(server: Server, host: str):
+def test_requests_for_names_of_this_machine_are_served(server: PageServer, host: str):
     assert get(server, "/", Host=host.format(port=server.port))[0] == 200
 
 
 def test_a_public_server_accepts_addresses_and_localhost_only():
     server = open_server("0.0.0.0", 0)
-    with server:
+    with contextlib.closing(server):
         assert server.url == f"http://127.0.0.1:{server.port}/"
         assert get(server, "/", Host=f"192.0.2.1:{server.port}")[0] == 200
         assert get(server, "/", Host=f"localhost:{server.port}")[0] == 200
         assert get(server, "/", Host=f"evil.example:{server.port}")[0] == 421
 
 
-def test_pages_of_other_origins_get_no_web_socket(server: Server):
+def test_pages_of_other_origins_get_no_web_socket(server: PageServer):
     url = f"ws://127.0.0.1:{server.port}/socket"
     for origin in ("http://evil.example", f"http://localhost:{server.port}", "null"):
         with pytest.raises(InvalidStatus, match="403"):
@@ -100,7 +106,7 @@ def test_pages_of_other_origins_get_no_web_socket(server: Server):
         assert socket.recv(timeout=10) == b"welcome"
 
 
-def test_messages_are_received_and_sent(server: Server):
+def test_messages_are_received_and_sent(server: PageServer):
     with connect(f"ws://127.0.0.1:{server.port}/socket", proxy=None) as socket:
         assert [socket.recv(timeout=10) for _ in range(2)] == [b"welcome", b"here"]
         socket.send("one")
@@ -111,7 +117,7 @@ def test_messages_are_received_and_sent(server: Server):
 
 
 @pytest.mark.parametrize(("message", "code"), [(b"bytes", 1003), ("x" * 5000, 1009)])
-def test_binary_or_oversized_messages_close_the_connection(server: Server, message: Any, code: int):
+def test_binary_or_oversized_messages_close_the_connection(server: PageServer, message: Any, code: int):
     with connect(f"ws://127.0.0.1:{server.port}/socket", proxy=None) as socket:
         assert [socket.recv(timeout=10) for _ in range(2)] == [b"welcome", b"here"]
         socket.send(message)
@@ -127,14 +133,13 @@ def test_a_slow_page_receives_the_latest_message_of_each_kind():
     async def received() -> list[bytes]:
         outbox, found = Outbox(), []
 
-        class Slow:
-            async def send(self, message: bytes) -> None:
-                found.append(message)
-                await asyncio.sleep(0)
+        async def send(message: bytes) -> None:
+            found.append(message)
+            await asyncio.sleep(0)
 
         for kind, message in (("scene", b"1"), ("note", b"a"), ("scene", b"2"), ("state", b"s"), ("scene", b"3")):
             outbox.put(kind, message)
-        sender = asyncio.ensure_future(outbox.send_all(Slow()))
+        sender = asyncio.ensure_future(outbox.send_all(send))
         while len(found) < 3:
             await asyncio.sleep(0)
         sender.cancel()
@@ -143,19 +148,16 @@ def test_a_slow_page_receives_the_latest_message_of_each_kind():
     assert asyncio.run(received()) == [b"a", b"s", b"3"]
 
 
-def test_an_occupied_port_raises_a_one_line_error(server: Server):
+def test_an_occupied_port_raises_a_one_line_error(server: PageServer):
     with pytest.raises(UserError, match=rf"cannot listen on 127\.0\.0\.1:{server.port} .*\. Choose another --port"):
         open_server("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("host", ["\udcff", "a\0b", "é\x80", "a" * 70, "..", "::1%none", "256.0.0.1"])
 def test_a_host_that_is_none_raises_a_one_line_error(host: str):
-    """The same from both servers."""
-    player: Any = None
-    servers = (open_server, lambda host, port: PolicyServer(player, host, port, token="t"))
-    for start, port in itertools.product(servers, (0, 8765)):
+    for port in (0, 8765):
         with pytest.raises(UserError, match=r"^cannot listen on .*\. Choose another --host\.$") as error:
-            start(host, port)
+            open_server(host, port)
         assert "\n" not in str(error.value)
 
 
@@ -172,44 +174,47 @@ def test_a_closed_server_refuses_connections_and_ignores_messages():
 
 
 def test_the_viewer_serves_timesteps_and_images_of_each_file(tmp_path: Path):
-    from coterie.playing.episode_recording import Recording
-
     paths = [write_recording(tmp_path / "one.zip", [0, 1]), tmp_path / "two.zip"]
     with Recorder(paths[1], HEADER) as recorder:
         recorder.add(timestep(0, agents=[{"alive": True, "value": None}]), encode(frame(200)))
-    recordings = [Recording(path) for path in paths]
-    files = viewer_files(recordings)
-    headers, timesteps, image = files("/recordings"), files("/recordings/0/timesteps"), files("/recordings/1/frames/0")
-    assert headers is not None
-    assert b'"file": "two.zip"' in headers.body
-    assert timesteps is not None
-    assert len(timesteps.body.splitlines()) == 2
-    assert image == Response(encode(frame(200)), "image/webp")
-    for path in (
-        "/recordings/2/timesteps",
-        "/recordings/1/frames/1",
-        "/recordings/-1/timesteps",
-        "/recordings/x/timesteps",
-        "/timesteps",
-    ):
-        assert files(path) is None
-    for recording in recordings:
-        recording.close()
+    with serving_recordings(paths) as server:
+        status, headers, _ = get(server, "/recordings")
+        assert status == 200
+        assert b'"file": "two.zip"' in headers
+        status, timesteps, _ = get(server, "/recordings/0/timesteps")
+        assert (status, len(timesteps.splitlines())) == (200, 2)
+        status, image, headers = get(server, "/recordings/1/frames/0")
+        assert (status, image, headers["content-type"]) == (200, encode(frame(200)), "image/webp")
+        for path in (
+            "/recordings/2/timesteps",
+            "/recordings/1/frames/1",
+            "/recordings/1/frames/" + "1" * 5000,
+            "/recordings/-1/timesteps",
+            "/recordings/x/timesteps",
+            "/timesteps",
+        ):
+            assert get(server, path)[0] == 404
+
+
+@contextlib.contextmanager
+def serving_recordings(paths: list[Path]) -> Iterator[PageServer]:
+    from coterie.playing.episode_recording import Recording
+
+    with contextlib.ExitStack() as stack:
+        recordings = [stack.enter_context(contextlib.closing(Recording(path))) for path in paths]
+        routes = viewer_routes(recordings)
+        yield stack.enter_context(contextlib.closing(PageServer("127.0.0.1", 0, page="view.html", routes=routes)))
 
 
 def test_the_viewer_shows_names_with_escapes(tmp_path: Path):
-    from coterie.playing.episode_recording import Recording
-
     name = "a\x1b]0;t\x07\x9b\u202e"
     agents = [HEADER["agents"][0] | {"name": name, "team": name}]
     with Recorder(tmp_path / "a.zip", HEADER | {"title": name, "agents": agents}) as recorder:
         recorder.add(timestep(0, returns={name: 1.0}), encode(frame(0)))
-    with contextlib.closing(Recording(tmp_path / "a.zip")) as recording:
-        files = viewer_files([recording])
-    for path in ("/recordings", "/recordings/0/timesteps"):
-        found = files(path)
-        assert found is not None
-        shown = [text for line in found.body.splitlines() for text in texts(json.loads(line))]
+    with serving_recordings([tmp_path / "a.zip"]) as server:
+        bodies = [get(server, path)[1] for path in ("/recordings", "/recordings/0/timesteps")]
+    for body in bodies:
+        shown = [text for line in body.splitlines() for text in texts(json.loads(line))]
         assert r"a\x1b]0;t\x07\x9b\u202e" in shown
         assert all(text.isprintable() for text in shown)
 
@@ -233,12 +238,27 @@ def test_ctrl_c_ends_the_viewer_without_an_error(tmp_path: Path, monkeypatch: py
 
 
 def test_a_missing_library_is_reported_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
-    for command in (["view", "a.zip"], ["play", "--env", "particle/simple_tag", "--human", "agent"]):
-        with pytest.raises(
-            UserError, match=r"needs websockets 15 or newer\. Install it with: .*pip install -e '\S+\[play\]'"
-        ):
-            run(command)
+    for module in ("starlette.applications", "uvicorn.protocols.http.httptools_impl"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            for command in (
+                ["view", "a.zip"],
+                ["play", "--env", "particle/simple_tag", "--human", "agent"],
+                ["serve", "a"],
+            ):
+                with pytest.raises(
+                    UserError, match=r"needs a web server\. Install it with: .*pip install -e '\S+\[serve\]'"
+                ):
+                    run(command)
+
+
+@pytest.mark.slow
+def test_recording_episodes_needs_no_web_server():
+    program = (
+        "import sys; sys.modules |= {'starlette': None, 'uvicorn': None, 'websockets': None, 'httptools': None};"
+        "import coterie.playing.play_by_hand"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
 
 
 @pytest.mark.slow

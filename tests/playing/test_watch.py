@@ -20,7 +20,7 @@ import pytest
 import torch
 from websockets.sync.client import connect
 
-from coterie.commands.environment import make_environment
+from coterie.assembly.environment import make_environment
 from coterie.core.errors import UserError
 from coterie.playing import watched_run
 from coterie.playing.game import Game

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
+from coterie.algos import registry
 from coterie.algos.algorithm import Algorithm, AlgorithmContext
 from coterie.algos.replay.memory import no_memory_check
-from coterie.config import registry
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Timestep

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything
-from coterie.algos.sac_networks import Temperature
+from coterie.algos.sac import Temperature
 from coterie.nets.squashed_actions import draw_block_noise, sample_actions
 from coterie.policies.squashed import SquashedPolicy
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep

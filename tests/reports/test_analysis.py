@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from coterie.core.errors import UserError
-from coterie.reports import aggregates
+from coterie.reports import estimates
 from coterie.reports.analysis import compare
 from coterie.reports.comparison import Comparison, Estimate
 from coterie.reports.grouping import Selection
@@ -59,12 +59,24 @@ def test_statistics_of_a_task_are_in_the_unit_of_the_metric() -> None:
     assert result.std == pytest.approx(np.std(MAPPO, ddof=1))
 
 
+def test_a_note_names_algorithms_below_the_random_policy() -> None:
+    """Those whose interval is below, or whose only score is."""
+
+    def notes(scores: dict[tuple[str, str], list[float]], **options: Any) -> list[str]:
+        return [note for note in run(scores, {"random": 10.5}, **options).notes if "random policy" in note]
+
+    (note,) = notes({("a", "mappo"): MAPPO, ("a", "vdn"): [1.0], ("a", "iql"): [2.0, 3.0, 4.0, 5.0, 6.0]})
+    assert note.startswith("below the random policy: vdn on a (1, random 10.5), iql on a (4, random 10.5). To find")
+    assert notes({("a", "mappo"): MAPPO}) == []
+    assert notes({("a", "vdn"): [1.0]}, normalize="0,1") != []
+
+
 def test_pairs_have_the_probability_of_improvement_and_welchs_test_with_holms_correction() -> None:
     comparison = run({**TWO, ("a", "qmix"): [1.0, 2.0, 3.0, 4.0, 5.0]})
     pairs = {(pair.algo, pair.other): pair for pair in comparison.pairs}
     assert list(pairs) == [("mappo", "ippo"), ("mappo", "qmix"), ("ippo", "qmix")]
     pair = pairs["mappo", "ippo"]
-    assert pair.probability.value == aggregates.probability_of_improvement([np.array(MAPPO)], [np.array(IPPO)])
+    assert pair.probability.value == estimates.probability_of_improvement([np.array(MAPPO)], [np.array(IPPO)])
     assert pair.difference.value == pytest.approx(np.mean(MAPPO) - np.mean(IPPO))
     assert pair.p == pytest.approx(stats.ttest_ind(MAPPO, IPPO, equal_var=False).pvalue)
     assert pair.p_holm == pytest.approx(pair.p)  # the largest of the three
@@ -172,7 +184,7 @@ def test_the_default_threshold_is_the_mean_of_the_worst_algorithm_or_of_the_base
     assert baseline is not None
     assert (baseline.threshold, baseline.reached) == (11, 0)
     assert baseline.steps.value == math.inf
-    own = run(TWO, thresholds={"a": 9.75}).results["a", "ippo"].time
+    own = run(TWO, threshold={"a": 9.75}).results["a", "ippo"].time
     assert own is not None
     assert (own.threshold, own.reached) == (9.75, 1)
 
@@ -238,7 +250,7 @@ def test_equal_comparisons_have_equal_intervals_whatever_else_is_compared() -> N
     assert alone == run(TWO, normalize="none").results["a", "mappo"].statistics
 
 
-@pytest.mark.parametrize("option", [{"baseline": "mapo"}, {"thresholds": {"b": 1.0}}])
+@pytest.mark.parametrize("option", [{"baseline": "mapo"}, {"threshold": {"b": 1.0}}])
 def test_mistyped_names_are_answered_with_a_suggestion(option: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"Did you mean|Choose from"):
         run(TWO, **option)

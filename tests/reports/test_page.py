@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from helpers.report_runs import write_run, write_runs
 
-from coterie.commands.compare import RunSelection
-from coterie.commands.report import ReportOptions, report
+from coterie.commands.report import ReportOptions, write_report
 from coterie.core.errors import UserError
 from coterie.reports.markup import Markup, cell, element, table
+from coterie.reports.options import CompareOptions
 from coterie.reports.page import as_json
 
 
@@ -53,7 +53,7 @@ class Reader(HTMLParser):
 
 
 def written(out: Path, *runs: Path, **selected: Any) -> str:
-    found = report(RunSelection(tuple(map(str, runs)), **selected), ReportOptions(out=out))
+    found = write_report(runs, ReportOptions(out=out), CompareOptions(**selected))
     return found.path.read_text()
 
 
@@ -213,6 +213,4 @@ def test_other_file_types_are_refused_before_anything_is_read(tmp_path: Path, ou
 
 
 def test_a_folder_gets_a_file_with_the_default_name(tmp_path: Path) -> None:
-    assert report(RunSelection((str(write_run(tmp_path / "a")),)), ReportOptions(tmp_path)).path == (
-        tmp_path / "report.html"
-    )
+    assert write_report([write_run(tmp_path / "a")], ReportOptions(tmp_path)).path == (tmp_path / "report.html")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.envs import registry
 from coterie.reports.published import Level, load, names
 from places import ROOT
 
@@ -61,7 +61,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 def test_scores_that_runs_are_compared_with_are_those_of_the_table() -> None:
     table = load("papoudakis2021")
     rows = {word.removeprefix("env="): row for row in table.rows.values() for word in row.settings if "env=" in word}
-    entries = yaml.safe_load((ROOT / "src/coterie/config/presets/reference_scores.yaml").read_text())
+    entries = yaml.safe_load((ROOT / "src/coterie/config/reference_scores.yaml").read_text())
     assert entries
     for entry in entries:
         for algo, score in entry["levels"].items():

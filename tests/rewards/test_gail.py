@@ -14,8 +14,8 @@ from coterie.commands import train as training
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.types import Action
+from coterie.functional.returns import valid_mask
 from coterie.imitation.recorder import DemoSource, record
-from coterie.math.returns import valid_mask
 from coterie.policies.base import Policy, RandomPolicy
 from coterie.rewards.gail import GAIL
 from coterie.training.collector import Collector

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of
+from coterie.algos import registry
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream, RewardStreams
+from coterie.assembly.resolve import resolve
 from coterie.commands import evaluate as evaluation
 from coterie.commands import train as training
-from coterie.config import registry
-from coterie.config.resolve import resolve
 from coterie.config.rewards import RewardsConfig
 from coterie.config.schema import Choice
 from coterie.core.errors import UserError
@@ -337,7 +337,7 @@ def test_an_algorithm_gets_streams_or_their_sum_before_signals_are_updated(
     ],
 )
 def test_invalid_settings_are_one_line_errors(settings: tuple[str, ...], message: str, tmp_path: Path):
-    from coterie.commands.build import build
+    from coterie.assembly.build import build
 
     with pytest.raises(UserError, match=message):
         build(resolve([SPREAD, "num_envs=2", *settings]).config)

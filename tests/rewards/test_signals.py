@@ -10,15 +10,14 @@ import torch
 
 from algo_worlds import Everything, Probe, env_of
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.config.registry import signal
 from coterie.config.rewards import IcmConfig, RndConfig
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.core.types import Rollout
-from coterie.math.intrinsic_rewards import squared_error
+from coterie.functional.intrinsic_rewards import squared_error
 from coterie.policies.base import RandomPolicy
-from coterie.rewards.reward_scale import RewardScale
-from coterie.rewards.signal import observed_outcome
+from coterie.rewards.rewarded import SIGNALS
+from coterie.rewards.signal import RewardScale, observed_outcome
 from coterie.training.collector import Collector
 from preset_learners import ImageAndVector
 
@@ -32,7 +31,7 @@ def made(name: str, world: Any, num_envs: int = 8, **settings: Any) -> tuple[Any
     """Returns a signal of the only team, and a collector with the random policy."""
     env = env_of(world, num_envs)
     (team,) = env.spec.default_teams()
-    one = signal(name)(
+    one = SIGNALS[name](
         CONFIGS[name](**SMALL | settings), AlgorithmContext(team=team, num_envs=num_envs, seed=0, device=CPU)
     )
     return one, Collector(env, {team.name: RandomPolicy(team, CPU)}, seed=0)

@@ -21,11 +21,9 @@ from hypothesis import given
 
 from coterie.core import files, serialize
 from coterie.core.errors import UserError
-from coterie.core.segments import CorruptError, Segment, Written
-from coterie.core.serialize import compare
-from coterie.runs import checkpoint_file, checkpoints
-from coterie.runs.checkpoint_file import load, save
-from coterie.runs.checkpoints import Checkpoints
+from coterie.core.serialize import CorruptError, Segment, Written, compare
+from coterie.runs import checkpoints
+from coterie.runs.checkpoints import Checkpoints, load, save
 from mutations import FUZZ, assert_one_line, mutated
 
 
@@ -160,9 +158,9 @@ def test_a_checkpoint_is_three_files_without_pickles(path):
 
 def test_files_and_folder_are_flushed_before_the_checkpoint_is_renamed(path, monkeypatch):
     calls, rename, write = [], Path.rename, files.write_bytes
-    monkeypatch.setattr(checkpoint_file, "sync_folder", lambda folder: calls.append(folder.name))
+    monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: calls.append(folder.name))
     monkeypatch.setattr(
-        checkpoint_file, "write_bytes", lambda file, content: (write(file, content), calls.append(file.name))
+        checkpoints, "write_bytes", lambda file, content: (write(file, content), calls.append(file.name))
     )
     monkeypatch.setattr(Path, "rename", lambda self, to: (calls.append(f"rename {to.name}"), rename(self, to))[1])
     save(path, small_state(), {})
@@ -223,7 +221,7 @@ def rewrite(path: Path, change) -> None:
     tree = json.loads((path / "state.json").read_text())
     change(tree)
     (path / "state.json").write_text(json.dumps(tree))
-    lines = [f"{checkpoint_file._hash((path / n).read_bytes())}  {n}\n" for n in ("state.safetensors", "state.json")]
+    lines = [f"{checkpoints._hash((path / n).read_bytes())}  {n}\n" for n in ("state.safetensors", "state.json")]
     (path / "SHA256SUMS").write_text("".join(lines))
 
 
@@ -469,7 +467,7 @@ def test_a_segment_file_is_named_by_the_hash_of_its_content(path):
     one = segment(1)
     save(path, with_segments(one), {})
     content = (path.parent / "segments" / f"{one.written.digest}.safetensors").read_bytes()
-    assert checkpoint_file._hash(content) == one.written.digest
+    assert checkpoints._hash(content) == one.written.digest
     assert one.written.digest in (path / "state.json").read_text()
 
 
@@ -559,7 +557,7 @@ class Disk:
         self.calls, self.fail_at, self.error, self.torn, self.crashed = 0, fail_at, error, torn, False
         for module, name in WRITING:
             monkeypatch.setattr(module, name, self._counting(getattr(module, name), name))
-        monkeypatch.setattr(checkpoint_file, "write_bytes", files.write_bytes)
+        monkeypatch.setattr(checkpoints, "write_bytes", files.write_bytes)
 
     def _counting(self, call, name):
         def counted(*args, **kwargs):
@@ -658,7 +656,7 @@ def test_a_failing_disk_is_a_one_line_error_and_the_previous_checkpoint_is_kept(
 
 def test_an_interrupt_while_writing_leaves_no_files(path, monkeypatch):
     save(path, small_state(1), {})
-    monkeypatch.setattr(checkpoint_file, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(checkpoints, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         save(path, small_state(2), {})
     assert load(path)[0]["weight"][0, 0] == 1

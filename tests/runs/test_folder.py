@@ -1,8 +1,12 @@
+"""The folder of a run, and its manifest."""
+
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,12 +14,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from coterie.core import files
 from coterie.core.errors import UserError
 from coterie.core.files import write_text
 from coterie.runs import folder
-from coterie.runs.folder import RunFolder, runs_below
+from coterie.runs.folder import RunFolder, read_manifest, runs_below
+from mutations import FUZZ, assert_one_line, mutated
 
 NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=timezone.utc)
 
@@ -340,3 +346,51 @@ def test_an_unreadable_manifest_is_a_one_line_error():
     run.manifest_path.write_text("{")
     with pytest.raises(UserError, match=r"^mine/manifest.json: cannot be read"):
         RunFolder.open("mine").read_manifest()
+
+
+# ------------------------------------------------------------------------------------------------------------- manifest
+
+
+MANIFEST = {
+    "started": "2026-01-01",
+    "command": ["coterie", "train"],
+    "seed": 3,
+    "versions": {"coterie": "0.2.0"},
+    "env": "e",
+    "random": {"a": -1.5},
+    "levels": {"random": {"a": -1.5}},
+    "environment": {"version": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"random": [1]}, "random=[1]: expected a mapping in braces"),
+        ({"levels": {"random": {"a": "x"}}}, "levels.random.a=x: expected a number"),
+        ({"versions": None}, "versions=null: expected a mapping in braces"),
+        ({"seed": "x"}, "seed=x: expected an integer"),
+        ({"env": 1}, "env=1: expected text"),
+    ],
+)
+def test_entries_of_another_type_are_refused(change, reason, tmp_path: Path):
+    file = tmp_path / "manifest.json"
+    file.write_text(json.dumps(MANIFEST))
+    assert read_manifest(file) == MANIFEST
+    file.write_text(json.dumps(MANIFEST | change))
+    with pytest.raises(
+        UserError, match=rf"manifest\.json: cannot be read \({re.escape(reason)}\)\. Restore it from a backup"
+    ):
+        read_manifest(file)
+
+
+@pytest.mark.slow
+@FUZZ
+@given(content=mutated(json.dumps(MANIFEST).encode()))
+def test_mutated_manifests_are_read_or_refused_in_one_line(content, tmp_path: Path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "manifest.json").write_bytes(content)
+    try:
+        RunFolder.open(tmp_path).read_manifest()
+    except UserError as error:
+        assert_one_line(str(error))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.runs.summary import no_gradient_step_warnings, summarize
 
 RUN = Path("runs/my run")
@@ -30,13 +30,13 @@ def test_summary_of_a_finished_run_with_one_team(tmp_path):
 evaluation return  random   start     now    best  published  best at step
                    -79.00  -78.50  -42.00  -41.25     -40.00         2,000  ▁▆██
 
-best is 97% of the way from the random policy (-79.00) to the published score (-40.00)
+ends 89% of the way from the random policy (-79.00) to the published score (-40.00)
 
 metrics      {run}/metrics.jsonl
 curves       {run}/curves.png
 checkpoints  {run}/checkpoints
 
-video        coterie play {run} --video out.mp4
+video        coterie play {run} --video out.gif
 evaluate     coterie evaluate {run}
 continue     coterie resume {run} steps=6000
 plot         coterie plot {run}
@@ -59,10 +59,10 @@ evaluation return  random  start    now   best  published  best at step
 red                 0.500   1.00   3.00   3.00       2.50         2,000
 blue               -0.500  -1.00  -5.00  -5.00          -         1,000
 
-red: best is 125% of the way from the random policy (0.500) to the published score (2.50)
-blue: best is 4.50 below the random policy (-0.500)
+red: ends 125% of the way from the random policy (0.500) to the published score (2.50)
+blue: ends 4.50 below the random policy (-0.500)
 
-video        coterie play 'runs/my run' --video out.mp4
+video        coterie play 'runs/my run' --video out.gif
 evaluate     coterie evaluate 'runs/my run'
 continue     coterie resume 'runs/my run'
 plot         coterie plot 'runs/my run'
@@ -92,14 +92,59 @@ def test_the_comparison_uses_the_known_reference_scores():
         return summarize(RUN, rows(best), 0, *known).teams[0].comparison
 
     assert comparison(5) == ""
-    assert comparison(5, random=2) == "best is 3.00 above the random policy (2.00)"
-    assert comparison(5, published=7) == "best is 2.00 below the published score (7.00)"
+    assert comparison(5, random=2) == "ends 3.00 above the random policy (2.00)"
+    assert comparison(5, published=7) == "ends 2.00 below the published score (7.00)"
     assert (
         comparison(5, random=0, published=10)
-        == "best is 50% of the way from the random policy (0.00) to the published score (10.00)"
+        == "ends 50% of the way from the random policy (0.00) to the published score (10.00)"
     )
-    assert comparison(-5, random=0, published=10) == "best is 5.00 below the random policy (0.00)"
-    assert comparison(5, random=10, published=1) == "best is 5.00 below the random policy (10.00)"
+    assert comparison(-5, random=0, published=10) == "ends 5.00 below the random policy (0.00)"
+    assert comparison(5, random=10, published=1) == "ends 5.00 below the random policy (10.00)"
+
+
+def evaluated(*returns: float, error: float = 1.0, **more: float) -> list[dict[str, float]]:
+    return [row | {"eval/return_error": error, **more} for row in rows(*returns)]
+
+
+def test_the_end_is_compared_with_the_random_policy_and_the_best_and_diagnosed_if_it_is_worse():
+    run = [-56.0, -54.0, -53.0, -52.0, -60.0, -83.0, -84.0, -82.0]
+    summary = summarize(RUN, evaluated(*run), 7000, {"agent": -56.0}, random_error={"agent": 1.0})
+    assert summary.comparisons == (
+        "ends 27.00 below the random policy (-56.00). Examine the run: coterie diagnose 'runs/my run'",
+    )
+    assert ("diagnose", "coterie diagnose 'runs/my run'") in summary.next_commands
+    assert summary.teams[0].is_below_random
+    fallen = summarize(RUN, evaluated(*(x + 30 for x in run)), 7000, {"agent": -56.0}, random_error={"agent": 1.0})
+    within = "ends within the errors of the random policy (-56.00), fell by 30.00 since step 3,000. Examine the run: "
+    assert fallen.comparisons[0].startswith(within)
+    assert not fallen.teams[0].is_below_random
+
+
+def test_noise_is_neither_below_random_nor_a_fall():
+    summary = summarize(RUN, evaluated(-56, -54, -57, -58, -57), 4000, {"agent": -56.0}, random_error={"agent": 1.0})
+    assert summary.teams[0].comparison == "ends within the errors of the random policy (-56.00)"
+    assert not summary.teams[0].is_below_random
+
+
+def test_without_a_random_policy_the_end_is_compared_with_the_start():
+    trained = [{"steps": k, "rollout/return_mean": x, "rollout/return_std": 3.0, "rollout/episodes": 10.0} for k, x in
+               enumerate((10.0, 20.0, 30.0, 40.0))]  # fmt: skip
+    summary = summarize(RUN, trained, 3)
+    assert summary.comparisons == ("ends 20.00 above the start (10.00)",)
+    assert not summary.needs_diagnosis
+
+
+def test_teams_that_play_against_each_other_need_no_diagnosis():
+    both = [row | {"eval/blue/return_mean": 0.0, "eval/red/return_mean": -9.0} for row in evaluated(*[0.0] * 5)]
+    for row in both:
+        del row["eval/return_mean"]
+        row |= {"eval/blue/return_error": 1.0, "eval/red/return_error": 1.0}
+    assert not summarize(RUN, both, 4000, {"red": 0.0, "blue": 0.0}).needs_diagnosis
+
+
+def test_lessons_change_the_task_so_that_returns_are_not_compared():
+    lessons = [row | {"lesson/index": 1.0 + (k > 2)} for k, row in enumerate(evaluated(9, 9, 9, 1, 1, 1))]
+    assert summarize(RUN, lessons, 5000, {"agent": 5.0}).comparisons == ()
 
 
 def test_the_best_return_is_the_first_maximum():
@@ -114,12 +159,17 @@ def test_a_team_without_a_reference_score_does_not_get_that_of_another_team():
     assert summarize(RUN, rows(1.0), 1, {"blue": 5.0, "red": 1.0}).teams[0].random is None
 
 
+def warnings_of(config, team, rows, steps):
+    settings, keys = {team: vars(config.algo_of(team).params)}, {team: config.algo_key(team)}
+    return no_gradient_step_warnings(settings, keys, rows, steps=steps, total=config.steps)
+
+
 def test_the_warning_about_missing_gradient_steps_gives_the_reason():
     settings = ["algo=qmix", "steps=6000", "algo.learning_starts=2000", "algo.batch_size=16"]
     config = resolve(settings).config
 
     def warnings(rows, steps=6000, config=config, team="red"):
-        return no_gradient_step_warnings(config, [team], rows, steps)
+        return warnings_of(config, team, rows, steps)
 
     few = [{"steps": 3000, "replay/sequences": 7.0}, {"replay/sequences": 8.0}]
     assert warnings(few) == (
@@ -145,12 +195,12 @@ def test_the_warning_about_missing_gradient_steps_gives_the_reason():
 
 
 def test_no_warning_for_learners_that_learned_may_still_learn_or_have_no_replay_buffer():
-    config = resolve(["algo=ddpg", "steps=6000", "algo.learning_starts=2000"]).config
+    config = resolve(["algo=ddpg", "steps=6000", "algo.learning_starts=2000", "algo.batch_size=32"]).config
     learned = [{"replay/updates": 0.0}, {"replay/updates": 3.0}, {"eval/return_mean": 1.0}]
-    assert no_gradient_step_warnings(config, ["red"], learned, 6000) == ()
-    assert no_gradient_step_warnings(config, ["red"], [], 1000) == ()  # it was stopped
-    assert no_gradient_step_warnings(config, ["red"], [{"replay/updates": 0.0}], 3000)
-    assert no_gradient_step_warnings(resolve(["algo=ippo"]).config, ["red"], [], 10**6) == ()
+    assert warnings_of(config, "red", learned, 6000) == ()
+    assert warnings_of(config, "red", [], 1000) == ()  # it was stopped
+    assert warnings_of(config, "red", [{"replay/updates": 0.0}], 3000)
+    assert warnings_of(resolve(["algo=ippo"]).config, "red", [], 10**6) == ()
 
 
 def test_a_terminal_shows_colors_and_unbroken_paths():

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.runs.trackers import Labels, MlflowLogger, WandbLogger, trackers
 
@@ -173,16 +173,21 @@ def test_any_mlflow_store_can_be_used(tmp_path, mlflow, uri):
     assert mlflow.calls[-1][0] == "create_run"
 
 
+def started(words, folder):
+    config = resolve(words).config
+    return trackers(config.log, folder, env=config.env.name, settings=config.tree())
+
+
 def test_the_settings_of_a_run_select_the_labels(tmp_path, mlflow, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.chdir(tmp_path)
     words = ["log.wandb=true", "log.mlflow=true", "log.mlflow_uri=sqlite:///all.db"]
     (tmp_path / "plain").mkdir()
-    trackers(resolve(words).config, tmp_path / "plain")
+    started(words, tmp_path / "plain")
     labels = ["log.project=thesis", "log.group=lr", "log.name=first", "log.tags=[a,b]"]
     (tmp_path / "labeled").mkdir()
-    trackers(resolve([*words, *labels]).config, tmp_path / "labeled")
+    started([*words, *labels], tmp_path / "labeled")
     chosen = [{key: call[1][key] for key in ("project", "group", "name", "tags")} for call in fake.calls[::2]]
     assert chosen == [
         {"project": "coterie", "group": None, "name": "plain", "tags": []},

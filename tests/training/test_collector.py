@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.core.types import Step
+from coterie.core.types import TIME_LEFT, Step
 from coterie.kernels import native
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
-from coterie.training.inference import inference_context
 from coterie.training.rollout_builder import mask_rewards, truncate_before_lost
+from coterie.training.trajectory import inference_context
 from tinyruns import all_finite
 from worlds import Counter
 
@@ -41,6 +41,20 @@ def test_the_successor_of_an_acted_timestep_is_the_next_timestep() -> None:
     assert age.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert rollout.acted[:, 0].tolist() == [True, True, True, False, True, True, True, False, True, True]
     assert rollout.episode_truncated[:, 0].tolist() == [age == 2 for age in age[:-1].tolist()]
+
+
+@pytest.mark.parametrize("rollouts", [(9,), (4, 5), (3, 6)])
+def test_rollouts_contain_the_fraction_of_the_step_limit_that_is_left(rollouts: tuple[int, ...]) -> None:
+    """Wherever rollouts start; a final timestep that starts one is the end of an episode that is over."""
+    collect = collector(limit=4)
+    parts = [collect.advance(length)[0]["walkers"].state[TIME_LEFT][:, 0, 0] for length in rollouts]
+    left = torch.cat([*(part[:-1] for part in parts), parts[-1][-1:]])
+    assert left.tolist() == [1, 0.75, 0.5, 0.25, 0, 1, 0.75, 0.5, 0.25, 0]
+    assert [part[-1] for part in parts[:-1]] == [part[0] for part in parts[1:]]
+
+
+def test_there_is_no_time_left_without_a_limit() -> None:
+    assert TIME_LEFT not in collector(staggered=True).advance(3)[0]["walkers"].state
 
 
 def test_only_acted_timesteps_count_as_steps() -> None:

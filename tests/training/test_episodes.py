@@ -52,6 +52,7 @@ def test_episodes_equal_those_of_a_loop_however_steps_are_split(
     steps = sum(rollouts)
     episode_end = draw.random((steps, num_envs)) < often
     episode_end[1:] &= ~episode_end[:-1]  # a final timestep ends nothing
+    truncated = episode_end & (draw.random((steps, num_envs)) < 0.5)
     acted = np.concatenate([np.ones((1, num_envs), bool), ~episode_end[:-1]])
     reward = draw.normal(size=(steps, num_envs, 3)) * acted[..., None]
     group_reward = draw.normal(size=(steps, num_envs, 2)) * acted[..., None]
@@ -65,6 +66,7 @@ def test_episodes_equal_those_of_a_loop_however_steps_are_split(
         done = tracker.add(
             reward=torch.from_numpy(reward[part]), group_reward=torch.from_numpy(group_reward[part]),
             acted=torch.from_numpy(acted[part]), episode_end=torch.from_numpy(episode_end[part]),
+            episode_truncated=torch.from_numpy(truncated[part]),
             metrics=[{"win": torch.from_numpy(win[t])} for t in range(at, at + length)],
         )  # fmt: skip
         if len(done):
@@ -72,6 +74,7 @@ def test_episodes_equal_those_of_a_loop_however_steps_are_split(
         expected = [e for e in reference(reward, group_reward, acted, episode_end, win) if at <= e[0] < at + length]
         assert done.env_index.tolist() == [e[1] for e in expected]
         assert done.length.tolist() == [e[4] for e in expected]
+        assert done.truncated.tolist() == [bool(truncated[e[0], e[1]]) for e in expected]
         for e, own, group in zip(expected, done.returns, done.group_returns, strict=True):
             assert own.numpy() == pytest.approx(e[2], abs=1e-9)
             assert group.numpy() == pytest.approx(e[3], abs=1e-9)
@@ -86,6 +89,7 @@ FINISHED = FinishedEpisodes(
     returns=torch.tensor([[1.0, 2.0, 10.0], [3.0, 4.0, 20.0]], dtype=torch.float64),
     group_returns=torch.tensor([[100.0, -100.0], [300.0, -300.0]], dtype=torch.float64),
     length=torch.tensor([5, 7]),
+    truncated=torch.tensor([False, True]),
     env_index=torch.tensor([0, 1]),
     metrics={"win": torch.tensor([0.0, 1.0])},
 )
@@ -125,6 +129,7 @@ def test_the_summary_names_teams_roles_and_agents() -> None:
 def test_the_only_team_is_not_named() -> None:
     summary = FINISHED.summary("rollout", {"both": SPEC.team("both", ("hunter", "prey"))})
     assert summary["rollout/return_mean"] == 20.0
+    assert summary["rollout/truncated"] == 0.5
     assert summary["rollout/return_mean/prey"] == 15.0
     groups = {name: value for name, value in summary.items() if "group" in name}
     assert groups == {

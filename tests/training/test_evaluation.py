@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
 from coterie.commands import evaluate as evaluation
-from coterie.commands.build import build
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.nets.config import NetworkConfig

@@ -92,7 +92,7 @@ def test_the_log_has_own_and_group_rewards_apart(tmp_path: Path) -> None:
 
 def test_a_run_remembers_who_was_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that gets nothing for a while keeps its zeros in the log, also in a resumed run."""
-    settings = ("env=lures:once", "steps=160", "eval.every=40")
+    settings = ("env=partial_rewards:once", "steps=160", "eval.every=40")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(whole, *settings)
     with monkeypatch.context() as patched:

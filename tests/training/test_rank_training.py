@@ -10,18 +10,18 @@ import pytest
 import torch
 from helpers.rank_threads import on_ranks
 
-from coterie.commands.build import build
-from coterie.config.resolve import resolve
-from coterie.core.ranks import ONE, Ranks
-from coterie.core.threads import most_threads
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
+from coterie.core.process import most_threads
+from coterie.ranks.ranks import ONE, Ranks
 from coterie.runs import loggers
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.progress import progress
 from coterie.runs.snapshots import PolicySnapshots
+from coterie.training import selfplay_callback
 from coterie.training.evaluation import Evaluation, evaluate
 from coterie.training.rank_states import num_ranks
 from coterie.training.run_parts import Outputs, Schedule
-from coterie.training.selfplay import selfplay_callback
 from coterie.training.trainer import Trainer
 
 _SMALL = "algo.hidden_sizes=[8] kernels=off eval.episodes=4 eval.num_envs=2 num_envs=4 rollout_length=10"

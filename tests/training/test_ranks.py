@@ -9,18 +9,18 @@ import pytest
 import torch
 from helpers.rank_threads import on_ranks
 
+from coterie.algos import registry
 from coterie.algos.optimizer import mean_metrics
-from coterie.commands.build import build
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
 from coterie.core.errors import NonFiniteError
-from coterie.core.ranks import ONE, Ranks, sharing
 from coterie.core.serialize import Parts, encode
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
 from coterie.imitation.recorder import DemoSource, record
 from coterie.kernels import switch
 from coterie.policies.base import Policy, RandomPolicy
+from coterie.ranks.ranks import ONE, Ranks
 from coterie.training.collector import Collector
 from coterie.training.rank_states import RanksDifferError, join_states, num_ranks, own_state, pack, state_for, unpack
 from coterie.training.run_parts import RunComponents
@@ -50,7 +50,7 @@ _CASES = {
     "ddqn": f"{_ALONE} algo=ddqn {_PLAIN_Q} {_REPLAY}",
     "iql gru": f"{_BATTLE} algo=iql algo.rnn=gru algo.sequence_length=4 algo.sequence_start=rollout {_REPLAY}",
     "vdn": f"{_BATTLE} algo=vdn {_PLAIN_Q} {_REPLAY}",
-    "qmix priorities": f"{_BATTLE} algo=qmix algo.rnn=none algo.priority_alpha=0.6 algo.reward_scale=std {_REPLAY}",
+    "qmix priorities": f"{_BATTLE} algo=qmix algo.rnn=none algo.priority_alpha=0.6 algo.reward_scale=rms {_REPLAY}",
     "qplex": f"{_BATTLE} algo=qplex {_PLAIN_Q} {_REPLAY}",
     "wqmix": f"{_BATTLE} algo=wqmix {_PLAIN_Q} {_REPLAY}",
     "ddpg": f"{_ALONE} env.actions=continuous algo=ddpg {_REPLAY}",
@@ -90,9 +90,9 @@ def _updated(words: str, ranks: Ranks, updates: int = 2, num_envs: int = 6) -> t
     metrics: dict[str, float] = {}
     for _ in range(updates):
         rollouts, _ = components.collector.advance(16)
-        with sharing(ranks):
-            for name, algorithm in components.algorithms.items():
-                metrics |= {f"{name} {key}": x for key, x in algorithm.update(rollouts[name], 0.5).items()}
+        ranks.start_batch()
+        for name, algorithm in components.algorithms.items():
+            metrics |= {f"{name} {key}": x for key, x in algorithm.update(rollouts[name], 0.5).items()}
     return components, metrics
 
 
@@ -265,9 +265,9 @@ def test_a_state_of_two_ranks_resumes_with_the_same_bits(case: str, tmp_path: Pa
         components.collector.load_state_dict(state["collector"])
         for _ in range(2):
             rollouts, _ = components.collector.advance(16)
-            with sharing(ranks):
-                for name, algorithm in components.algorithms.items():
-                    algorithm.update(rollouts[name], 0.5)
+            ranks.start_batch()
+            for name, algorithm in components.algorithms.items():
+                algorithm.update(rollouts[name], 0.5)
         return _state(components)
 
     for expected, found in zip(straight, on_ranks(2, resumed), strict=True):
@@ -410,8 +410,8 @@ def _tensors(state: Any) -> dict[str, torch.Tensor]:
 def test_a_nan_names_the_rank_on_which_it_arose() -> None:
     def report(ranks: Ranks) -> str:
         reports = torch.tensor([[1.0, 2.0], [float("nan") if ranks.rank == 1 else 1.0, 2.0]])
-        with sharing(ranks), pytest.raises(NonFiniteError) as error:
-            mean_metrics(reports, ("loss/policy", "policy/grad_norm"), "red")
+        with pytest.raises(NonFiniteError) as error:
+            mean_metrics(reports, ("loss/policy", "policy/grad_norm"), "red", ranks=ranks)
         return str(error.value)
 
     expected = "rank 1: team red: loss/policy became NaN or infinite in minibatch 1 of the update."

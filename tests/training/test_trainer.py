@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from coterie.assembly.resolve import resolve
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.core.tree import tree_leaves
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector

@@ -20,12 +20,12 @@ import pytest
 import torch
 
 import coterie
+from coterie.checks.environment.contract import check
+from coterie.checks.environment.invariants import InvariantChecker, check_spec
+from coterie.checks.environment.rules import FindingCollector
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.check import check
-from coterie.envs.contract.invariants import InvariantChecker, check_spec
-from coterie.envs.contract.report import RULES, FindingCollector
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.unity.client import VARIABLE, find_interpreter
@@ -81,13 +81,13 @@ def steps_of(found: list[Timestep | Step]) -> list[tuple[Step, Timestep]]:
 
 def violations_of(env: VectorEnv, steps: int = 50) -> list[str]:
     """Violated rules of timesteps and steps."""
-    findings = FindingCollector(RULES)
+    findings = FindingCollector()
     check_spec(env, env.num_envs, findings)
     invariants, generator = InvariantChecker(env, findings), torch.Generator().manual_seed(0)
     timestep = invariants.check_reset(env.reset())
     for _ in range(steps):
         _, timestep = invariants.check_step(env.step(random_actions(env.spec, timestep, generator)))
-    return [f"{finding.rule}: {finding.message}" for finding in findings.findings()]
+    return [f"{finding.name}: {finding.evidence}" for finding in findings.findings()]
 
 
 @pytest.mark.parametrize("scene", ["areas", "balance", "group", "hybrid", "periods", "images", "soccer"])
@@ -100,7 +100,7 @@ def test_the_checker_has_no_findings(build: str):
     keys = {"file": build, "args": ("--scene", "areas"), "episode_limit": 40, "timeout": 20}
     keys["parameters"] = {"interrupts": 1}
     report = check(lambda num_envs, seed: make("unity/game", keys, num_envs, seed), num_envs=2, steps=40)
-    found = [f for f in report.findings if f.rule not in ("render-missing", "slow")]  # no camera, on a busy machine
+    found = [f for f in report.findings if f.name not in ("render-missing", "slow")]  # no camera, on a busy machine
     assert not found, report.render()
 
 

@@ -10,14 +10,47 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from coterie.algos.base_config import C, LearnerConfig, RunFacts
+from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.errors import UserError
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.nets.config import CentralInputs, ShareParams
 from coterie.nets.encoders import can_share_network, observation_layout
 from coterie.policies.base import Mode, Policy
+from coterie.ranks.ranks import ONE, Ranks
+
+
+@dataclass(frozen=True)
+class CloningOptimizer:
+    """Gradient steps on a policy that leave the learner's own optimizer as it is.
+
+    Attributes:
+        optimizer: Trains the networks that act.
+        targets: Target networks of the networks that act.
+    """
+
+    optimizer: Optimizer
+    targets: tuple[TargetNetwork, ...] = ()
+
+    def step(self, loss: Tensor, lr: float) -> Tensor:
+        """Takes one gradient step and returns the gradient norm before clipping []."""
+        return self.optimizer.step(loss, dict.fromkeys(self.optimizer.flat, lr))[0]
+
+    def update_targets(self) -> None:
+        """Sets target networks equal to the networks that they follow."""
+        for target in self.targets:
+            target.hard_update()
+
+
+class CloningLearner(ABC):
+    """An algorithm whose policy supports behavior cloning."""
+
+    @abstractmethod
+    def cloning_optimizer(self) -> CloningOptimizer:
+        """Returns an optimizer of the networks that act, with moments of its own."""
+
 
 ALL_ACTIONS = frozenset({"discrete", "multi_discrete", "continuous", "hybrid"})
 
@@ -122,17 +155,17 @@ def learns_common_reward(config: Any, team: TeamSpec) -> bool:
     return config.common_reward or team.common_reward
 
 
-def central_inputs(critic: str, team: TeamSpec, state_name: str | None) -> CentralInputs:
+def central_inputs(critic: str, team: TeamSpec, state_size: int) -> CentralInputs:
     """Returns the inputs of a centralized critic: `joint`, `state`, `joint_state`, `global`, or `own` for none.
 
     Args:
         critic: The setting `algo.critic`.
         team: The team.
-        state_name: Name of the environment state that the critic reads; None for none.
+        state_size: Features of the state that the critic reads, see `CentralState`; 0 for none.
     """
     return CentralInputs(
         joint_obs=critic in ("joint", "joint_state", "global"),
-        state_size=team.state_sizes[state_name] if state_name else 0,
+        state_size=state_size,
         other_roles=team.other_roles if critic == "global" else (),
     )
 
@@ -173,6 +206,8 @@ class AlgorithmContext:
         reward_streams: Reward signals of the team, the environment's first; empty if that is the only one. Only for
             algorithms with `Capabilities.reward_streams`.
         ranks: The ranks that train the team together.
+        steps: Environment steps of the whole run; None if unknown.
+        cuda_graphs: Capture targets and gradient steps as CUDA graphs; only with `Capabilities.cuda_graphs`.
     """
 
     team: TeamSpec
@@ -182,6 +217,17 @@ class AlgorithmContext:
     rollout_length: int | None = None
     reward_streams: tuple[RewardStream, ...] = ()
     ranks: Ranks = ONE
+    steps: int | None = None
+    cuda_graphs: bool = False
+
+    def with_derived(self, config: C) -> C:
+        """Returns the settings of a learner with derived values in place of null, see `LearnerConfig.derived`."""
+        return config.with_derived(self.facts(config))
+
+    def facts(self, config: LearnerConfig) -> RunFacts:
+        """Returns what settings that are null derive from."""
+        length = self.rollout_length or config.rollout_length
+        return RunFacts(self.team.episode_limit, self.steps, self.total_envs, length)
 
     @property
     def total_envs(self) -> int:

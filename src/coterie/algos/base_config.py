@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
-from coterie.config import registry
+from coterie.config import user_code
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
@@ -48,6 +48,37 @@ NetworkName = Annotated[str, AfterValidator(_check_network)]
 """Layers of a network: `mlp`, or a user's factory of torch modules `package.module:name`."""
 
 
+class RunFacts(NamedTuple):
+    """Facts of a run that settings which are null derive from.
+
+    Attributes:
+        limit: Step limit of episodes; None if unknown.
+        steps: Environment steps of the whole run; None if unknown.
+        num_envs: Number of environments.
+        rollout_length: Timesteps of a rollout.
+    """
+
+    limit: int | None
+    steps: int | None
+    num_envs: int
+    rollout_length: int
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a rollout, including reset steps."""
+        return self.num_envs * self.rollout_length
+
+
+class Derived(NamedTuple):
+    """Value of a setting that is null, and the reason for it."""
+
+    value: Any
+    reason: str
+
+
+C = TypeVar("C", bound="LearnerConfig")
+
+
 class LearnerConfig(BaseModel):
     """Settings that every learner has.
 
@@ -66,6 +97,14 @@ class LearnerConfig(BaseModel):
     """Final learning rates as a fraction of their initial values."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount factor per step."""
+    bootstrap_at_limit: bool | None = None
+    """Add the value of the final observation to returns that a step limit ends; false: returns end there, too. null:
+    false where values read the time left, see `value_time_left`, and the environment has a known limit.
+    """
+    value_time_left: bool | None = None
+    """Critics, and mixers of Q-values, also read the fraction of the step limit that is left; null: where returns end
+    at the limit. Otherwise states that look late in an episode seem better or worse than they are.
+    """
     max_grad_norm: float | None = Field(10.0, gt=0, le=10**12)
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
     max_grad_value: float | None = Field(None, gt=0, le=10**12)
@@ -101,7 +140,7 @@ class LearnerConfig(BaseModel):
     """
     obs_agent_id: bool | None = None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    normalize_obs: bool = False
+    normalize_obs: bool = True
     """Normalize observations by their running mean and standard deviation."""
 
     @classmethod
@@ -116,6 +155,34 @@ class LearnerConfig(BaseModel):
     def recurrent(self) -> bool:
         """True if networks have a recurrent layer."""
         return self.rnn != "none"
+
+    @property
+    def values_read_state(self) -> bool:
+        """True if values can depend on something that the policy does not observe, such as the time left.
+
+        Algorithms return True here whose `update` ends returns at the limit if `bootstrap_at_limit` is false, and whose
+        values are those of a `CentralState`.
+        """
+        return False
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        """Returns the values of settings that are null and follow from facts of the run, by name."""
+        found, bootstraps = {}, self.bootstrap_at_limit
+        if bootstraps is None:
+            bootstraps, reason = True, "the environment has no known step limit"
+            if run.limit is not None and self.values_read_state and self.value_time_left is not False:
+                bootstraps, reason = False, f"values read how much is left of the limit of {run.limit} steps"
+            elif run.limit is not None:
+                reason = "values do not read the time left"
+            found["bootstrap_at_limit"] = Derived(bootstraps, reason)
+        if self.value_time_left is None and self.values_read_state:
+            ends = run.limit is not None and not bootstraps
+            found["value_time_left"] = Derived(ends, f"returns {'end' if ends else 'do not end'} at a step limit")
+        return found
+
+    def with_derived(self: C, run: RunFacts) -> C:
+        """Returns the settings with derived values in place of null."""
+        return self.model_copy(update={name: value for name, (value, _) in self.derived(run).items()})
 
     @property
     def adam_settings(self) -> tuple[float, float, float | None, float | None]:
@@ -154,6 +221,10 @@ class CriticConfig(LearnerConfig):
     critic_network: NetworkName | None = None
     """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
 
+    @property
+    def values_read_state(self) -> bool:
+        return True
+
     def critic_network_config(self, team: TeamSpec, *, per_agent: bool = True) -> NetworkConfig:
         """Returns the architecture and the inputs of the critic.
 
@@ -182,4 +253,4 @@ def _body_factory(name: str | None, setting: str) -> BodyFactory | None:
     """Imports a user's factory of torch modules. UserError if there is no such factory."""
     if name in (None, "mlp"):
         return None
-    return BodyFactory(name, setting, registry.network_factory(name, setting))
+    return BodyFactory(name, setting, user_code.network_factory(name, setting))

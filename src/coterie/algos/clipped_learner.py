@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.algorithm import Algorithm, AlgorithmContext, ValueEstimator, require_equal_spaces
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
-from coterie.algos.graphed_minibatches import GraphedMinibatches
-from coterie.algos.minibatches import acted_candidates, minibatches
-from coterie.algos.on_policy import ClippedConfig, build_actor, require_minibatches, sequence_length
-from coterie.algos.optimizer import Optimizer, averaged
+from coterie.algos.algorithm import AlgorithmContext, CloningOptimizer, ValueEstimator, require_equal_spaces
+from coterie.algos.graphed_steps import GraphedMinibatches
+from coterie.algos.minibatches import acted_candidates, actor_states, minibatches, random_parts, split_into_sequences
+from coterie.algos.on_policy import ClippedConfig, OnPolicyLearner, build_actor, require_minibatches, sequence_length
+from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
-from coterie.algos.sequences import actor_states, split_into_sequences
-from coterie.core import cuda_graphs
 from coterie.core.graphed import GraphedFunction
-from coterie.core.ranks import current
-from coterie.core.seeds import generator, restore
+from coterie.core.seeds import restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
-from coterie.math.policy_gradient import EMAMoments, ema_mean_and_std, initial_ema_moments
+from coterie.functional.policy_gradient import EMAMoments, ema_mean_and_std, initial_ema_moments
 from coterie.policies.stochastic import StochasticPolicy
 
 
@@ -93,35 +89,19 @@ class Samples(NamedTuple):
         batch: Timesteps, or sequences if there are hidden states.
         hidden_states: Hidden states of actor and critic before each sequence; {} for timesteps.
         candidates: Indices of the samples to draw from.
+        num_envs: Environments of the rollout.
     """
 
     batch: ClippedBatch
     hidden_states: dict[str, HiddenState]
     candidates: Tensor
+    num_envs: int
 
 
-def until_kl(epochs: Iterable[list[Tensor]], target_kl: float | None, kl: int) -> Iterator[list[Tensor]]:
-    """Yields the reports of each pass over the samples, and stops after a pass that ends with a large KL divergence.
-
-    The divergence is averaged over ranks, so that all of them stop after the same pass.
-
-    Args:
-        epochs: Reports [metrics] of the gradient steps of each pass.
-        target_kl: Divergence in nats above which no further pass is made; None for no limit.
-        kl: Place of the divergence in a report.
-    """
-    for reports in epochs:
-        yield reports
-        if target_kl is not None and averaged(reports[-1][kl]) > target_kl:
-            return
-
-
-class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
+class ClippedLearner(OnPolicyLearner, ValueEstimator):
     """A learner that owns a stochastic policy and a critic, and its state in checkpoints.
 
     Attributes:
-        team: The team.
-        device: Device of the networks.
         policy: The policy.
         critic: The critic.
         optimizer: Trains both.
@@ -148,31 +128,29 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         streams: tuple[RewardStream, ...],
         weights: torch.Generator,
     ) -> None:
-        self.team, self.device = context.team, context.device
-        self.rollout_length = context.rollout_length or config.rollout_length
+        super().__init__(config, context)
         self._normalize_value = config.normalize_value
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length) if self._recurrent else None
-        require_minibatches(config.num_minibatches, self._length, self.rollout_length, context.total_envs)
+        require_minibatches(self._num_minibatches, self._length, self.rollout_length, context.total_envs)
         require_equal_spaces(self.team, config.share_params)
         self.reward_streams = RewardStreams(streams, config.gamma, self.device) if streams else None
         self.value_moments = initial_ema_moments(max(1, len(streams)), self.device)
         self.policy = build_actor(config, self.team, weights, self.device)
-        self._shuffle = generator(context.seed, "minibatches", device=context.device)
 
     def _create_optimizer(self, config: ClippedConfig, *networks: nn.Module) -> None:
-        """Creates the optimizer of policy and critic. If the setting `cuda_graphs` is on, an update consists of two
-        CUDA graphs, one of its targets and one of a gradient step.
+        """Creates the optimizer of policy and critic. If CUDA graphs are used, an update consists of two, one of its
+        targets and one of a gradient step.
 
         Args:
             config: Settings of the learner.
             networks: Networks that targets depend on besides those of the policy and the critic.
         """
         modules = {"policy": self.policy.actor, "value": self.critic}
-        self.optimizer = Optimizer(modules, *config.adam_settings)
+        self.optimizer = Optimizer(modules, *config.adam_settings, ranks=self.ranks)
         self._compute_samples = self._targets_as_samples
         self._graphs = None
-        if cuda_graphs.enabled:
+        if self.cuda_graphs:
             modules, what = (self.policy.actor, self.critic), f"the update of team {self.team.name}"
             read = (*self.policy.networks, self.critic, *networks)
             self._compute_samples = GraphedFunction(
@@ -222,10 +200,10 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
         # Copies, because the next replay of a graph overwrites the results of this one.
         self.value_moments, self._critic_state = tree_map(torch.clone, after)
         if self._length is None:
-            candidates = acted_candidates(rollout.acted[:-1])
+            candidates = acted_candidates(rollout.acted[:-1], self.ranks)
         else:
-            candidates = torch.arange(batch.log_prob.shape[1] * current().size, device=self.device)
-        return Samples(batch, hidden_states, candidates), metrics
+            candidates = torch.arange(batch.log_prob.shape[1] * self.ranks.size, device=self.device)
+        return Samples(batch, hidden_states, candidates, rollout.num_envs), metrics
 
     @abstractmethod
     def _step(
@@ -239,21 +217,32 @@ class ClippedLearner(Algorithm, ValueEstimator, CloningLearner):
             coefficients: Learning rates `policy` and `value`, and other numbers that schedules change.
         """
 
-    def _epochs(
-        self, samples: Samples, coefficients: dict[str, float], config: ClippedConfig, num_envs: int
-    ) -> Iterator[list[Tensor]]:
-        """Takes gradient steps on minibatches, and yields their reports after each pass over the samples."""
-        batch, hidden_states, candidates = samples
-        if self._graphs is not None:
-            loaded = self._graphs.load(batch, hidden_states, coefficients)
-            for _ in range(config.epochs):
-                yield self._graphs.epoch(loaded, candidates, config.num_minibatches, shuffle=self._shuffle)
-            return
-        for _ in range(config.epochs):
-            drawn = minibatches(
-                batch, hidden_states, candidates, config.num_minibatches, shuffle=self._shuffle, num_envs=num_envs
+    def _train_on(
+        self, samples: Samples, coefficients: dict[str, float], target_kl: float | None = None
+    ) -> tuple[list[Tensor], int]:
+        """Takes gradient steps on the minibatches of several passes, see `_train`."""
+        batch, hidden_states, candidates, num_envs = samples
+        if self._graphs is None:
+            return self._train(
+                lambda: minibatches(
+                    batch,
+                    hidden_states,
+                    candidates,
+                    self._num_minibatches,
+                    shuffle=self._shuffle,
+                    num_envs=num_envs,
+                    ranks=self.ranks,
+                ),
+                lambda minibatch: self._step(*minibatch, coefficients),
+                target_kl,
             )
-            yield [self._step(minibatch, states, coefficients) for minibatch, states in drawn]
+        graphs, loaded = self._graphs, self._graphs.load(batch, hidden_states, coefficients)
+        size = -(-batch.log_prob.shape[1 if hidden_states else 0] // self._num_minibatches)
+        return self._train(
+            lambda: random_parts(candidates, self._num_minibatches, self._shuffle),
+            lambda chosen: graphs(loaded, chosen, size),
+            target_kl,
+        )
 
     def value_scale(self, moments: EMAMoments | None = None) -> tuple[Tensor, Tensor] | tuple[float, float]:
         """Returns mean and standard deviation of the returns [K]; (0, 1) without normalization.

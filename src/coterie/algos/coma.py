@@ -13,46 +13,167 @@ components, each has a value and a baseline of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.algos.algorithm import (
-    Algorithm,
     AlgorithmContext,
     Capabilities,
+    CloningOptimizer,
+    central_inputs,
     central_state_name,
     component_matrix,
     group_membership,
     learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningLearner, CloningOptimizer
-from coterie.algos.coma_config import COMAConfig, build_critic, build_policy
-from coterie.algos.graphed_steps import GraphedStep, Step, StepResult
-from coterie.algos.minibatches import backward_in_time, minibatch_indices, select_envs
-from coterie.algos.on_policy import sequence_length
-from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.base_config import Units
+from coterie.algos.learner import CentralState
+from coterie.algos.minibatches import as_sequences, backward_in_time
+from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, require_samples, sequence_length
+from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
-from coterie.algos.sequences import as_sequences
-from coterie.core import cuda_graphs
-from coterie.core.ranks import current
+from coterie.config.schema import Count
+from coterie.core.errors import UserError
+from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator, restore
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
-from coterie.math.counterfactual import coma_loss, component_mean, critic_loss, sum_by_component
-from coterie.math.returns import agent_rewards, bootstrap_masks, lambda_return, present_agents, valid_mask
-from coterie.math.statistics import explained_variance
-from coterie.nets.joint_actions import JointAction, mask_by_role, pad_by_agent
-from coterie.nets.last_actions import last_actions, unpad_by_role
+from coterie.functional.counterfactual import coma_loss, component_mean, critic_loss, sum_by_component
+from coterie.functional.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    lambda_return,
+    present_agents,
+    terminate_at_limit,
+    valid_mask,
+)
+from coterie.functional.statistics import explained_variance
+from coterie.nets.choice_critics import CounterfactualCritic
+from coterie.nets.config import Activation, RNNKind
+from coterie.nets.joint_actions import JointAction, last_actions, mask_by_role, pad_by_agent, unpad_by_role
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy
 
-_REPORTED = ("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm")
-_REPORTED += ("loss/value", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
-_REPORTED += ("value/explained_variance",)
+declare(
+    Metric("policy/pi_max", "", "mean probability of the most likely choice", better=None, combine="mean"),
+    Metric("value/lr", "", "learning rate of the critic", better=None, combine="last"),
+)
+
+
+class COMAConfig(OnPolicyConfig):
+    """Settings of COMA."""
+
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "joint"
+    """Input of the critic besides the agent's own observation and the actions of the others: nothing (own), the joint
+    observation of the team, the environment's state, both of these, or observations and actions of all teams (global).
+    """
+    critic_last_action: bool = False
+    """The critic reads the previous actions of all agents of the team."""
+    obs_last_action: bool = False
+    """The actor reads the previous action of its agent."""
+    rollout_length: int = Field(32, ge=1, le=100_000)
+    lr: float = Field(1e-3, gt=0, lt=1)
+    sequence_length: int | None = Field(None, ge=1, le=100_000)
+    """Timesteps per sequence: traces of returns and recurrent networks do not extend over its ends; null: the rollout
+    length.
+    """
+    epochs: int = Field(1, ge=1, le=1000)
+    batch_size: int | None = Field(None, ge=1, le=1_000_000)
+    """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
+    critic_time_chunks: int = Field(8, ge=1, le=100_000)
+    """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Advantages use
+    the values before the step, see `updated_advantages`. Surplus timesteps go to the latest chunks; at most one chunk
+    per timestep.
+    """
+    critic_loss_mask: Literal["team", "agent"] = "team"
+    """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as PyMARL),
+    or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where agents die.
+    """
+    updated_advantages: bool = False
+    """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with its
+    values before, as XuanCe with PyTorch.
+    """
+    lr_schedule: Schedule = "constant"
+    """Schedule of the actor's learning rate, from `lr` to `lr_end` times `lr` over the run."""
+    lr_end: float = Field(0.01, gt=0, le=1)
+    """Final learning rate of the actor as a fraction of the initial one."""
+    critic_lr_schedule: Schedule = "constant"
+    """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
+    critic_lr_end: float = Field(0.01, gt=0, le=1)
+    """Final learning rate of the critic as a fraction of the initial one."""
+    td_lambda: float = Field(0.8, ge=0, le=1)
+    """Lambda of the critic's TD(lambda) targets."""
+    tau: float = Field(0.01, gt=0, le=1)
+    """Fraction of the soft update of the target critic."""
+    target_update_interval: int | None = Field(None, ge=1, le=10**12)
+    """Gradient steps of the critic between hard updates of its target; null: a soft update after each step."""
+    epsilon_start: float = Field(0.1, ge=0, le=1)
+    """Initial fraction of uniform exploration that is mixed into the policy."""
+    epsilon_end: float = Field(0.01, ge=0, le=1)
+    """Final fraction of uniform exploration."""
+    epsilon_schedule: Schedule = "linear"
+    """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
+    epsilon_decay_steps: Count | None = Field(None, ge=1, le=10**15)
+    """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
+    normalize_advantage: bool = True
+    """Normalize advantages over the valid entries of a minibatch."""
+    critic_hidden_sizes: tuple[Units, ...] | None = Field((128, 128), min_length=1)
+    activation: Activation = "relu"
+    rnn: RNNKind = "none"
+    """Recurrent layer of the actor; the critic has none."""
+    common_reward: bool = True
+    """Give every agent the mean reward of the team; false: its own plus that of its group."""
+
+    @property
+    def learns_from_sequences(self) -> bool:
+        return True
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the critic reads the environment's state."""
+        return "state" in self.critic
+
+    def check(self, sequences_per_env: int, num_envs: int) -> None:
+        """Raises UserError if minibatches want more sequences than a rollout has, or epsilon cannot reach its end."""
+        if self.batch_size is None:
+            assert self.num_minibatches is not None  # derived
+            require_samples("num_minibatches", self.num_minibatches, sequences_per_env, num_envs)
+        else:
+            require_samples("batch_size", self.batch_size, sequences_per_env, num_envs)
+        if self.epsilon_schedule == "exponential":
+            for name, epsilon in (("epsilon_end", self.epsilon_end), ("epsilon_start", self.epsilon_start)):
+                if epsilon == 0:
+                    raise UserError(
+                        f"algo.{name}: must be above 0 for an exponential schedule. Use algo.epsilon_schedule=linear."
+                    )
+
+
+def build_policy(
+    config: COMAConfig, team: TeamSpec, weights: torch.Generator, device: torch.device
+) -> EpsilonSoftPolicy:
+    """Returns the policy with its initial epsilon; `weights` draws its initial parameters."""
+    network = replace(config.network_config(team), obs_last_action=config.obs_last_action)
+    policy = EpsilonSoftPolicy(team, network, weights, device, stores_last_action=config.critic_last_action)
+    policy.epsilon = config.epsilon_start
+    return policy
+
+
+def build_critic(
+    config: COMAConfig, team: TeamSpec, state_size: int, weights: torch.Generator, *, device: torch.device
+) -> CounterfactualCritic:
+    """Returns the critic; `weights` draws its initial parameters."""
+    network = replace(config.critic_network_config(team), rnn="none")
+    inputs = central_inputs(config.critic, team, state_size)
+    critic = CounterfactualCritic(
+        team, network, weights, device, inputs=inputs, reads_last_action=config.critic_last_action
+    )
+    return critic.to(device)
 
 
 @register_pytree
@@ -72,34 +193,40 @@ class Batch:
     """[T, B, N] bool, True where somebody acted."""
 
 
-class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
+class COMA(OnPolicyLearner, GlobalCriticLearner):
     """COMA, see the module's description."""
 
     Config: ClassVar = COMAConfig
     capabilities: ClassVar = Capabilities(
         actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True
     )
+    reported: ClassVar = (
+        *("loss/policy", "policy/entropy", "policy/advantage", "policy/pi_max", "policy/grad_norm"),
+        *("loss/value", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm"),
+        "value/explained_variance",
+    )
 
     def __init__(self, config: COMAConfig, context: AlgorithmContext) -> None:
-        team, device = context.team, context.device
-        self.team, self.config, self.device = team, config, device
-        self.rollout_length = context.rollout_length or config.rollout_length
+        config = context.with_derived(config)
+        super().__init__(config, context)
+        self.config, team, device = config, context.team, context.device
         self._recurrent = config.recurrent
         self._length = sequence_length(config.sequence_length, self.rollout_length)
         self._num_chunks = min(config.critic_time_chunks, self._length)
         config.check(self.rollout_length // self._length, context.total_envs)
         require_equal_spaces(team, config.share_params)
-        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        state_name = central_state_name(team, config.critic) if config.needs_state else None
+        self._state = CentralState(config, team, state_name, device)
         weights = generator(context.seed, "weights")
         self.policy: EpsilonSoftPolicy = build_policy(config, team, weights, device)
-        self.critic = build_critic(config, team, self._state_name, weights, device=device)
+        self.critic = build_critic(config, team, self._state.size, weights, device=device)
         adam = config.adam_settings
-        self._actor_optimizer = Optimizer({"policy": self.policy.actor}, *adam)
-        self._critic_optimizer = Optimizer({"value": self.critic}, *adam)
+        self._actor_optimizer = Optimizer({"policy": self.policy.actor}, *adam, ranks=self.ranks)
+        self._critic_optimizer = Optimizer({"value": self.critic}, *adam, ranks=self.ranks)
         self.target = TargetNetwork(self.critic, config.tau, config.target_update_interval)
         self._joint = JointAction(team, device)
         self.others: OtherTeamsReader = OtherTeamsReader(
-            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed
+            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed, ranks=self.ranks
         )
         self._critic_joint = JointAction(team, device, self.others.roles)
         self._membership = group_membership(team).to(device)
@@ -110,66 +237,49 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
                 f"algo.critic_loss_mask=agent has no effect on team {team.name}, whose agents live as long as the "
                 "episode.",
             )
-        self._shuffle = generator(context.seed, "minibatches", device=context.device)
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""
         self._steps = 0
-        self._step_function: Step | GraphedStep[StepResult] = self._step
-        if cuda_graphs.enabled:
-            self._step_function = GraphedStep(
-                self._step,
-                optimizers=(self._actor_optimizer, self._critic_optimizer),
-                modules=(*self.policy.networks, self.critic, *self.others.networks),
-                targets=(self.target.module,),
-                generators=(self.next_actions,),
-                constants=lambda: self.policy.constants,
-                what=f"the update of team {team.name}",
-            )
+        self._step_function = self._captured(
+            self._step,
+            optimizers=(self._actor_optimizer, self._critic_optimizer),
+            modules=(*self.policy.networks, self.critic, *self.others.networks, *self._state.networks),
+            targets=(self.target,),
+            generators=(self.next_actions,),
+            constants=lambda: self.policy.constants,
+        )
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         critic_lr = config.critic_lr or config.lr
         critic_lr *= scheduled(config.critic_lr_schedule, 1.0, config.critic_lr_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
         coefficients = {"policy": lr, "value": critic_lr, "entropy": entropy_coef}
         sequences = self.as_sequences(rollout)
-        reports = []
-        for _ in range(config.epochs):
-            # Minibatches
-            num_sequences = sequences.reward.shape[1]
-            for indices in minibatch_indices(
-                num_sequences,
-                config.num_minibatches,
-                config.batch_size,
-                self._shuffle,
-                num_envs=rollout.num_envs,
-            ):
-                minibatch = sequences if indices is None else select_envs(sequences, indices)
-                hard_updates = self.target.count_steps(self._num_chunks)
-                due = {f"hard_update_{k}": hard_update for k, hard_update in enumerate(hard_updates)}
-                # Targets, steps of the critic, step of the actor
-                reports += self._step_function(minibatch, coefficients | due).reports
+        # Minibatches; for each of them targets, steps of the critic, and a step of the actor
+        reports, _ = self._train(
+            lambda: self._sequence_minibatches(sequences, config.batch_size, rollout.num_envs),
+            lambda minibatch: self._step_function(minibatch, coefficients),
+        )
         # Metrics
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        self.others.update(rollout.others, rollout.acted)
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name)
+        self._observe(rollout)
+        metrics = self._mean_metrics(reports, self.reported)
         metrics |= {"policy/lr": lr, "value/lr": critic_lr, "policy/entropy_coef": entropy_coef}
         metrics["policy/epsilon"] = self.policy.epsilon
         # Exploration of the next rollout
-        self._steps += int(current().total(int(rollout.acted[:-1].sum()))[0])
+        self._steps += int(self.ranks.total(int(rollout.acted[:-1].sum()))[0])
         passed = progress if config.epsilon_decay_steps is None else self._steps / config.epsilon_decay_steps
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, passed)
         return metrics
 
-    def _step(self, minibatch: Rollout, coefficients: Mapping[str, float | Tensor]) -> StepResult:
-        """Takes the steps of the critic and one of the actor on a minibatch.
+    def _step(self, minibatch: Rollout, coefficients: Mapping[str, float | Tensor]) -> Tensor:
+        """Takes the steps of the critic and one of the actor on a minibatch, and returns the report [reported].
 
         Args:
             minibatch: Sequences.
-            coefficients: Learning rates `policy` and `value`, the weight of the `entropy`, and for each step of the
-                critic 1 if its target is set equal to it after the step, else 0.
+            coefficients: Learning rates `policy` and `value`, and the weight of the `entropy`.
         """
         # Targets, from the present policy
         batch, log_pi = self.targets(minibatch)
@@ -186,11 +296,12 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
             valid_mask(minibatch),
             component=self._component,
             normalize_advantage=self.config.normalize_advantage,
+            reduction=self.reduction,
         )
         loss = terms.policy - coefficients["entropy"] * terms.entropy
         grad_norm = self._actor_optimizer.step(loss, {"policy": coefficients["policy"]})
         explained = self._explained_variance(q, batch)
-        return StepResult((torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained]),), None)
+        return torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained])
 
     def targets(self, rollout: Rollout) -> tuple[Batch, Tensor]:
         """Computes TD(lambda) targets with the target critic.
@@ -200,7 +311,7 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         """
         config, team = self.config, self.team
         obs = self._normalized_obs(rollout)
-        state = None if self._state_name is None else rollout.state[self._state_name]
+        state = self._state(rollout.state)
         actions = self._joint.encode(rollout.action)
         last = self._last_actions(actions, rollout)
         log_pi = self.policy.log_probs(
@@ -240,15 +351,15 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
 
     def _train_critic(self, batch: Batch, coefficients: Mapping[str, float | Tensor]) -> tuple[Tensor, Tensor]:
         """Trains the critic backward in time; returns the values before the steps [T, B, N, A] and the mean report."""
-        hard_updates = iter([coefficients[f"hard_update_{k}"] for k in range(self._num_chunks)])
 
         def step(time: slice) -> tuple[Tensor, Tensor]:
             chunk = tree_map(lambda x: x[time], batch)
             q = self.critic(chunk.obs, chunk.state, chunk.joint_action, chunk.last_joint_action)
-            terms = critic_loss(q, chunk.taken, chunk.target, chunk.valid, component=self._component)
+            terms = critic_loss(
+                q, chunk.taken, chunk.target, chunk.valid, component=self._component, reduction=self.reduction
+            )
             grad_norm = self._critic_optimizer.step(terms.loss, {"value": coefficients["value"]})
-            self.target.soft_update()
-            self.target.hard_update_if(next(hard_updates))
+            self.target.update()
             return q.detach(), torch.cat([torch.stack(terms).detach(), grad_norm])
 
         return backward_in_time(self._length, self._num_chunks, step)
@@ -256,7 +367,8 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
     def _explained_variance(self, q: Tensor, batch: Batch) -> Tensor:
         """Returns the share of the variance of the targets that the values q [T, B, N, A] explain [1]."""
         q_taken = component_mean(sum_by_component(q * batch.taken, self._component), self._component)
-        return explained_variance(batch.target, batch.target - q_taken, batch.valid).reshape(1).to(q.dtype)
+        explained = explained_variance(batch.target, batch.target - q_taken, batch.valid, self.reduction)
+        return explained.reshape(1).to(q.dtype)
 
     def _normalized_obs(self, rollout: Rollout) -> dict[str, Tree]:
         normalizer = self.policy.obs_normalizer
@@ -271,20 +383,21 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         for role, pi in zip(self.team.roles, last_pi.split([r.n for r in self.team.roles], -2), strict=True):
             drawn = []
             for component in pi[..., : role.action.mask_size].split(role.action.choices, -1):
-                noise = current().draw(
-                    lambda count, component=component: component.new_empty(count, *component.shape[1:]).exponential_(
-                        generator=self.next_actions
-                    ),
-                    own=len(component),
-                    axis=0,
-                )
-                choice = (component / noise).argmax(-1)  # the first of exponential waiting times
+                choice = (component / self._waiting_times(component)).argmax(-1)  # the first to end
                 drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
             by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])
         if self.team.agents_can_die:
             by_timestep = mask_by_role(by_timestep, self.team.roles, present_agents(rollout))
         by_timestep |= self.others.encode(self.others.actions(rollout.others), rollout.others)
         return self._critic_joint.join(by_timestep)
+
+    def _waiting_times(self, probs: Tensor) -> Tensor:
+        """Draws an exponential number per choice, of the shape of the probabilities of a component [B, n, A_k]."""
+
+        def draw(num_envs: int) -> Tensor:
+            return probs.new_empty(num_envs, *probs.shape[1:]).exponential_(generator=self.next_actions)
+
+        return self.ranks.draw(draw, own=len(probs), axis=0)
 
     def _last_actions(self, actions: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor] | None:
         """Returns the previous actions by role [T + 1, B, n, P]; None if no network reads them."""
@@ -323,17 +436,21 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         return CloningOptimizer(self._actor_optimizer.for_module("policy"))
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target": self.target.state_dict(),
-            "actor_optimizer": self._actor_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "shuffle": self._shuffle.get_state(),
-            "next_actions": self.next_actions.get_state(),
-            "epsilon": self.policy.epsilon,
-            "steps": self._steps,
-        } | self.others.state_dict()
+        return (
+            {
+                "policy": self.policy.state_dict(),
+                "critic": self.critic.state_dict(),
+                "target": self.target.state_dict(),
+                "actor_optimizer": self._actor_optimizer.state_dict(),
+                "critic_optimizer": self._critic_optimizer.state_dict(),
+                "shuffle": self._shuffle.get_state(),
+                "next_actions": self.next_actions.get_state(),
+                "epsilon": self.policy.epsilon,
+                "steps": self._steps,
+            }
+            | self.others.state_dict()
+            | self._state.state_dict()
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
@@ -346,3 +463,4 @@ class COMA(Algorithm, CloningLearner, GlobalCriticLearner):
         self.policy.epsilon = state["epsilon"]
         self._steps = state["steps"]
         self.others.load_state_dict(state)
+        self._state.load_state_dict(state)

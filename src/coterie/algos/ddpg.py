@@ -15,47 +15,183 @@ zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
     AlgorithmContext,
     Capabilities,
+    CloningOptimizer,
+    central_inputs,
     central_state_name,
+    learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningOptimizer
-from coterie.algos.ddpg_batch import Batch, at
-from coterie.algos.ddpg_config import DDPGConfig
-from coterie.algos.ddpg_networks import build_critics
+from coterie.algos.base_config import CriticConfig
 from coterie.algos.graphed_steps import StepResult
-from coterie.algos.off_policy import OffPolicyLearner
-from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
+from coterie.algos.learner import CentralState
+from coterie.algos.minibatches import critic_first
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.sequences import critic_first
-from coterie.core.ranks import current
+from coterie.config.schema import Count
 from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import HiddenState, Rollout
-from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
-from coterie.math.statistics import valid_count
-from coterie.nets.action_gradients import select_action_gradient
+from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.functional.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    n_step_return,
+    present_agents,
+    terminate_at_limit,
+    valid_mask,
+)
+from coterie.functional.statistics import Reduction, valid_count
+from coterie.nets.action_critics import CentralizedActionCritic, DecentralizedActionCritic, select_action_gradient
 from coterie.nets.joint_actions import JointAction, mask_by_role
 from coterie.nets.relaxed_actions import draw_block_noise, relaxed_actions
-from coterie.policies.deterministic import DeterministicPolicy
+from coterie.policies.deterministic import DeterministicPolicy, NoiseKind
+
+
+class DDPGConfig(OffPolicyConfig, CriticConfig):
+    """Settings of DDPG, MADDPG, TD3 and MATD3."""
+
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
+    """Input of the critic: the agent's own observation and action (own), or the actions of the whole team with its
+    joint observation (joint), with the environment's state (state), or with both (joint_state), or observations and
+    actions of all teams (global).
+    """
+    share_critic: bool | None = None
+    """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is set.
+    False: a network per agent; null: true unless `share_params` is none.
+    """
+    twin_critics: bool = False
+    """Use two critics; targets take the smaller of their values."""
+    policy_delay: int = Field(1, ge=1, le=1000)
+    """Gradient steps of the critic per gradient step of the actor and soft update of the target networks. Hard updates
+    are counted in gradient steps of the critic.
+    """
+    target_noise: float = Field(0.0, ge=0, le=2)
+    """Standard deviation of the noise on continuous target actions."""
+    target_noise_clip: float = Field(0.5, gt=0, le=2)
+    """Maximum absolute value of that noise."""
+    n_step: int = Field(1, ge=1, le=1000)
+    """Rewards per target before it bootstraps."""
+    other_actions: Literal["replay", "current"] = "replay"
+    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
+    Actions of other teams are always those in the replay buffer.
+    """
+    next_action_policy: Literal["target", "online"] = "target"
+    """Networks that choose the next actions of targets: the target actors or the online actors."""
+    gumbel_temperature: float = Field(1.0, gt=0, le=100)
+    """Temperature of the Gumbel-softmax for the gradient of discrete actions."""
+    logit_penalty: float = Field(1e-3, ge=0, le=10**6)
+    """Coefficient of the mean squared logit in the actor's loss."""
+    noise: NoiseKind = "gaussian"
+    """Exploration noise on continuous actions: independent per timestep, or an Ornstein-Uhlenbeck process."""
+    noise_std: float = Field(0.1, ge=0, le=2)
+    """Initial standard deviation of Gaussian noise, or of the increments of Ornstein-Uhlenbeck noise; actions range
+    from -1 to 1.
+    """
+    noise_schedule: Schedule = "constant"
+    """Schedule of the noise, from its initial standard deviation to `noise_end` times it over the run."""
+    noise_end: float = Field(0.1, gt=0, le=1)
+    """Final noise as a fraction of the initial one."""
+    noise_theta: float = Field(0.15, gt=0, le=1)
+    """Mean reversion of Ornstein-Uhlenbeck noise per step."""
+    random_steps: Count = Field(0, ge=0, le=10**15)
+    """Environment steps at the start with uniformly random actions."""
+    critic_lr: float | None = Field(1e-3, gt=0, lt=1)
+    """Learning rate of the critic; null: that of the actor."""
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the critic reads an environment state."""
+        return "state" in self.critic
+
+
+@dataclass(frozen=True)
+class Batch:
+    """S sequences of L steps, of which R timesteps are learned from.
+
+    Attributes:
+        timesteps: [L + 1, S, ..], observations normalized.
+        critic_first: [L + 1, S, N or 1] bool, where the hidden state of a critic is reset; None without one.
+        taken: Actions taken, vectors by role [L, S, n, P], with those of other teams that the critics read.
+        reward: [L, S, N].
+        terminated: [L, S, N] bool, where the successor's value is dropped.
+        boundary: [L, S, N] bool, where the trace of a return ends.
+        hidden_state: Hidden state of the policy before the first timestep, by name [S, N, H].
+        valid: [R, S, N] bool, entries that actors learn from.
+        critic_valid: [R, S, N] bool, entries that critics learn from.
+        weight: [S], importance weights.
+        learned: The R timesteps that are learned from; those before only warm up hidden states.
+    """
+
+    timesteps: Timestep
+    critic_first: Tensor | None
+    taken: dict[str, Tensor]
+    reward: Tensor
+    terminated: Tensor
+    boundary: Tensor
+    hidden_state: HiddenState
+    valid: Tensor
+    critic_valid: Tensor
+    weight: Tensor
+    learned: slice
+
+
+def at(time: slice, tree: Tree) -> Tree:
+    """Returns the part of tensors [T, ..] at some timesteps."""
+    return tree_map(lambda x: x[time], tree)
+
+
+def build_critics(config: DDPGConfig, team: TeamSpec, state_size: int, generator: torch.Generator) -> nn.ModuleList:
+    """Creates the critic, or the twin critics.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        state_size: Features of the state that the critics read; 0 for none.
+        generator: Source of the initial weights.
+    """
+    network = config.critic_network_config(team, per_agent=config.critic == "own")
+    share_critic = config.share_params != "none" if config.share_critic is None else config.share_critic
+    inputs = central_inputs(config.critic, team, state_size)
+    critics = nn.ModuleList()
+    for _ in range(2 if config.twin_critics else 1):
+        if config.critic == "own":
+            critics.append(DecentralizedActionCritic(team, 1, network, generator, state_size=state_size))
+            continue
+        critic = CentralizedActionCritic(
+            team,
+            1,
+            network,
+            generator,
+            inputs=inputs,
+            per_agent_network=not share_critic,
+            shared_output=learns_common_reward(config, team),
+        )
+        critics.append(critic)
+    return critics
+
 
 CRITIC_METRICS = ("loss/critic", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
 ACTOR_METRICS = ("loss/policy", "policy/grad_norm")
 
 
-def critic_loss(q: Sequence[Tensor], target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+def critic_loss(
+    q: Sequence[Tensor], target: Tensor, valid: Tensor, weight: Tensor, *, reduction: Reduction | None = None
+) -> Tensor:
     """Temporal-difference loss of one critic or of twin critics.
 
         L = sum_k (sum valid w (Q_k - y)^2 / sum valid)
@@ -67,18 +203,19 @@ def critic_loss(q: Sequence[Tensor], target: Tensor, valid: Tensor, weight: Tens
         target: y [T, S, N], without gradient.
         valid: [T, S, N] bool, entries that are learned from.
         weight: w, importance weights of the sequences [S].
+        reduction: Processes whose entries are counted; None for this one's.
 
     Returns:
         The loss [].
     """
     errors = [torch.where(valid, q_k - target, 0.0) for q_k in q]
-    count = valid_count(valid)
+    count = valid_count(valid, reduction=reduction)
     return torch.stack([(error.square() * weight[:, None]).sum() / count for error in errors]).sum()
 
 
 def actor_loss(
     gradient: Tensor, action: Tensor, valid: Tensor, *, logits: Sequence[Tensor], available: Sequence[Tensor],
-    logit_penalty: float,
+    logit_penalty: float, reduction: Reduction | None = None,
 ) -> Tensor:  # fmt: skip
     """Loss whose gradient is the deterministic policy gradient, plus a penalty on the logits of discrete actions.
 
@@ -93,17 +230,18 @@ def actor_loss(
         logits: Logits of discrete actions [T, S, n, A] by block.
         available: bool, the same shapes, choices of valid agents that are not masked.
         logit_penalty: c.
+        reduction: Processes whose entries are counted; None for this one's.
 
     Returns:
         The loss [].
     """
-    loss = -(gradient * action).sum() / valid_count(valid)
+    loss = -(gradient * action).sum() / valid_count(valid, reduction=reduction)
     if not logit_penalty or not logits:
         return loss
     total = loss.new_zeros(())
     for block_logits, block_available in zip(logits, available, strict=True):
         total = total + torch.where(block_available, block_logits, 0.0).square().sum()
-    return loss + logit_penalty * (total / valid_count(*available))
+    return loss + logit_penalty * (total / valid_count(*available, reduction=reduction))
 
 
 class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
@@ -113,19 +251,21 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True)
 
     def __init__(self, config: DDPGConfig, context: AlgorithmContext) -> None:
+        config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
         self._centralized = config.critic != "own"
-        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        state_name = central_state_name(team, config.critic) if config.needs_state else None
+        self._state = CentralState(config, team, state_name, device)
         require_equal_spaces(team, config.share_params)
         draw = generator(context.seed, "weights")
         self.policy: DeterministicPolicy = DeterministicPolicy(
             team, config.network_config(team), draw, device, noise=config.noise, theta=config.noise_theta
         )
-        self.critics = build_critics(config, team, self._state_name, draw).to(device)
+        self.critics = build_critics(config, team, self._state.size, draw).to(device)
         settings = config.adam_settings
-        self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings)
-        self._critic_optimizer = Optimizer({"critic": self.critics}, *settings)
+        self._policy_optimizer = Optimizer({"policy": self.policy.net}, *settings, ranks=self.ranks)
+        self._critic_optimizer = Optimizer({"critic": self.critics}, *settings, ranks=self.ranks)
         self.target_policy = TargetNetwork(self.policy.net, config.tau, config.target_update_interval)
         self.target_critics = TargetNetwork(self.critics, config.tau, config.target_update_interval)
         self.others: OtherTeamsReader = OtherTeamsReader(
@@ -135,24 +275,27 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             normalize_obs=config.normalize_obs,
             seed=context.seed,
             target_policies=config.next_action_policy == "target",
+            ranks=self.ranks,
         )
-        self._create_buffer(config, context, config.n_step, self._state_name, others=self.others)
+        self._create_buffer(config, context, config.n_step, self._state.names, others=self.others)
         self.generator: torch.Generator = generator(context.seed, "updates", device=device)
         self._joint = JointAction(team, device, self.others.roles)
         self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
         action_gradient = select_action_gradient(self._centralized, config.other_actions)
         self._action_gradient = partial(action_gradient, self.critics[0], joint=self._joint)
         self._set_exploration(0.0)
-        optimizers, modules = (self._critic_optimizer, self._policy_optimizer), (self.policy.net, self.critics)
+        optimizers = (self._critic_optimizer, self._policy_optimizer)
+        modules = (self.policy.net, self.critics, *self._state.networks)
         targets = (self.target_policy, self.target_critics)
         self._create_step(self._step, optimizers, modules, targets, others=self.others)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         self._add(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         critic_reports, actor_reports = [], []
-        if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
+        if self._steps >= config.learning_starts and self.buffer.num_sequences >= self._batch_size:
             self.buffer.priority_beta = config.priority_beta + (1 - config.priority_beta) * progress
             rates = {"policy": lr, "critic": lr * (config.critic_lr or config.lr) / config.lr}
             for _ in range(self._gradient_steps):
@@ -160,10 +303,6 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
                 critic_report, *actor_report = self._learn(rates, trains_actor)
                 critic_reports.append(critic_report)
                 actor_reports += actor_report
-                # Soft updates wait for the actor, as published; hard updates have an interval of their own.
-                if trains_actor or config.target_update_interval is not None:
-                    self.target_policy.count_step()
-                    self.target_critics.count_step()
         self._set_exploration(progress)
         return (
             self._metrics(critic_reports, actor_reports)
@@ -178,20 +317,20 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates statistics."""
         self._steps += self.buffer.add(rollout)
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        self.others.update(rollout.others, rollout.acted)
+        reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
+        self._add_rewards(reward, valid_mask(rollout))
+        self._observe(rollout)
 
     def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor], trains_actor: bool) -> StepResult:
         """Takes a gradient step of the critics, and of the actors if they are trained; `lr` is by module."""
         batch = self.make_batch(sample)
         critic_report, error = self._update_critics(batch, self.targets(batch), lr)
-        if not trains_actor:
-            return StepResult((critic_report,), error)
-        actor_report = self._update_actor(batch, lr)
-        self.target_policy.soft_update()
-        self.target_critics.soft_update()
-        return StepResult((critic_report, actor_report), error)
+        reports = (critic_report, self._update_actor(batch, lr)) if trains_actor else (critic_report,)
+        # Soft updates wait for the actor, as published; hard updates have an interval of their own.
+        if trains_actor or self.config.target_update_interval is not None:
+            self.target_policy.update()
+            self.target_critics.update()
+        return StepResult(reports, error)
 
     def make_batch(self, sample: ReplaySample) -> Batch:
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""
@@ -213,7 +352,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             timesteps=replace(timesteps_of(rollout), obs=obs, alive=present_agents(rollout)),
             critic_first=critic_first(rollout, self._centralized) if self._recurrent else None,
             taken=mask_by_role(self._joint.encode(rollout.action), team.roles, valid) | at(slice(-1), others_taken),
-            reward=torch.where(critic_valid, reward, 0.0),
+            reward=torch.where(critic_valid, self._scaled(reward), 0.0),
             terminated=terminated,
             boundary=boundary,
             hidden_state=hidden_state,
@@ -251,11 +390,11 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         """
         valid = batch.critic_valid
         q = self.q_taken(batch)
-        loss = critic_loss(q, target, valid, batch.weight)
+        loss = critic_loss(q, target, valid, batch.weight, reduction=self.reduction)
         grad_norm = self._critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, q[0] - target, 0.0).abs()
-            count = valid_count(valid)
+            count = valid_count(valid, reduction=self.reduction)
             means = [torch.where(valid, x, 0.0).sum() / count for x in (error, q[0], target)]
             report = torch.stack([loss.detach(), *means, grad_norm])
             return report, sequence_error(error, valid) if self.config.priority_alpha > 0 else None
@@ -278,9 +417,11 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         taken = self._joint.join(at(batch.learned, batch.taken))
         gradient, q = self._action_gradient(features, action.detach(), taken, batch.valid)
         logits, available = self._logits(outputs, batch)
-        penalty = self.config.logit_penalty
-        loss = actor_loss(gradient, action, batch.valid, logits=logits, available=available, logit_penalty=penalty)
-        return loss, -q / valid_count(batch.valid)
+        loss = actor_loss(
+            gradient, action, batch.valid, logits=logits, available=available, logit_penalty=self.config.logit_penalty,
+            reduction=self.reduction,
+        )  # fmt: skip
+        return loss, -q / valid_count(batch.valid, reduction=self.reduction)
 
     def sample_joint_action(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the actors' outputs by block and their joint action [R, S, J]; other teams act as they did."""
@@ -293,7 +434,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         metrics = {}
         for reports, names in ((critic_reports, CRITIC_METRICS), (actor_reports, ACTOR_METRICS)):
             if reports:
-                metrics |= mean_metrics(torch.stack(reports), names, self.team.name)
+                metrics |= self._mean_metrics(reports, names, self._scale_metrics())
         return metrics
 
     def _actor_outputs(self, actor: nn.Module, batch: Batch, time: slice) -> dict[str, Tensor]:
@@ -313,10 +454,8 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         def call(part: Batch, hidden_state: HiddenState) -> tuple[Tree, HiddenState]:
             timesteps = part.timesteps
             obs = timesteps.obs | self.others.obs(timesteps.others)
-            if not self._centralized:
-                return critic.encode(obs, timesteps.first, hidden_state)
-            state = None if self._state_name is None else timesteps.state[self._state_name]
-            return critic.encode(obs, state, part.critic_first, hidden_state)
+            first = part.critic_first if self._centralized else timesteps.first
+            return critic.encode(obs, self._state(timesteps.state), first, hidden_state)
 
         return self._unroll(call, batch, time, tree_map(torch.zeros_like, hidden_state))
 
@@ -344,7 +483,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         """
         alive, masks = batch.timesteps.alive[time], at(time, batch.timesteps.action_mask)
         length, own = alive.shape[:2]
-        noise = current().draw(
+        noise = self.ranks.draw(
             lambda count: draw_block_noise(self.policy.blocks, (length, count), self.generator, self.device),
             own=own,
             axis=1,
@@ -379,11 +518,12 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         return self.policy.with_network(self.target_policy.module if target else self.policy.net)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | self.others.state_dict()
+        return super().state_dict() | self.others.state_dict() | self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.others.load_state_dict(state)
+        self._state.load_state_dict(state)
 
     def _parts(self) -> dict[str, Any]:
         return {

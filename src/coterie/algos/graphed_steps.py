@@ -1,22 +1,23 @@
-"""Gradient steps on samples of a replay buffer, or on minibatches of sequences, captured as CUDA graphs.
+"""Gradient steps captured as CUDA graphs: on samples of a replay buffer, on sequences, and on minibatches.
 
 Sampling and priorities are not part of a graph: the sample is copied to static tensors, and the step returns the errors
-that priorities are computed from. Nor are hard updates of the target networks of learners with a replay buffer, which
-only some steps make.
+that priorities are computed from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.algos.optimizer import Optimizer, changed_by_steps
+from coterie.algos.optimizer import Optimizer, TargetNetwork, changed_by_steps
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import Tree, tree_leaves, tree_map
+from coterie.core.types import HiddenState
 
 
 class StepResult(NamedTuple):
@@ -48,7 +49,7 @@ class GraphedStep(Generic[Result]):
         step: The step.
         optimizers: Optimizers that take it.
         modules: Modules that it evaluates or changes.
-        targets: Modules whose parameters it changes besides.
+        targets: Target networks that it reads and updates.
         reads: Returns other tensors that it reads and that are not part of the sample.
         generators: Generators that it draws from.
         constants: Returns Python values that it depends on besides, such as `Policy.constants`.
@@ -61,7 +62,7 @@ class GraphedStep(Generic[Result]):
         *,
         optimizers: Sequence[Optimizer],
         modules: Sequence[nn.Module],
-        targets: Sequence[nn.Module] = (),
+        targets: Sequence[TargetNetwork] = (),
         reads: Callable[[], list[Tensor]] = list,
         generators: Sequence[torch.Generator] = (),
         constants: Callable[[], Hashable] = tuple,
@@ -69,8 +70,8 @@ class GraphedStep(Generic[Result]):
     ):
         self._step, self._reads, self._generators, self._what = step, reads, tuple(generators), what
         self._constants = constants
-        self._optimizers, self._modules = tuple(optimizers), (*modules, *targets)
-        self._followers = [x for target in targets for x in target.parameters()]
+        self._optimizers, self._modules = tuple(optimizers), (*modules, *(target.module for target in targets))
+        self._followers = [x for target in targets for x in target.tensors()]
         self._samples, self._coefficients = StaticInputs(), StaticInputs()
         self._numbers: dict[str, float] = {}
         self._loaded_numbers: Tree = {}
@@ -107,3 +108,60 @@ class GraphedStep(Generic[Result]):
     def captures(self) -> int:
         """Number of captures so far."""
         return sum(graphed.captures for graphed in self._graphed.values())
+
+
+MinibatchStep = Callable[[Any, dict[str, HiddenState], dict[str, Tensor]], Tensor]
+"""Takes a gradient step on a minibatch, with the hidden states before it, and coefficients [] float32 by name."""
+
+
+class GraphedMinibatches:
+    """Gradient steps on the minibatches of a rollout as one CUDA graph.
+
+    The number of timesteps in which an environment acted differs between rollouts, and shapes within a graph do not.
+    Minibatches are therefore filled up with the first sample, masked. Results are those without padding.
+
+    Args:
+        step: Returns a report [metrics].
+        optimizer: Takes the step.
+        modules: Modules that the step evaluates.
+        what: Name of the step for messages.
+    """
+
+    def __init__(self, step: MinibatchStep, optimizer: Optimizer, modules: tuple[nn.Module, ...], what: str):
+        self._step = step
+        self._numbers, self._samples = StaticInputs(), StaticInputs()
+        self.graphed = Graphed(self._step_on, changes=lambda: changed_by_steps([optimizer], modules), what=what)
+
+    def load(self, batch: Any, hidden_states: Tree, coefficients: dict[str, float]) -> Tree:
+        """Returns what the steps of an update read, in static tensors.
+
+        Args:
+            batch: Samples, in static tensors.
+            hidden_states: Hidden states before them, in static tensors.
+            coefficients: Numbers by name, which are copied to static tensors.
+        """
+        device = tree_leaves(batch)[0].device
+        numbers = {name: torch.full((), value, device=device) for name, value in coefficients.items()}
+        return batch, hidden_states, self._numbers.load(numbers)
+
+    def __call__(self, loaded: Tree, chosen: Tensor, size: int) -> Tensor:
+        """Takes a step on a minibatch and returns its report.
+
+        Args:
+            loaded: Result of `load`.
+            chosen: Indices of its samples [M].
+            size: Size of all minibatches, at least M.
+        """
+        padded = F.pad(chosen, (0, size - len(chosen)))
+        is_sample = torch.arange(size, device=chosen.device) < len(chosen)
+        return self.graphed(loaded, self._samples.load((padded, is_sample))).clone()
+
+    def _step_on(self, loaded: Tree, chosen: tuple[Tensor, Tensor]) -> Tensor:
+        """Takes a step on the samples with indices [M] int64 where a mask [M] is True."""
+        batch, hidden_states, coefficients = loaded
+        index, is_sample = chosen
+        sample_axis = 1 if hidden_states else 0
+        minibatch = tree_map(lambda x: x.index_select(sample_axis, index), batch)
+        is_valid = is_sample.unsqueeze(-1).expand(minibatch.log_prob.shape)
+        minibatch = minibatch.masked(is_valid)
+        return self._step(minibatch, tree_map(lambda x: x.index_select(0, index), hidden_states), coefficients)

@@ -3,16 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coterie.core.ranks import current
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import Rollout
+from coterie.core.types import HiddenState, Rollout, Timestep
+from coterie.policies.stochastic import StochasticPolicy
+from coterie.ranks.ranks import ONE, Ranks
+
+_OF_TIMESTEP = frozenset(field.name for field in fields(Timestep))
+"""Fields of a rollout that have T + 1 timesteps."""
+
+
+def split_into_sequences(tree: Tree, length: int) -> Tree:
+    """Splits tensors [T, B, ..] into sequences [length, S, ..], S = T / length x B, ordered by time first."""
+    return tree_map(lambda x: x.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2), tree)
+
+
+def as_sequences(rollout: Rollout, length: int, hidden_state: HiddenState) -> Rollout:
+    """Returns the rollout as one of shorter sequences, each with the timestep after it to bootstrap from.
+
+    Args:
+        rollout: Experience [T, B, ..].
+        length: Timesteps per sequence.
+        hidden_state: Hidden state of the policy before each sequence, by name [S, N, ..].
+
+    Returns:
+        A rollout [length, S, ..], sequences ordered as by `split_into_sequences`.
+    """
+    starts = range(0, rollout.rollout_length, length)
+
+    def overlapping(x: Tensor) -> Tensor:
+        return torch.cat([x[start : start + length + 1] for start in starts], 1)
+
+    parts = {
+        name: tree_map(overlapping, value) if name in _OF_TIMESTEP else split_into_sequences(value, length)
+        for name, value in vars(rollout).items()
+        if name != "hidden_state"
+    }
+    return Rollout(**parts, hidden_state=hidden_state)
+
+
+def critic_first(rollout: Rollout, centralized: bool) -> Tensor:
+    """Returns where the critic's hidden state is reset [T + 1, B, N] bool, or [T + 1, B, 1] for a centralized critic.
+
+    An independent critic resets at the first timestep of its agent, a centralized one at the first timestep of the
+    episode, which follows the final timestep of the one before. What precedes the rollout is unknown: its first
+    timestep counts as the first of an episode if all agents alive have just appeared.
+    """
+    if not centralized:
+        return rollout.first
+    return torch.cat([_all_new(rollout.first[:1], rollout.alive[:1]), ~rollout.acted[:-1]]).unsqueeze(-1)
+
+
+def timestep_critic_first(timestep: Timestep, centralized: bool) -> Tensor:
+    """Returns the same as `critic_first` for a single timestep with a leading axis of one: [1, B, N] or [1, B, 1]."""
+    return _all_new(timestep.first, timestep.alive).unsqueeze(-1) if centralized else timestep.first
+
+
+def _all_new(first: Tensor, alive: Tensor) -> Tensor:
+    return (first == alive).all(-1) & first.any(-1)
+
+
+def actor_states(policy: StochasticPolicy, obs: dict[str, Tree], rollout: Rollout, length: int) -> HiddenState:
+    """Returns the actor's hidden state before each sequence [S, N, H], recomputed with its present weights.
+
+    Args:
+        policy: The policy.
+        obs: Observations of the rollout as networks read them.
+        rollout: Experience [T, B, ..].
+        length: Timesteps per sequence.
+    """
+    hidden_state, before = rollout.hidden_state, []
+    for start in range(0, rollout.rollout_length, length):
+        before.append(hidden_state)
+        if start + length < rollout.rollout_length:
+            time = slice(start, start + length)
+            part = tree_map(lambda x, time=time: x[time], obs)
+            hidden_state = policy.unroll(part, rollout.first[time], hidden_state)
+    return tree_map(lambda *x: torch.cat(x), *before)
+
+
+def critic_values(
+    critic: nn.Module, inputs: tuple[Tree, Tree], first: Tensor, hidden_state: HiddenState, length: int
+) -> tuple[Tensor, HiddenState, HiddenState]:
+    """Evaluates a recurrent critic over a rollout.
+
+    Args:
+        critic: Called as `critic(*inputs, first, hidden_state)`.
+        inputs: Observations by role and the state, [T + 1, ..] each; the state may be None.
+        first: [T + 1, B, ..] bool, True where the hidden state is reset.
+        hidden_state: Hidden state before the rollout.
+        length: Timesteps per sequence.
+
+    Returns:
+        Values [T + 1, ..], the hidden state before each sequence, and the hidden state before the last timestep.
+    """
+    last = len(first) - 1
+    values, before = [], []
+    for start in range(0, last, length):
+        time = slice(start, start + length)
+        before.append(hidden_state)
+        value, hidden_state = critic(*tree_map(lambda x, time=time: x[time], inputs), first[time], hidden_state)
+        values.append(value)
+    next_value, _ = critic(*tree_map(lambda x: x[last:], inputs), first[last:], hidden_state)
+    return torch.cat([*values, next_value]), tree_map(lambda *x: torch.cat(x), *before), hidden_state
 
 
 def minibatches(
@@ -23,6 +122,7 @@ def minibatches(
     *,
     shuffle: torch.Generator,
     num_envs: int = 1,
+    ranks: Ranks = ONE,
 ) -> Iterator[tuple[Any, Tree]]:
     """Yields minibatches in a new random order, each with the hidden states before it ({} without).
 
@@ -35,10 +135,11 @@ def minibatches(
         num_minibatches: Number of parts.
         shuffle: Source of the random order.
         num_envs: Environments of this rank. Samples are ordered by time first.
+        ranks: Ranks that train together.
     """
-    sample_axis, ranks = 1 if hidden_states else 0, current()
+    sample_axis = 1 if hidden_states else 0
     parts = random_parts(candidates, num_minibatches, shuffle)
-    for chosen in own_parts(parts, num_envs, never_empty=bool(hidden_states)):
+    for chosen in own_parts(parts, num_envs, ranks, never_empty=bool(hidden_states)):
         minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
         if ranks.stands_in:
             masks = {name: getattr(minibatch, name, None) for name in ("valid", "critic_valid")}
@@ -51,18 +152,17 @@ def random_parts(candidates: Tensor, count: int, shuffle: torch.Generator) -> tu
     return _partition(candidates[_permutation(len(candidates), shuffle)], count)
 
 
-def acted_candidates(acted: Tensor) -> Tensor:
+def acted_candidates(acted: Tensor, ranks: Ranks = ONE) -> Tensor:
     """Returns the indices t * B + b of timesteps of all ranks that were acted on [M], from `acted` [T, B_r] bool."""
-    return current().all_envs(acted, 1).flatten().nonzero().squeeze(-1)
+    return ranks.all_envs(acted, 1).flatten().nonzero().squeeze(-1)
 
 
-def own_parts(batches: Sequence[Tensor], num_envs: int, *, never_empty: bool = False) -> Iterator[Tensor]:
+def own_parts(batches: Sequence[Tensor], num_envs: int, ranks: Ranks, *, never_empty: bool = False) -> Iterator[Tensor]:
     """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch.
 
-    With `never_empty`, the first sample stands in where there is none, since networks may not read empty batches. Its
-    masks must be set to False, see `Ranks.stands_in`.
+    With `never_empty`, a minibatch without samples of this rank has the first sample instead, since networks may not
+    read empty batches. Its masks must be set to False, see `Ranks.stands_in`.
     """
-    ranks = current()
     if ranks.size == 1:
         yield from batches
         return
@@ -82,6 +182,7 @@ def minibatch_indices(
     shuffle: torch.Generator,
     *,
     num_envs: int = 1,
+    ranks: Ranks = ONE,
 ) -> Iterable[Tensor | None]:
     """Returns the sample indices of each minibatch; None stands for all samples.
 
@@ -94,17 +195,18 @@ def minibatch_indices(
         batch_size: Samples per minibatch; None: all, divided by their number.
         shuffle: Source of the random order.
         num_envs: Environments of this rank.
+        ranks: Ranks that train together.
     """
-    total = num_samples * current().size
+    total = num_samples * ranks.size
     if batch_size is not None:
         drawn = [_permutation(total, shuffle)[:batch_size] for _ in range(num_minibatches)]
     elif num_minibatches > 1:
         drawn = _partition(_permutation(total, shuffle), num_minibatches)
-    elif current().size == 1:
+    elif ranks.size == 1:
         return [None]
     else:
         drawn = [torch.arange(total, device=shuffle.device)]
-    return [*drawn] if current().size == 1 else own_parts(drawn, num_envs, never_empty=True)
+    return [*drawn] if ranks.size == 1 else own_parts(drawn, num_envs, ranks, never_empty=True)
 
 
 def _permutation(count: int, shuffle: torch.Generator) -> Tensor:
@@ -118,7 +220,7 @@ def _partition(order: Tensor, count: int) -> tuple[Tensor, ...]:
     return chunks if len(chunks) == count or len(order) < count else order.tensor_split(count)
 
 
-def select_envs(rollout: Rollout, indices: Tensor) -> Rollout:
+def select_envs(rollout: Rollout, indices: Tensor, ranks: Ranks = ONE) -> Rollout:
     """Returns the rollout of some of its environments or sequences."""
 
     def select(name: str, value: Tree) -> Tree:
@@ -126,7 +228,7 @@ def select_envs(rollout: Rollout, indices: Tensor) -> Rollout:
         return tree_map(lambda x: x.index_select(env_axis, indices), value)
 
     selected = Rollout(**{name: select(name, value) for name, value in vars(rollout).items()})
-    return replace(selected, acted=torch.zeros_like(selected.acted)) if current().stands_in else selected
+    return replace(selected, acted=torch.zeros_like(selected.acted)) if ranks.stands_in else selected
 
 
 def backward_in_time(

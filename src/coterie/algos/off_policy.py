@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership, learns_common_reward
-from coterie.algos.base_config import LearnerConfig
-from coterie.algos.behavior_cloning import CloningLearner
-from coterie.algos.graphed_steps import GraphedStep, Step, StepResult
+from coterie.algos.algorithm import AlgorithmContext, group_membership, learns_common_reward
+from coterie.algos.base_config import Derived, LearnerConfig, RunFacts, Units
+from coterie.algos.graphed_steps import Step
+from coterie.algos.learner import Learner
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
@@ -21,17 +21,29 @@ from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
 from coterie.config.schema import Count
-from coterie.core import cuda_graphs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import HiddenState
-from coterie.math.running_moments import Moments, update_moments
+from coterie.functional.statistics import (
+    Moments,
+    initial_moments,
+    mean_and_std,
+    root_mean_square,
+    update_moments,
+)
 
 declare(
     Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
     Metric("replay/age", "step", "mean age of the steps in the replay buffer", better=None, combine="mean"),
     Metric("replay/updates", "", "gradient steps since the start of the run", better=None, combine="max"),
+    Metric(
+        "replay/reward_scale",
+        "reward",
+        "root mean square of rewards, by which they are divided: values in rewards are this times the logged ones",
+        better=None,
+        combine="mean",
+    ),
     Metric("loss/td", "", "temporal-difference loss", better="down", combine="mean"),
     Metric("loss/critic", "", "temporal-difference loss of the critics", better="down", combine="mean"),
     Metric("loss/temperature", "", "loss of the logarithm of the temperature", better=None, combine="mean"),
@@ -46,14 +58,27 @@ declare(
 )
 
 
+MOST_STEPS, LEAST_STEPS = 64, 16
+"""Environment steps per gradient step in long and in short runs."""
+GRADIENT_STEPS = 5_000
+"""Gradient steps of a run of a length between them."""
+BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
+"""Sequences per gradient step by default."""
+
+
 class OffPolicyConfig(LearnerConfig):
     """Settings that off-policy learners share."""
 
-    rollout_length: int = Field(26, ge=1, le=100_000)
+    rollout_length: int = Field(32, ge=1, le=100_000)
+    hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
     gradient_steps: int | None = Field(None, ge=1, le=100_000)
-    """Gradient steps after each rollout; null: one per 200 environment steps of the rollout, at least one."""
-    batch_size: int = Field(32, ge=1, le=1_000_000)
-    """Sequences per gradient step; a feed-forward network learns from the first timestep of each."""
+    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in runs
+    that would otherwise take fewer than 5,000; at least one.
+    """
+    batch_size: int | None = Field(None, ge=1, le=1_000_000)
+    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.
+    null: 256, or 32 for recurrent networks.
+    """
     buffer_size: Count = Field(100_000, ge=1, le=10**12)
     """Capacity of the replay buffer in environment steps."""
     buffer_storage: Storage = "device"
@@ -77,14 +102,26 @@ class OffPolicyConfig(LearnerConfig):
     """
     common_reward: bool = False
     """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"] = "rms"
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.gradient_steps is None:
+            found["gradient_steps"] = _gradient_steps(run)
+        if self.batch_size is None and self.recurrent:
+            found["batch_size"] = Derived(RECURRENT_BATCH_SIZE, "networks are recurrent")
+        elif self.batch_size is None:
+            found["batch_size"] = Derived(BATCH_SIZE, "networks are not recurrent")
+        return found
 
 
-class OffPolicyLearner(Algorithm, CloningLearner):
+class OffPolicyLearner(Learner):
     """A learner with a replay buffer, and its state in checkpoints.
 
     Attributes:
-        team: The team.
-        device: Device of the networks.
         buffer: The replay buffer.
         generator: Draws the noise of updates; None for updates without noise.
         reward_moments: Moments of all rewards; None if rewards are not scaled. They are changed in place, since CUDA
@@ -96,12 +133,15 @@ class OffPolicyLearner(Algorithm, CloningLearner):
     reward_moments: Moments | None = None
 
     def __init__(self, config: OffPolicyConfig, context: AlgorithmContext) -> None:
-        self.team, self.device = context.team, context.device
-        self.rollout_length = context.rollout_length or config.rollout_length
-        self._gradient_steps = config.gradient_steps or max(1, self.rollout_length * context.total_envs // 200)
+        super().__init__(config, context)
+        assert config.gradient_steps is not None  # derived
+        assert config.batch_size is not None
+        self._gradient_steps, self._batch_size = config.gradient_steps, config.batch_size
         self._membership = group_membership(context.team).to(context.device)
         self._common_reward = learns_common_reward(config, context.team)
-        self._batch_size = config.batch_size
+        self._reward_scale = config.reward_scale
+        if config.reward_scale != "none":
+            self.reward_moments = initial_moments(1, context.device)
         self._steps, self._updates = 0, 0
 
     def _create_buffer(
@@ -109,15 +149,14 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         config: OffPolicyConfig,
         context: AlgorithmContext,
         n_step: int,
-        state: str | None,
+        states: tuple[str, ...],
         *,
         others: OtherTeamsReader | None = None,
     ) -> None:
         """Creates the replay buffer, and the user's notes on it.
 
-        It stores the environment state named `state`, and the other teams that `others` reads.
+        It stores the states of these names, and the other teams that `others` reads.
         """
-        states = () if state is None else (state,)
         hidden_state = self.policy.initial_hidden_state(context.num_envs)
         other_roles = () if others is None else others.roles
         self.buffer = make_replay_buffer(
@@ -136,7 +175,7 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         *,
         others: OtherTeamsReader | None = None,
     ) -> None:
-        """Makes `_learn` take this gradient step: as a CUDA graph if the setting `cuda_graphs` is on.
+        """Makes `_learn` take this gradient step: as a CUDA graph if these are used.
 
         It is not captured if it reads other teams, whose policies need not act by tensors only.
 
@@ -144,26 +183,23 @@ class OffPolicyLearner(Algorithm, CloningLearner):
             step: The gradient step.
             optimizers: Optimizers that take it.
             modules: Modules that it evaluates or changes, besides target networks.
-            targets: Target networks that it reads and updates softly.
+            targets: Target networks that it reads and updates.
             others: The other teams that it reads; None for none.
         """
-        self._step_function: Step | GraphedStep[StepResult] = step
-        if not cuda_graphs.enabled:
-            return
-        if others is not None and others.roles:
+        if self.cuda_graphs and others is not None and others.roles:
+            self._step_function = step
             self.notes += (
                 f"cuda_graphs=on: gradient steps of team {self.team.name} are not captured: its critic reads other "
                 "teams",
             )
             return
-        self._step_function = GraphedStep(
+        self._step_function = self._captured(
             step,
             optimizers=optimizers,
             modules=modules,
-            targets=[target.module for target in targets],
+            targets=targets,
             reads=lambda: list((self.reward_moments or {}).values()),
             generators=() if self.generator is None else (self.generator,),
-            what=f"the update of team {self.team.name}",
         )
 
     def _learn(self, lr: dict[str, float], *flags: bool) -> tuple[Tensor, ...]:
@@ -180,15 +216,31 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         self._updates += 1
         return reports
 
+    def _scaled(self, reward: Tensor) -> Tensor:
+        """Returns rewards [..] on the scale that values are learned on."""
+        if self._reward_scale == "none" or self.reward_moments is None:
+            return reward
+        if self._reward_scale == "standardize":
+            mean, std = mean_and_std(self.reward_moments)
+            return (reward - mean) / std
+        return reward / root_mean_square(self.reward_moments)
+
     def _add_rewards(self, reward: Tensor, valid: Tensor) -> None:
-        """Adds rewards [..] to their statistics where `valid` [..] is True."""
-        assert self.reward_moments is not None
-        for name, value in update_moments(self.reward_moments, reward.unsqueeze(-1), valid).items():
+        """Adds rewards [..] to their statistics where `valid` [..] is True, once per reward, when it is collected."""
+        if self.reward_moments is None:
+            return
+        for name, value in update_moments(self.reward_moments, reward.unsqueeze(-1), valid, self.reduction).items():
             self.reward_moments[name].copy_(value)
 
     def _replay_metrics(self) -> dict[str, float]:
         """Returns the size and age of the replay buffer, without reading the device."""
         return {"replay/sequences": float(self.buffer.num_sequences), "replay/age": self.buffer.mean_age}
+
+    def _scale_metrics(self) -> dict[str, Tensor]:
+        """Returns the number by which rewards are divided [], if they are."""
+        if self._reward_scale != "rms" or self.reward_moments is None:
+            return {}
+        return {"replay/reward_scale": root_mean_square(self.reward_moments)[0]}
 
     @abstractmethod
     def _parts(self) -> dict[str, Any]:
@@ -212,6 +264,12 @@ class OffPolicyLearner(Algorithm, CloningLearner):
         if self.generator is not None:
             restore(self.generator, state["generator"])
         self._steps, self._updates = state["steps"], state["updates"]
+
+
+def _gradient_steps(run: RunFacts) -> Derived:
+    """Returns the gradient steps after each rollout."""
+    per_step = MOST_STEPS if run.steps is None else min(MOST_STEPS, max(LEAST_STEPS, run.steps / GRADIENT_STEPS))
+    return Derived(max(1, round(run.rollout_steps / per_step)), f"one per {per_step:.3g} steps of a rollout")
 
 
 def make_replay_buffer(
@@ -248,7 +306,7 @@ def make_replay_buffer(
             other_roles=other_roles,
             storage=config.buffer_storage,
             hidden_state=hidden_state if start == "rollout" else {},
-            min_sequences=-(-config.batch_size // context.ranks.size),
+            min_sequences=-(-(config.batch_size or BATCH_SIZE) // context.ranks.size),
             priority_alpha=config.priority_alpha,
             priority_beta=config.priority_beta,
             seed=context.seed,

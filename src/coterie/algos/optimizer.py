@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
 
 from coterie.core.errors import NonFiniteError
-from coterie.core.ranks import current
 from coterie.kernels import switch
 from coterie.kernels.adam import adam_step
+from coterie.ranks.ranks import ONE, Ranks
 
 Schedule = Literal["constant", "linear", "exponential"]
 
@@ -38,6 +38,14 @@ class Optimizer:
     Entries of gradients are clipped to `max_grad_value`, then gradients to the norm `max_grad_norm` per module; None
     disables either. On a GPU nothing is read by the host, and learning rates are tensors there, so that a captured step
     follows their schedules.
+
+    Args:
+        modules: The modules by name.
+        eps: Added to the denominator of Adam.
+        weight_decay: Weight of the squared norm of the parameters in the loss.
+        max_grad_norm: See above.
+        max_grad_value: See above.
+        ranks: Ranks that train the modules together: gradients are averaged over them.
     """
 
     def __init__(
@@ -47,9 +55,11 @@ class Optimizer:
         weight_decay: float,
         max_grad_norm: float | None,
         max_grad_value: float | None = None,
+        *,
+        ranks: Ranks = ONE,
     ):
         self._eps, self._weight_decay = eps, weight_decay
-        self._max_grad_norm, self._max_grad_value = max_grad_norm, max_grad_value
+        self._max_grad_norm, self._max_grad_value, self._ranks = max_grad_norm, max_grad_value, ranks
         self.flat: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
         for name, module in modules.items():
@@ -63,11 +73,11 @@ class Optimizer:
                 start += p.numel()
         self._state: dict[str, dict[str, Tensor]] = {name: {} for name in self.flat}
 
-    def for_module(self, name: str, *, weight_decay: float = 0.0) -> Optimizer:
+    def for_module(self, name: str, *, weight_decay: float = 0.0, ranks: Ranks = ONE) -> Optimizer:
         """Returns another optimizer for one of the modules, with moments of its own."""
         other = copy.copy(self)
         other.flat, other._gradients, other._state = {name: self.flat[name]}, {name: self._gradients[name]}, {name: {}}
-        other._weight_decay = weight_decay
+        other._weight_decay, other._ranks = weight_decay, ranks
         return other
 
     def step(self, loss: Tensor, lr: Mapping[str, float | Tensor]) -> Tensor:
@@ -118,11 +128,10 @@ class Optimizer:
 
     def _average_gradients(self) -> None:
         """Averages the gradients over ranks, in one operation."""
-        ranks = current()
-        if ranks.size == 1:
+        if self._ranks.size == 1:
             return
         gradients = list(self._gradients.values())
-        flat = ranks.sum_(torch.cat(gradients)).div_(ranks.size)
+        flat = self._ranks.sum_(torch.cat(gradients)).div_(self._ranks.size)
         for gradient, averaged in zip(gradients, flat.split([len(g) for g in gradients]), strict=True):
             gradient.copy_(averaged)
 
@@ -173,36 +182,23 @@ class TargetNetwork:
         self._online = [p.detach() for p in online.parameters()]
         self._own: list[Tensor] = list(self.module.parameters())
         self._tau, self._interval = tau, interval
-        self._calls = 0
+        self._calls = torch.zeros((), dtype=torch.int64, device=self._own[0].device)
 
+    @torch.no_grad()
     def update(self) -> None:
-        """Updates the copy softly, or, every `interval` calls, hard. Call it after each step of the online network."""
-        self.soft_update()
-        self.count_step()
+        """Updates the copy softly, or, every `interval` calls, hard. Call it after each step of the online network.
 
-    def soft_update(self) -> None:
-        """Updates the copy softly, unless its updates are hard: the part of `update` that a CUDA graph can contain."""
+        Nothing is read from a GPU, so that a CUDA graph can contain an update.
+        """
+        self._calls += 1
         if self._interval is None:
             self._interpolate(self._tau)
-
-    def count_step(self) -> None:
-        """Counts a step of the online network; updates the copy hard after every `interval`: the rest of `update`."""
-        self.hard_update_if(*self.count_steps(1))
-
-    def count_steps(self, steps: int) -> list[float]:
-        """Counts the next steps of the online network; returns for each 1 if a hard update is due after it, else 0."""
-        counts = range(self._calls + 1, self._calls + steps + 1)
-        self._calls += steps
-        return [float(self._interval is not None and count % self._interval == 0) for count in counts]
-
-    def hard_update_if(self, due: float | Tensor) -> None:
-        """Sets the copy equal to the online network if `due` is 1, a number or a tensor [], which the host does not
-        read: a CUDA graph can contain it."""
-        if isinstance(due, Tensor) and self._interval is not None:
-            with torch.no_grad():
-                for own, online in zip(self._own, self._online, strict=True):
-                    own.copy_(torch.where(due == 1, online, own))
-        elif not isinstance(due, Tensor) and due:
+            return
+        is_due = self._calls % self._interval == 0
+        if is_due.is_cuda:
+            for own, online in zip(self._own, self._online, strict=True):
+                own.copy_(torch.where(is_due, online, own))
+        elif is_due:
             self._interpolate(1.0)
 
     def hard_update(self) -> None:
@@ -216,26 +212,35 @@ class TargetNetwork:
         else:
             torch._foreach_lerp_(self._own, self._online, tau)  # pyright: ignore[reportPrivateImportUsage]
 
+    def tensors(self) -> list[Tensor]:
+        """Returns what `update` changes."""
+        return [*self._own, self._calls]
+
     def state_dict(self) -> dict[str, Any]:
-        return {"module": self.module.state_dict(), "calls": self._calls}
+        return {"module": self.module.state_dict(), "calls": int(self._calls)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.module.load_state_dict(state["module"])
-        self._calls = state["calls"]
+        self._calls.fill_(state["calls"])
 
 
 def mean_metrics(
-    reports: Tensor, names: tuple[str, ...], team: str, more: dict[str, Tensor] | None = None
+    reports: Tensor,
+    names: tuple[str, ...],
+    team: str,
+    more: dict[str, Tensor] | None = None,
+    *,
+    ranks: Ranks = ONE,
 ) -> dict[str, float]:
     """Returns the mean of each metric over the minibatches [R, names] of an update, and `more` [] as they are.
 
-    Both are one read by the host. Only the means are checked. With several ranks, they are means over all ranks.
+    Both are one read by the host. Only the means are checked. They are averaged over `ranks`.
 
     Raises:
         NonFiniteError: If a metric is NaN or infinite. Names the metric and the first minibatch.
     """
     more = more or {}
-    own, ranks = reports, current()
+    own = reports
     rest = [x.unsqueeze(0) for x in more.values()]
     if ranks.size > 1:
         joined = ranks.mean(torch.cat([reports.flatten(), *rest]).double())
@@ -246,16 +251,16 @@ def mean_metrics(
     non_finite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
     if non_finite:
         index = int((~reports.isfinite().all(1)).nonzero()[0])
+        where = f"{_ranks_with_nan(own[index], ranks)}team {team}"
         raise NonFiniteError(
-            f"{_ranks_with_nan(own[index])}team {team}: {', '.join(non_finite)} became NaN or infinite in minibatch "
+            f"{where}: {', '.join(non_finite)} became NaN or infinite in minibatch "
             f"{index} of the update. Lower algo.lr or algo.max_grad_norm."
         )
     return metrics | dict(zip(more, values[reports.shape[1] :], strict=True))
 
 
-def _ranks_with_nan(report: Tensor) -> str:
+def _ranks_with_nan(report: Tensor, ranks: Ranks) -> str:
     """Returns the ranks whose part of the metrics [names] is NaN or infinite, as the start of a message."""
-    ranks = current()
     if ranks.size == 1:
         return ""
     # The norms of averaged gradients are those of all ranks; a rank that only took part has a finite loss.
@@ -263,14 +268,8 @@ def _ranks_with_nan(report: Tensor) -> str:
     return f"rank {', '.join(map(str, bad))}: " if bad and len(bad) < ranks.size else ""
 
 
-def averaged(metric: Tensor) -> float:
-    """Returns a metric [] averaged over ranks, for a decision that is the same on all ranks."""
-    return float(current().mean(metric))
-
-
-def averaged_metrics(metrics: dict[str, float]) -> dict[str, float]:
+def averaged_metrics(metrics: dict[str, float], ranks: Ranks) -> dict[str, float]:
     """Returns metrics averaged over ranks."""
-    ranks = current()
     if ranks.size == 1 or not metrics:
         return metrics
     values = ranks.mean(torch.tensor([*metrics.values()], dtype=torch.float64)).tolist()

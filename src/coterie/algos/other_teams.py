@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import Algorithm, central_inputs
-from coterie.core.ranks import current
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
@@ -33,6 +32,7 @@ from coterie.nets.layers import encode_actions
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.team import Block
 from coterie.policies.base import Policy
+from coterie.ranks.ranks import ONE, Ranks
 
 
 class OtherTeamsReader:
@@ -47,6 +47,7 @@ class OtherTeamsReader:
         normalize_obs: Normalize the other teams' observations by statistics of their own.
         seed: Seed of the team.
         target_policies: Next actions come from target policies where there are some; False: from current policies.
+        ranks: Ranks that train the team together.
 
     Attributes:
         roles: Roles that the critic reads.
@@ -62,10 +63,11 @@ class OtherTeamsReader:
         normalize_obs: bool,
         seed: int,
         target_policies: bool = True,
+        ranks: Ranks = ONE,
     ):
-        self.roles = central_inputs(critic, team, None).other_roles
+        self.roles = central_inputs(critic, team, 0).other_roles
         self.policies: tuple[Policy, ...] = ()
-        self._target_policies = target_policies
+        self._target_policies, self._ranks = target_policies, ranks
         self._normalizer = ObservationNormalizer(_blocks(self.roles), device) if normalize_obs and self.roles else None
         self._slices = {block.name: slice(block.start, block.stop) for block in _blocks(self.roles)}
         self._noise = generator(seed, "other teams", device=device)
@@ -115,7 +117,7 @@ class OtherTeamsReader:
             acted=torch.ones_like(alive[:, 0]),
         )
         count = len(alive)
-        noise = current().draw(
+        noise = self._ranks.draw(
             lambda n: tree_map(
                 lambda x: x.unflatten(0, (-1, n)), policy.draw_noise(1, count // lead[-1] * n, self._noise)[0]
             ),
@@ -141,7 +143,7 @@ class OtherTeamsReader:
         """Updates the statistics of observations with a rollout [T + 1, B, ..] where `acted` [T + 1, B]."""
         if self._normalizer is not None and others is not None:
             obs, alive = tree_map(lambda x: x[:-1], (others.obs, others.alive))
-            self._normalizer.update(obs, alive & acted[:-1].unsqueeze(-1))
+            self._normalizer.update(obs, alive & acted[:-1].unsqueeze(-1), self._ranks.reduction)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as an entry of the learner's; {} if no other teams are read."""

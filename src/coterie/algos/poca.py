@@ -15,31 +15,97 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
+from coterie.algos.base_config import Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
-from coterie.algos.optimizer import mean_metrics, scheduled
-from coterie.algos.poca_config import POCAConfig
+from coterie.algos.learner import CentralState
+from coterie.algos.minibatches import critic_first, timestep_critic_first
+from coterie.algos.on_policy import ClippedConfig
+from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.reward_streams import combined, weighted_streams
-from coterie.algos.sequences import critic_first, timestep_critic_first
+from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.math.policy_gradient import (
+from coterie.functional.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
     update_value_moments,
 )
-from coterie.math.returns import bootstrap_masks, lambda_return, present_agents, valid_mask
-from coterie.math.statistics import explained_variance, masked_mean, standardize
-from coterie.nets.entity_critic import EntityCritic
+from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit, valid_mask
+from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
+from coterie.nets.config import Activation
+from coterie.nets.entity_critic import HEADS, EntityCritic
 
-_REPORTED = ("loss/policy", "loss/value", "loss/baseline", "policy/entropy", "policy/kl", "policy/clip_fraction")
-_REPORTED += ("policy/grad_norm", "value/grad_norm")
+declare(
+    Metric(
+        "loss/baseline",
+        "",
+        "baseline loss on the normalized scale, mean over the update",
+        better="down",
+        combine="mean",
+    ),
+    Metric(
+        "value/baseline",
+        "reward",
+        "mean baseline of the members, before the update, of the environment's reward",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/group_return",
+        "reward",
+        "mean lambda-return of the group, the target of value and baselines, of the environment's reward",
+        better="up",
+        combine="mean",
+    ),
+    Metric("policy/clip_eps", "", "clip range of the policy ratio", better=None, combine="last"),
+)
+
+
+class POCAConfig(ClippedConfig):
+    """Settings of MA-POCA."""
+
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount factor per step of the environment's reward."""
+    extrinsic_weight: float = Field(1.0, ge=0, le=10**6)
+    """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
+    td_lambda: float = Field(0.95, ge=0, le=1)
+    """Lambda of the returns."""
+    signal_returns: Literal["member", "group"] = "member"
+    """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member), or
+    of their sum over the group (group).
+    """
+    member_end: Literal["group", "member"] = "group"
+    """Trace of the return of a member that ends before its group: it continues through the group's later steps (group),
+    or ends with the member and bootstraps from the group's next value, as in ML-Agents (member).
+    """
+    clip_eps: float = Field(0.2, gt=0, lt=1)
+    """Initial clip range of the policy ratio."""
+    clip_schedule: Schedule = "linear"
+    """Schedule of the clip range, from `clip_eps` to `clip_end` times `clip_eps` over the run."""
+    clip_end: float = Field(0.5, gt=0, le=1)
+    """Final clip range as a fraction of the initial one."""
+    entropy_coef: float = Field(5e-3, ge=0, le=10**6)
+    entropy_schedule: Schedule = "linear"
+    entropy_end: float = Field(2e-3, gt=0, le=1)
+    value_coef: float = Field(1.0, gt=0, le=10**6)
+    """Weight of the value loss and the baseline loss together."""
+    baseline_coef: float = Field(0.5, gt=0, le=10**6)
+    """Weight of the baseline loss relative to the value loss."""
+    critic_hidden_sizes: tuple[Units, ...] | None = Field(None, min_length=1)
+    """Units of the critic's hidden layers after the attention; null: `hidden_sizes`."""
+    embedding_size: int = Field(64, ge=HEADS, le=100_000, multiple_of=HEADS)
+    """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
+    activation: Activation = "silu"
+    layer_norm: bool = False
+    """Apply layer normalization to the input and to each hidden layer. The attention has its own in any case."""
 
 
 @register_pytree
@@ -48,6 +114,7 @@ class Batch(ClippedBatch):
     """Training data of MA-POCA: values [.., 1 + N, K] of the group and baselines, and targets of the same shape, or
     [.., 1, K] if all are equal."""
 
+    state: Tensor | None
     present: Tensor | None
     """[.., N] bool, members that the critic reads; None: all."""
 
@@ -72,6 +139,8 @@ def poca_loss(
     clip_eps: float | Tensor,
     value_clip_eps: float | None,
     huber_delta: float | None,
+    kernels: bool = False,
+    reduction: Reduction | None = None,
 ) -> POCALoss:
     """Computes the terms of MA-POCA's loss, L = L_policy + c_V (L_value + c_b L_baseline) - c_H H.
 
@@ -91,19 +160,27 @@ def poca_loss(
         clip_eps: Clip range of the ratio.
         value_clip_eps: Clip range of the value; None for no clipping.
         huber_delta: Error above which l is linear; None for the squared error.
+        kernels: Compute terms by fused kernels where there are some.
+        reduction: Processes whose entries the means are over; None for this one's.
 
     Source: Cohen et al. 2022, eq. 5 to 8.
     """
     policy, kl, clip_fraction = clipped_policy_loss(
-        log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=clip_eps
+        log_prob,
+        batch.log_prob,
+        batch.advantage,
+        batch.valid,
+        clip_eps=clip_eps,
+        kernels=kernels,
+        reduction=reduction,
     )
     target = batch.target.expand_as(value)
     error = clipped_value_error(value, batch.value, target, clip_eps=value_clip_eps, huber_delta=huber_delta).mean(-1)
     return POCALoss(
         policy=policy,
-        value=masked_mean(error[..., 0], None if batch.valid is None else batch.valid.any(-1)),
-        baseline=masked_mean(error[..., 1:], batch.valid),
-        entropy=masked_mean(entropy, batch.valid),
+        value=masked_mean(error[..., 0], None if batch.valid is None else batch.valid.any(-1), reduction),
+        baseline=masked_mean(error[..., 1:], batch.valid, reduction),
+        entropy=masked_mean(entropy, batch.valid, reduction),
         kl=kl,
         clip_fraction=clip_fraction,
     )
@@ -114,20 +191,34 @@ class POCA(ClippedLearner):
 
     Config: ClassVar = POCAConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
+    reported: ClassVar = (
+        *("loss/policy", "loss/value", "loss/baseline", "policy/entropy", "policy/kl", "policy/clip_fraction"),
+        *("policy/grad_norm", "value/grad_norm"),
+    )
 
     def __init__(self, config: POCAConfig, context: AlgorithmContext) -> None:
+        config = context.with_derived(config)
         self.config, team, device = config, context.team, context.device
         weights = generator(context.seed, "weights")
         signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
         super().__init__(config, context, signals, weights)
         network, size = config.critic_network_config(team, per_agent=False), config.embedding_size
-        critic = EntityCritic(team, max(1, len(signals)), embedding_size=size, config=network, generator=weights)
+        self._state = CentralState(config, team, None, device)
+        critic = EntityCritic(
+            team,
+            max(1, len(signals)),
+            embedding_size=size,
+            config=network,
+            generator=weights,
+            state_size=self._state.size,
+        )
         self.critic: EntityCritic = critic.to(device)
         self._create_optimizer(config)
         self._critic_state = self.critic.initial_hidden_state(context.num_envs, device)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         clip_eps = config.clip_eps * scheduled(config.clip_schedule, 1.0, config.clip_end, progress)
         entropy_coef = config.entropy_coef * scheduled(config.entropy_schedule, 1.0, config.entropy_end, progress)
@@ -140,11 +231,10 @@ class POCA(ClippedLearner):
         # Targets
         samples, extra = self._samples(rollout, progress)
         # Minibatches, each of which is a step
-        reports = [r for epoch in self._epochs(samples, coefficients, config, rollout.num_envs) for r in epoch]
+        reports, _ = self._train_on(samples, coefficients)
         # Metrics
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        metrics = mean_metrics(torch.stack(reports), _REPORTED, self.team.name, extra)
+        self._observe(rollout)
+        metrics = self._mean_metrics(reports, self.reported, extra)
         return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/clip_eps": clip_eps}
 
     def _step(
@@ -165,7 +255,7 @@ class POCA(ClippedLearner):
     def targets(
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
-        config, team = self.config, self.team
+        config, team, reduction = self.config, self.team, self.reduction
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         first = critic_first(rollout, centralized=True) if self._recurrent else None
         old_value, last_value, critic_states, hidden_state = self._values(obs, rollout, first, before.hidden_state)
@@ -183,19 +273,21 @@ class POCA(ClippedLearner):
             advantage = combined(returns - baseline, stream_weights)
         target = returns if returns.shape[2] == 1 else _mean_of_valid(returns, valid)
         metrics = {
-            "value/explained_variance": explained_variance(target[..., 0], (target - group_value)[..., 0], any_valid),
-            "policy/advantage": masked_mean(advantage, valid),  # before normalization
-            "value/estimate": masked_mean(group_value[..., 0], any_valid),
-            "value/baseline": masked_mean(baseline[..., 0], valid),
-            "value/group_return": masked_mean(target[..., 0], any_valid),
+            "value/explained_variance": explained_variance(
+                target[..., 0], (target - group_value)[..., 0], any_valid, reduction
+            ),
+            "policy/advantage": masked_mean(advantage, valid, reduction),  # before normalization
+            "value/estimate": masked_mean(group_value[..., 0], any_valid, reduction),
+            "value/baseline": masked_mean(baseline[..., 0], valid, reduction),
+            "value/group_return": masked_mean(target[..., 0], any_valid, reduction),
         }
         for k, stream in enumerate(() if self.reward_streams is None else self.reward_streams.streams):
             if k:
-                metrics[f"value/{stream.name}_estimate"] = masked_mean(group_value[..., k], any_valid)
-                metrics[f"value/{stream.name}_baseline"] = masked_mean(baseline[..., k], valid)
+                metrics[f"value/{stream.name}_estimate"] = masked_mean(group_value[..., k], any_valid, reduction)
+                metrics[f"value/{stream.name}_baseline"] = masked_mean(baseline[..., k], valid, reduction)
         moments = before.moments
         if config.normalize_value:
-            moments = update_value_moments(moments, target, any_valid, config.value_norm_decay)
+            moments = update_value_moments(moments, target, any_valid, config.value_norm_decay, reduction)
             mean, std = self.value_scale(moments)
         masked = team.agents_can_die or as_sequences
         batch = Batch(
@@ -203,9 +295,10 @@ class POCA(ClippedLearner):
             action_mask={name: x[:-1] for name, x in rollout.action_mask.items()},
             action=rollout.action,
             log_prob=rollout.extras["log_prob"],
-            advantage=standardize(advantage, valid) if config.normalize_advantage else advantage,
+            advantage=standardize(advantage, valid, reduction) if config.normalize_advantage else advantage,
             target=((target if returns.shape[2] == 1 else torch.cat([target, returns], 2)) - mean) / std,
             value=old_value,
+            state=None if (state := self._state(rollout.state)) is None else state[:-1],
             present=rollout.alive[:-1] if team.agents_can_die else None,
             valid=valid if masked else None,
             first=rollout.first[:-1] if self._recurrent else None,
@@ -255,16 +348,17 @@ class POCA(ClippedLearner):
         """
 
         present = present_agents(rollout) if self.team.agents_can_die else None
+        state = self._state(rollout.state)
 
         def evaluate(time: slice, hidden_state: HiddenState, with_actions: bool) -> tuple[Tensor, HiddenState]:
-            part, action = (tree_map(lambda x: x[time], tree) for tree in (obs, rollout.action))
+            part, action, left = (tree_map(lambda x: x[time], tree) for tree in (obs, rollout.action, state))
             alive = None if present is None else present[time]
             reset = None if first is None else first[time]
-            return self.critic(part, action if with_actions else None, alive, reset, hidden_state=hidden_state)
+            return self.critic(part, left, action if with_actions else None, alive, reset, hidden_state=hidden_state)
 
         last = self.rollout_length
         # Without recurrence, one pass per minibatch needs no more memory than training.
-        length = self._length or -(-last // self.config.num_minibatches)
+        length = self._length or -(-last // self._num_minibatches)
         values, before = [], []
         for start in range(0, last, length):
             before.append(hidden_state)
@@ -280,7 +374,9 @@ class POCA(ClippedLearner):
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
         critic_state = hidden_state.get("critic", {})
-        value, _ = self.critic(batch.obs, batch.action, batch.present, batch.critic_first, hidden_state=critic_state)
+        value, _ = self.critic(
+            batch.obs, batch.state, batch.action, batch.present, batch.critic_first, hidden_state=critic_state
+        )
         return poca_loss(
             log_prob,
             entropy,
@@ -289,6 +385,8 @@ class POCA(ClippedLearner):
             clip_eps=clip_eps,
             value_clip_eps=config.value_clip_eps,
             huber_delta=config.huber_delta,
+            kernels=self.kernels,
+            reduction=self.reduction,
         )
 
     def start_value_estimation(self, num_envs: int) -> HiddenState:
@@ -300,7 +398,12 @@ class POCA(ClippedLearner):
         alive = timestep.alive if self.team.agents_can_die else None
         first = timestep_critic_first(timestep, centralized=True)
         value, hidden_state = self.critic(
-            self.policy.normalize(timestep.obs), None, alive, first, hidden_state=hidden_state
+            self.policy.normalize(timestep.obs),
+            self._state(timestep.state),
+            None,
+            alive,
+            first,
+            hidden_state=hidden_state,
         )
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0].expand(agents), hidden_state

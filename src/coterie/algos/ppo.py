@@ -14,39 +14,80 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
     AlgorithmContext,
     Capabilities,
+    central_inputs,
     central_state_name,
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask, until_kl
-from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
+from coterie.algos.learner import CentralState
+from coterie.algos.minibatches import critic_first, critic_values, timestep_critic_first
+from coterie.algos.on_policy import ClippedConfig
+from coterie.algos.optimizer import scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
-from coterie.algos.ppo_config import PPOConfig, build_critic
 from coterie.algos.reward_streams import combined
-from coterie.algos.sequences import critic_first, critic_values, timestep_critic_first
 from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.math.policy_gradient import (
+from coterie.functional.policy_gradient import (
     clipped_policy_loss,
     clipped_value_loss,
     gae,
     update_value_moments,
 )
-from coterie.math.returns import agent_rewards, bootstrap_masks, valid_mask
-from coterie.math.statistics import explained_variance, masked_mean, standardize
+from coterie.functional.returns import agent_rewards, bootstrap_masks, terminate_at_limit, valid_mask
+from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
+from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
 
-_REPORTED = ("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value")
-_REPORTED += ("policy/grad_norm", "value/grad_norm")
+
+class PPOConfig(ClippedConfig):
+    """Settings of PPO, IPPO and MAPPO."""
+
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
+    """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
+    joint observation and state, or the observations of all teams (global).
+    """
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None = Field(None, gt=0, lt=1)
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the schedule."""
+    target_kl: float | None = Field(None, gt=0, le=10**6)
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    rnn_size: int = Field(128, ge=1, le=100_000)
+    common_reward: bool = False
+    """Give every agent the mean reward of the team."""
+
+    @property
+    def centralized(self) -> bool:
+        """True if one critic evaluates the whole team."""
+        return self.critic != "own"
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the critic reads the environment's state."""
+        return "state" in self.critic
+
+
+def build_critic(
+    config: PPOConfig, team: TeamSpec, state_size: int, signals: int, weights: torch.Generator
+) -> DecentralizedCritic | CentralizedCritic:
+    """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
+    network = config.critic_network_config(team, per_agent=not config.centralized)
+    if not config.centralized:
+        return DecentralizedCritic(team, signals, network, weights, state_size=state_size)
+    inputs = central_inputs(config.critic, team, state_size)
+    return CentralizedCritic(team, signals, network, weights, inputs=inputs)
 
 
 @register_pytree
@@ -82,6 +123,8 @@ def ppo_loss(
     clip_eps: float,
     value_clip_eps: float | None,
     huber_delta: float | None,
+    kernels: bool = False,
+    reduction: Reduction | None = None,
 ) -> PPOLoss:
     """Computes the terms of PPO's loss, L = L_policy - c_H H + c_V L_value.
 
@@ -99,19 +142,36 @@ def ppo_loss(
         clip_eps: Clip range of the ratio.
         value_clip_eps: Clip range of the value; None for no clipping.
         huber_delta: Error above which l is linear; None for the squared error.
+        kernels: Compute terms by fused kernels where there are some.
+        reduction: Processes whose entries the means are over; None for this one's.
 
     Sources: Schulman et al. 2017, eq. 7; Yu et al. 2022, section 4.
     """
     policy, kl, clip_fraction = clipped_policy_loss(
-        log_prob, batch.log_prob, batch.advantage, batch.valid, clip_eps=clip_eps
+        log_prob,
+        batch.log_prob,
+        batch.advantage,
+        batch.valid,
+        clip_eps=clip_eps,
+        kernels=kernels,
+        reduction=reduction,
     )
-    value_options = {"clip_eps": value_clip_eps, "huber_delta": huber_delta}
+    value_loss = clipped_value_loss(
+        value,
+        batch.value,
+        batch.target,
+        batch.critic_valid,
+        clip_eps=value_clip_eps,
+        huber_delta=huber_delta,
+        kernels=kernels,
+        reduction=reduction,
+    )
     return PPOLoss(
         policy=policy,
-        entropy=masked_mean(entropy, batch.valid),
+        entropy=masked_mean(entropy, batch.valid, reduction),
         kl=kl,
         clip_fraction=clip_fraction,
-        value=clipped_value_loss(value, batch.value, batch.target, batch.critic_valid, **value_options),
+        value=value_loss,
     )
 
 
@@ -120,45 +180,50 @@ class PPO(ClippedLearner, GlobalCriticLearner):
 
     Config: ClassVar = PPOConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
+    reported: ClassVar = (
+        *("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value"),
+        *("policy/grad_norm", "value/grad_norm"),
+    )
 
     def __init__(self, config: PPOConfig, context: AlgorithmContext) -> None:
+        config = context.with_derived(config)
         self.config, team, device = config, context.team, context.device
         self._centralized = config.centralized
-        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        state_name = central_state_name(team, config.critic) if config.needs_state else None
+        self._state = CentralState(config, team, state_name, device)
         weights, signals = generator(context.seed, "weights"), context.reward_streams
         super().__init__(config, context, signals, weights)
-        self.critic = build_critic(config, team, self._state_name, max(1, len(signals)), weights=weights).to(device)
+        self.critic = build_critic(config, team, self._state.size, max(1, len(signals)), weights=weights).to(device)
         self._critic_state = self.start_value_estimation(context.num_envs)
         self._membership = group_membership(team).to(device)
         self._common_reward = learns_common_reward(config, team)
-        normalized = {"normalize_obs": config.normalize_obs, "seed": context.seed}
-        self.others: OtherTeamsReader = OtherTeamsReader(config.critic, team, device, **normalized)
-        self._create_optimizer(config, *self.others.networks)
+        self.others: OtherTeamsReader = OtherTeamsReader(
+            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed, ranks=self.ranks
+        )
+        self._create_optimizer(config, *self.others.networks, *self._state.networks)
         self._updates = 0
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
-        lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-        entropy_coef = entropy_weight(config, self._updates, progress)
-        coefficients = {
-            "policy": lr,
-            "value": lr * (config.critic_lr or config.lr) / config.lr,
-            "entropy": entropy_coef,
-        }
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
+        coefficients = self._coefficients(progress)
         # Targets
         samples, extra = self._samples(rollout, progress)
         # Minibatches, each of which is a step
-        epochs = self._epochs(samples, coefficients, config, rollout.num_envs)
-        passes = list(until_kl(epochs, config.target_kl, _REPORTED.index("policy/kl")))
+        reports, epochs = self._train_on(samples, coefficients, config.target_kl)
         # Metrics
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        self.others.update(rollout.others, rollout.acted)
+        self._observe(rollout)
         self._updates += 1
-        metrics = mean_metrics(
-            torch.stack([report for reports in passes for report in reports]), _REPORTED, self.team.name, extra
-        )
-        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": len(passes)}
+        metrics = self._mean_metrics(reports, self.reported, extra)
+        lr, entropy_coef = coefficients["policy"], coefficients["entropy"]
+        return metrics | {"policy/lr": lr, "policy/entropy_coef": entropy_coef, "policy/epochs": epochs}
+
+    def _coefficients(self, progress: float) -> dict[str, float]:
+        """Returns the learning rates `policy` and `value`, and the weight of the `entropy`."""
+        config = self.config
+        lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+        critic_lr = lr * (config.critic_lr or config.lr) / config.lr
+        return {"policy": lr, "value": critic_lr, "entropy": entropy_weight(config, self._updates, progress)}
 
     def _step(
         self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float | Tensor]
@@ -175,10 +240,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         # Observations of the batch include those of other teams if the critic reads them.
-        config, team = self.config, self.team
+        config, team, reduction = self.config, self.team, self.reduction
         obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
         obs = obs | self.others.obs(rollout.others)
-        state = None if self._state_name is None else rollout.state[self._state_name]
+        state = self._state(rollout.state)
         first = critic_first(rollout, self._centralized) if self._recurrent else None
         old_value, critic_states, hidden_state = self._values(obs, state, first, before.hidden_state)
         mean, std = self.value_scale(before.moments)
@@ -188,16 +253,16 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         advantage, target = self._advantages(rollout, value, valid)
         policy_advantage = combined(advantage, stream_weights)
         metrics = {
-            "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid),
-            "value/estimate": masked_mean(value[:-1, ..., 0], critic_valid),
-            "policy/advantage": masked_mean(policy_advantage, valid),  # before normalization
+            "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid, reduction),
+            "value/estimate": masked_mean(value[:-1, ..., 0], critic_valid, reduction),
+            "policy/advantage": masked_mean(policy_advantage, valid, reduction),  # before normalization
         }
         moments = before.moments
         if config.normalize_value:
-            moments = update_value_moments(moments, target, critic_valid, config.value_norm_decay)
+            moments = update_value_moments(moments, target, critic_valid, config.value_norm_decay, reduction)
             mean, std = self.value_scale(moments)
         if config.normalize_advantage:
-            policy_advantage = standardize(policy_advantage, valid)
+            policy_advantage = standardize(policy_advantage, valid, reduction)
         masked = team.agents_can_die or as_sequences
         batch = Batch(
             obs=tree_map(lambda x: x[:-1], obs),
@@ -265,6 +330,8 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             clip_eps=config.clip_eps,
             value_clip_eps=config.value_clip_eps,
             huber_delta=config.huber_delta,
+            kernels=self.kernels,
+            reduction=self.reduction,
         )
 
     def start_value_estimation(self, num_envs: int) -> HiddenState:
@@ -273,7 +340,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
 
     def estimate_value(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
-        state = None if self._state_name is None else timestep.state[self._state_name]
+        state = self._state(timestep.state)
         first = timestep_critic_first(timestep, self._centralized)
         obs = self.policy.normalize(timestep.obs) | self.others.obs(timestep.others)
         value, hidden_state = self.critic(obs, state, first, hidden_state)
@@ -281,11 +348,12 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         return (value * std + mean)[0, ..., 0], hidden_state
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"updates": self._updates} | self.others.state_dict()
+        return super().state_dict() | {"updates": self._updates} | self.others.state_dict() | self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.others.load_state_dict(state)
+        self._state.load_state_dict(state)
         self._updates = state["updates"]
 
 

@@ -13,39 +13,226 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.algos.algorithm import AlgorithmContext, Capabilities
-from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.algorithm import (
+    AlgorithmContext,
+    Capabilities,
+    CloningOptimizer,
+    central_state_name,
+    require_equal_spaces,
+)
+from coterie.algos.base_config import Derived, RunFacts
 from coterie.algos.graphed_steps import StepResult
-from coterie.algos.off_policy import OffPolicyLearner
-from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics, scheduled
-from coterie.algos.qlearning_config import QLearningConfig, mixer_state, require_consistent
-from coterie.algos.qlearning_networks import build_central, build_policy, build_value
+from coterie.algos.learner import CentralState
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
+from coterie.config.schema import Count
+from coterie.core.errors import UserError
 from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout, Timestep
-from coterie.math.returns import (
+from coterie.functional.returns import (
     agent_rewards,
     bootstrap_masks,
     lambda_return,
     n_step_return,
     present_successors,
+    terminate_at_limit,
     valid_mask,
 )
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std
-from coterie.math.statistics import masked_mean, masked_sum, valid_count
-from coterie.nets.mixers import Choices, TeamQNetwork, greedy_actions, taken_actions
+from coterie.functional.statistics import Reduction, masked_mean, masked_sum, valid_count
+from coterie.nets.config import CentralInputs
+from coterie.nets.joint_actions import JointAction
+from coterie.nets.mixers import (
+    Choices,
+    MixerKind,
+    TeamQNetwork,
+    UnrestrictedMixer,
+    build_mixer,
+    greedy_actions,
+    taken_actions,
+)
 from coterie.nets.normalization import ObservationNormalizer
+from coterie.nets.team import CentralEncoder
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
+
+OUTPUT_GAIN = 0.01
+"""Default gain of the output layer."""
+EPSILON_DECAY_STEPS = 50_000
+"""Environment steps over which epsilon decays if the length of the run is unknown."""
+
+
+class QLearningConfig(OffPolicyConfig):
+    """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
+
+    lr: float = Field(1e-3, gt=0, lt=1)
+    mixer: MixerKind = "none"
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix or qplex."""
+    mixer_input: Literal["auto", "state", "joint"] = "auto"
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int = Field(32, ge=1, le=100_000)
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int = Field(64, ge=1, le=100_000)
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2] = 2
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    weighting: Literal["none", "optimistic", "central"] = "none"
+    """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
+    optimistic (OW) or the centrally weighted (CW) rule.
+    """
+    weighting_alpha: float = Field(0.5, gt=0, le=1)
+    """Weight of those joint actions."""
+    double_q: bool = True
+    """Select the next action by the online network and evaluate it by the target network."""
+    n_step: int = Field(1, ge=1, le=1000)
+    """Rewards per target before it bootstraps."""
+    td_lambda: float | None = Field(None, ge=0, le=1)
+    """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
+    targets.
+    """
+    obs_last_action: bool = False
+    """Append the agent's last action to the input of its network; requires a recurrent layer."""
+    epsilon_start: float = Field(1.0, ge=0, le=1)
+    """Initial probability of a random action."""
+    epsilon_end: float = Field(0.05, ge=0, le=1)
+    """Final probability of a random action."""
+    epsilon_decay_steps: Count | None = Field(None, ge=1, le=10**15)
+    """Environment steps over which epsilon decays; null: a fifth of the run."""
+    epsilon_schedule: Schedule = "linear"
+    """Schedule of epsilon."""
+    output_gain: float = Field(OUTPUT_GAIN, gt=0, le=10)
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not far
+    from all returns.
+    """
+    huber_delta: float | None = Field(None, gt=0, le=10**12)
+    """Error beyond which the loss is linear; null: squared error."""
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the mixer reads an environment state where there is one."""
+        return self.reads_central and self.mixer_input != "joint"
+
+    @property
+    def reads_central(self) -> bool:
+        """True if the mixer reads a state or the joint observation."""
+        return self.mixer in ("qmix", "qplex")
+
+    @property
+    def values_read_state(self) -> bool:
+        return self.reads_central
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.epsilon_decay_steps is None and run.steps is not None:
+            found["epsilon_decay_steps"] = Derived(max(1, run.steps // 5), f"a fifth of {run.steps:,} steps")
+        return found
+
+
+def require_consistent(team: TeamSpec, config: QLearningConfig) -> None:
+    """Checks that settings do not contradict each other.
+
+    Raises:
+        UserError: If they do.
+    """
+    require_equal_spaces(team, config.share_params)
+    for name, epsilon in (("epsilon_start", config.epsilon_start), ("epsilon_end", config.epsilon_end)):
+        if config.epsilon_schedule == "exponential" and epsilon == 0:
+            raise UserError(
+                f"algo.{name}=0: must be > 0 for an exponential schedule. Increase it, or set "
+                f"algo.epsilon_schedule=linear."
+            )
+    if config.td_lambda is not None and not config.recurrent and config.n_step == 1:
+        raise UserError(
+            f"algo.td_lambda={config.td_lambda}: has no effect on sequences of one step. Set algo.n_step=5, for "
+            f"example, or omit it."
+        )
+    if config.common_reward and config.mixer != "none":
+        raise UserError(
+            f"algo.common_reward=true: has no effect with algo.mixer={config.mixer}, which learns from the sum of the "
+            f"team's rewards. Omit it."
+        )
+    if config.obs_last_action and not config.recurrent:
+        raise UserError("algo.obs_last_action=true: requires a recurrent network. Set algo.rnn=gru.")
+    if config.output_gain != OUTPUT_GAIN and config.init != "orthogonal":
+        raise UserError(
+            f"algo.output_gain={config.output_gain:g}: has no effect with algo.init={config.init}. Omit one of them."
+        )
+    if config.value_time_left and not config.reads_central:
+        raise UserError(
+            f"algo.value_time_left=true: has no effect with algo.mixer={config.mixer}, which reads no state. Omit it."
+        )
+    if config.hypernet_layers == 1 and config.mixer != "qmix":
+        raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
+    if config.weighting != "none" and config.mixer != "qmix":
+        raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
+
+
+def mixer_state(team: TeamSpec, config: QLearningConfig) -> str | None:
+    """Returns the name of the state that the mixer reads; None if it reads joint observations or there is no mixer."""
+    if not config.needs_state or (config.mixer_input == "auto" and not team.state_sizes):
+        return None
+    return central_state_name(team, f"mixer_input={config.mixer_input}")
+
+
+def build_policy(
+    config: QLearningConfig, team: TeamSpec, draw: torch.Generator, device: torch.device
+) -> EpsilonGreedyPolicy:
+    """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
+    network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
+    return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
+
+
+def build_value(
+    config: QLearningConfig,
+    team: TeamSpec,
+    policy: EpsilonGreedyPolicy,
+    inputs: CentralInputs,
+    draw: torch.Generator,
+) -> TeamQNetwork:
+    """Returns the Q-networks of the policy with the configured mixer.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        policy: The policy.
+        inputs: What the mixer reads besides Q-values.
+        draw: Source of the initial weights.
+    """
+    joint = JointAction(team, policy.device)
+    encoder = CentralEncoder(team, inputs, draw) if config.reads_central else None
+    mixer = build_mixer(
+        config.mixer,
+        agents=team.n,
+        state_size=0 if encoder is None else encoder.features,
+        joint_size=joint.size,
+        embed_dim=config.mixing_embed_dim,
+        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
+        generator=draw,
+    )
+    return TeamQNetwork(policy.net, mixer, encoder, joint)
+
+
+def build_central(
+    config: QLearningConfig, team: TeamSpec, inputs: CentralInputs, draw: torch.Generator, device: torch.device
+) -> TeamQNetwork:
+    """Returns Q* of weighted QMIX: agent networks of its own and an unrestricted mixer; arguments as above."""
+    encoder = CentralEncoder(team, inputs, draw)
+    mixer = UnrestrictedMixer(team.n, encoder.features, 4 * config.hypernet_embed_dim, draw)
+    return TeamQNetwork(build_policy(config, team, draw, device).net, mixer, encoder, JointAction(team, device))
+
 
 METRICS = ("loss/td", "value/td_error_abs", "value/q_taken_mean", "value/target_mean", "value/grad_norm")
 """Metrics of a gradient step."""
@@ -55,7 +242,10 @@ Q = dict[str, Tensor]
 """Q-values of all choices by block [T, S, n, A]."""
 
 
-def td_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor, huber_delta: float | None) -> Tensor:
+def td_loss(
+    q: Tensor, target: Tensor, valid: Tensor, weight: Tensor, huber_delta: float | None, *,
+    reduction: Reduction | None = None,
+) -> Tensor:  # fmt: skip
     """Temporal-difference loss of Q-learning.
 
         L = sum valid w l(Q - y) / sum valid,    l(e) = e^2 / 2, linear beyond |e| = huber_delta
@@ -68,6 +258,7 @@ def td_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor, huber_delt
         valid: bool, the same shape, the entries that are learned from.
         weight: w, importance weights of the sequences [S].
         huber_delta: Error beyond which the loss is linear; None for the squared error.
+        reduction: Processes whose entries the mean is over; None for this one's.
 
     Returns:
         The loss [].
@@ -76,7 +267,7 @@ def td_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor, huber_delt
         error = 0.5 * (q - target).square()
     else:
         error = functional.huber_loss(q, target, reduction="none", delta=huber_delta)
-    return masked_mean(error * weight.view(1, -1, *[1] * (error.ndim - 2)), valid)
+    return masked_mean(error * weight.view(1, -1, *[1] * (error.ndim - 2)), valid, reduction)
 
 
 @dataclass(frozen=True)
@@ -135,6 +326,7 @@ class QLearning(OffPolicyLearner):
     )
 
     def __init__(self, config: QLearningConfig, context: AlgorithmContext) -> None:
+        config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
         require_consistent(team, config)
@@ -142,13 +334,16 @@ class QLearning(OffPolicyLearner):
         self.policy: EpsilonGreedyPolicy = build_policy(config, team, draw, device)
         self.policy.epsilon = config.epsilon_start
         self._mixes = config.mixer != "none"
-        self._state_name = mixer_state(team, config)
-        self.value = build_value(config, team, self.policy, self._state_name, draw=draw)
+        state_name = mixer_state(team, config)
+        self._reads_obs = config.reads_central and state_name is None
+        self._state = CentralState(config, team, state_name, device)
+        inputs = CentralInputs(self._reads_obs, self._state.size)
+        self.value = build_value(config, team, self.policy, inputs, draw=draw)
         parts = {"value": self.value}
         if config.weighting != "none":
-            parts["central"] = build_central(config, team, self._state_name, draw, device=device)
+            parts["central"] = build_central(config, team, inputs, draw, device=device)
         self.module = nn.ModuleDict(parts).to(device)
-        self._optimizer = Optimizer({"value": self.module}, *config.adam_settings)
+        self._optimizer = Optimizer({"value": self.module}, *config.adam_settings, ranks=self.ranks)
         self.target = TargetNetwork(self.module, config.tau, config.target_update_interval)
         targets: dict[str, TeamQNetwork] = dict(self.target.module.items())  # pyright: ignore[reportCallIssue]
         self.target_value = targets["value"]
@@ -164,44 +359,41 @@ class QLearning(OffPolicyLearner):
                 parts["central"], targets["central"], self.reader, evaluate=self.evaluate, greedy=self._greedy,
                 rule=rule, alpha=alpha,
             )  # fmt: skip
-        self._create_buffer(config, context, config.n_step, self._state_name)
-        self.reward_moments: Moments = initial_moments(1, device)
-        self._create_step(self._step, (self._optimizer,), (self.module,), (self.target,))
+        self._create_buffer(config, context, config.n_step, self._state.names)
+        self._create_step(self._step, (self._optimizer,), (self.module, *self._state.networks), (self.target,))
 
     # --------------------------------------------------------------------------------------------------- the update
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         self._add(rollout)
         metrics = {"policy/epsilon": self.policy.epsilon, **self._replay_metrics()}
-        if self._steps < config.learning_starts or self.buffer.num_sequences < config.batch_size:
+        if self._steps < config.learning_starts or self.buffer.num_sequences < self._batch_size:
             return metrics
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
         reports = []
         for _ in range(self._gradient_steps):
             reports += self._learn({"value": lr})
-            self.target.count_step()
-        metrics |= mean_metrics(torch.stack(reports), METRICS, self.team.name)
+        metrics |= self._mean_metrics(reports, METRICS, self._scale_metrics())
         return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates epsilon and statistics."""
         config = self.config
         self._steps += self.buffer.add(rollout)
-        decayed = min(1.0, self._steps / config.epsilon_decay_steps)
+        decayed = min(1.0, self._steps / (config.epsilon_decay_steps or EPSILON_DECAY_STEPS))
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, decayed)
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            self._add_rewards(*self._rewards(rollout))
+        self._observe(rollout)
+        self._add_rewards(*self._rewards(rollout))
 
     def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
         """Takes a gradient step; `lr` is the learning rate by module."""
         batch = self.evaluate_batch(sample.rollout)
         loss = self._loss(batch, sample.weight)
         grad_norm = self._optimizer.step(loss, lr)
-        self.target.soft_update()
+        self.target.update()
         return self._report(batch, loss, grad_norm)
 
     def evaluate_batch(self, rollout: Rollout) -> QBatch:
@@ -236,9 +428,7 @@ class QLearning(OffPolicyLearner):
             next_value = self.evaluate(self.target_value, next_target_q, actions, next_timesteps)
         else:
             next_value = self._central.next_value(inputs["central"], actions, next_timesteps)
-        if config.reward_scale != "none":
-            mean, std = mean_and_std(self.reward_moments)
-            reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
+        reward = self._scaled(reward)
         terminated, boundary = bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
         if self._mixes:
             terminated, boundary = terminated[..., 0], boundary[..., 0]
@@ -257,11 +447,8 @@ class QLearning(OffPolicyLearner):
 
     def evaluate(self, value: TeamQNetwork, q: Q, actions: Choices, timesteps: Timestep) -> Tensor:
         """Returns Q of `actions` for each agent [.., N], or with a mixer for the team [..]."""
-        state, obs = None, {}
-        if self._state_name is not None:
-            state = timesteps.state[self._state_name]
-        elif self._mixes:
-            obs = self.policy.normalize(timesteps.obs)
+        obs = self.policy.normalize(timesteps.obs) if self._reads_obs else {}
+        state = self._state(timesteps.state)
         masks, alive = self._masks(timesteps), timesteps.alive
         return value.evaluate(q, actions, masks=masks, alive=alive, obs=obs, state=state)
 
@@ -285,10 +472,10 @@ class QLearning(OffPolicyLearner):
     def _loss(self, batch: QBatch, weight: Tensor) -> Tensor:
         delta = self.config.huber_delta
         if batch.central_q is None or batch.weight is None:
-            return td_loss(batch.q, batch.target, batch.valid, weight, huber_delta=delta)
+            return td_loss(batch.q, batch.target, batch.valid, weight, huber_delta=delta, reduction=self.reduction)
         return weighted_td_loss(
             batch.q, batch.central_q, batch.target, valid=batch.valid, weight=batch.weight, importance=weight,
-            huber_delta=delta,
+            huber_delta=delta, reduction=self.reduction,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -296,7 +483,7 @@ class QLearning(OffPolicyLearner):
         """Returns the values of `METRICS` [5], and the errors of the sequences if they have priorities."""
         error = (batch.q - batch.target).abs()
         sums = [masked_sum(x, batch.valid)[0] for x in (error, batch.q, batch.target)]
-        count = valid_count(batch.valid)
+        count = valid_count(batch.valid, reduction=self.reduction)
         report = torch.stack([loss, *(x / count for x in sums), grad_norm[0]]).detach()
         return StepResult((report,), sequence_error(error, batch.valid) if self.config.priority_alpha else None)
 
@@ -309,4 +496,5 @@ class QLearning(OffPolicyLearner):
             "module": self.module,
             "target": self.target,
             "optimizer": self._optimizer,
+            "state": self._state,
         }

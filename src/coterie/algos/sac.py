@@ -14,39 +14,168 @@ their actions in the actor's loss are those of the replay buffer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
     AlgorithmContext,
     Capabilities,
+    CloningOptimizer,
+    central_inputs,
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.behavior_cloning import CloningOptimizer
+from coterie.algos.base_config import CriticConfig
 from coterie.algos.graphed_steps import StepResult
-from coterie.algos.off_policy import OffPolicyLearner
-from coterie.algos.optimizer import mean_metrics, scheduled
+from coterie.algos.learner import CentralState
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.sac_config import SACConfig
-from coterie.algos.sac_networks import SACNetworks
-from coterie.core.ranks import current
+from coterie.config.schema import Count
 from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Rollout
-from coterie.math.returns import agent_rewards, bootstrap_masks, n_step_return, present_agents, valid_mask
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std
-from coterie.math.statistics import masked_mean
+from coterie.functional.returns import (
+    agent_rewards,
+    bootstrap_masks,
+    n_step_return,
+    present_agents,
+    terminate_at_limit,
+    valid_mask,
+)
+from coterie.functional.statistics import Reduction, masked_mean
+from coterie.nets.choice_critics import TwinCritic
 from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, draw_block_noise, sample_actions
+from coterie.nets.team import Block
 from coterie.policies.squashed import SquashedPolicy
+from coterie.ranks.ranks import ONE, Ranks
+
+
+class SACConfig(OffPolicyConfig, CriticConfig):
+    """Settings of SAC and MASAC."""
+
+    critic: Literal["own", "joint", "state", "joint_state", "global"] = "own"
+    """Input of the critics besides the agent's own observation and action: nothing (own), or the other agents' actions
+    and the joint observation (joint), the environment's state (state), or both (joint_state), or observations and
+    actions of all teams (global).
+    """
+    lr: float = Field(1e-3, gt=0, lt=1)
+    n_step: int = Field(1, ge=1, le=1000)
+    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
+    timesteps have shorter targets.
+    """
+    critic_lr: float | None = Field(None, gt=0, lt=1)
+    """Learning rate of the critics; null: that of the actor."""
+    other_actions: Literal["replay", "current"] = "replay"
+    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current policies.
+    Actions of other teams are always those in the replay buffer.
+    """
+    temperature: float = Field(0.2, gt=0, le=10**6)
+    """Initial coefficient of the entropy, in reward per nat."""
+    learn_temperature: bool = True
+    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
+    temperature_lr: float | None = Field(None, gt=0, lt=1)
+    """Learning rate of the temperature; null: that of the actor."""
+    target_entropy: float = Field(-1.0, ge=-(10**6), le=0.69)
+    """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
+    target_entropy_scale: float = Field(0.3, ge=0, le=1)
+    """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
+    random_steps: Count = Field(0, ge=0, le=10**15)
+    """Environment steps at the start, including reset steps, with uniformly random actions."""
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the critics read an environment state."""
+        return "state" in self.critic
+
+
+class SACNetworks:
+    """Policy, critics and temperature of a team, with an optimizer each.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        state_size: Features of the state that the critics read; 0 for none.
+        generator: Source of the initial weights.
+        device: Where the networks are stored.
+        ranks: Ranks that train the team together.
+
+    Attributes:
+        policy: The policy.
+        critics: The two critics.
+        temperature: Entropy temperatures.
+        target: Target network of the critics.
+        critic_optimizer, policy_optimizer, temperature_optimizer: Their optimizers.
+    """
+
+    def __init__(
+        self,
+        config: SACConfig,
+        team: TeamSpec,
+        state_size: int,
+        generator: torch.Generator,
+        *,
+        device: torch.device,
+        ranks: Ranks = ONE,
+    ):
+        self.policy: SquashedPolicy = SquashedPolicy(team, config.network_config(team), generator, device)
+        network = config.critic_network_config(team)
+        self.critics = TwinCritic(
+            team,
+            network,
+            generator,
+            device,
+            inputs=central_inputs(config.critic, team, state_size),
+            centralized=config.critic != "own",
+            burn_in=config.burn_in if config.recurrent else 0,
+        )
+        self.temperature = Temperature(self.policy.blocks, config.temperature, device)
+        settings = config.adam_settings
+        self.critic_optimizer = Optimizer({"critic": self.critics}, *settings, ranks=ranks)
+        self.policy_optimizer = Optimizer({"policy": self.policy.net}, *settings, ranks=ranks)
+        self.temperature_optimizer = Optimizer(
+            {"temperature": self.temperature}, config.adam_eps, 0.0, None, ranks=ranks
+        )
+        self.target = TargetNetwork(self.critics, config.tau, config.target_update_interval)
+
+    def parts(self) -> dict[str, Any]:
+        """Returns what has a state, by its name in checkpoints."""
+        return {
+            "policy": self.policy,
+            "critic": self.critics,
+            "target": self.target,
+            "temperature": self.temperature,
+            "critic_optimizer": self.critic_optimizer,
+            "policy_optimizer": self.policy_optimizer,
+            "temperature_optimizer": self.temperature_optimizer,
+        }
+
+
+class Temperature(nn.Module):
+    """Entropy temperature: one positive number per block of agents, stored as its logarithm.
+
+    Attributes:
+        log: Logarithms of the temperatures [blocks].
+        block_of: Index of each agent's block [N].
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], initial: float, device: torch.device):
+        super().__init__()
+        self.log = nn.Parameter(torch.full((len(blocks),), math.log(initial), device=device))
+        sizes = torch.tensor([block.n for block in blocks])
+        self.block_of = torch.repeat_interleave(torch.arange(len(blocks)), sizes).to(device)
+
 
 METRICS = (
     *("loss/critic", "value/q_taken_mean", "value/td_error_abs", "value/grad_norm"),
@@ -55,7 +184,9 @@ METRICS = (
 """Metrics of a gradient step."""
 
 
-def critic_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+def critic_loss(
+    q: Tensor, target: Tensor, valid: Tensor, weight: Tensor, *, reduction: Reduction | None = None
+) -> Tensor:
     """Temporal-difference loss of both critics.
 
         L = sum valid w sum_k (Q_k - y)^2 / 2 / sum valid
@@ -67,14 +198,18 @@ def critic_loss(q: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Ten
         target: y [L, S, N], without gradient.
         valid: [L, S, N] bool, entries that are learned from.
         weight: w, importance weights of the sequences [S].
+        reduction: Processes whose entries the mean is over; None for this one's.
 
     Returns:
         The loss [].
     """
-    return masked_mean(0.5 * weight[:, None] * (q - target).square().sum(0), valid)
+    return masked_mean(0.5 * weight[:, None] * (q - target).square().sum(0), valid, reduction)
 
 
-def actor_loss(q: Tensor, prob: Tensor, policy_entropy: Tensor, temperature: Tensor, valid: Tensor) -> Tensor:
+def actor_loss(
+    q: Tensor, prob: Tensor, policy_entropy: Tensor, temperature: Tensor, valid: Tensor, *,
+    reduction: Reduction | None = None,
+) -> Tensor:  # fmt: skip
     """Negative soft value of the policy.
 
         L = -sum valid (sum_a pi(a) Q(a) + alpha H(pi)) / sum valid
@@ -87,14 +222,18 @@ def actor_loss(q: Tensor, prob: Tensor, policy_entropy: Tensor, temperature: Ten
         policy_entropy: H, entropy of the policy [L, S, N].
         temperature: alpha [N].
         valid: [L, S, N] bool, entries that are learned from.
+        reduction: Processes whose entries the mean is over; None for this one's.
 
     Returns:
         The loss [].
     """
-    return -masked_mean(expected_q(prob, q) + temperature * policy_entropy, valid)
+    return -masked_mean(expected_q(prob, q) + temperature * policy_entropy, valid, reduction)
 
 
-def temperature_loss(log_temperature: Tensor, policy_entropy: Tensor, target_entropy: Tensor, valid: Tensor) -> Tensor:
+def temperature_loss(
+    log_temperature: Tensor, policy_entropy: Tensor, target_entropy: Tensor, valid: Tensor, *,
+    reduction: Reduction | None = None,
+) -> Tensor:  # fmt: skip
     """Loss of the temperature.
 
         L = sum valid log(alpha) (H(pi) - H_target) / sum valid
@@ -106,11 +245,12 @@ def temperature_loss(log_temperature: Tensor, policy_entropy: Tensor, target_ent
         policy_entropy: H(pi) [L, S, N], without gradient.
         target_entropy: H_target [L, S, N].
         valid: [L, S, N] bool, entries that are learned from.
+        reduction: Processes whose entries the mean is over; None for this one's.
 
     Returns:
         The loss [].
     """
-    return masked_mean(log_temperature * (policy_entropy - target_entropy), valid)
+    return masked_mean(log_temperature * (policy_entropy - target_entropy), valid, reduction)
 
 
 def expected_q(prob: Tensor, q: Tensor) -> Tensor:
@@ -125,34 +265,37 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True, eval_mode="greedy")
 
     def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:
+        config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
         self._centralized = config.critic != "own"
-        self._state_name = central_state_name(team, config.critic) if config.needs_state else None
+        state_name = central_state_name(team, config.critic) if config.needs_state else None
+        self._state = CentralState(config, team, state_name, device)
         require_equal_spaces(team, config.share_params)
-        self.nets = SACNetworks(config, team, self._state_name, generator(context.seed, "weights"), device=device)
+        weights = generator(context.seed, "weights")
+        self.nets = SACNetworks(config, team, self._state.size, weights, device=device, ranks=self.ranks)
         self.policy: SquashedPolicy = self.nets.policy
         self.others: OtherTeamsReader = OtherTeamsReader(
-            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed
+            config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed, ranks=self.ranks
         )
-        self._create_buffer(config, context, config.n_step, self._state_name, others=self.others)
+        self._create_buffer(config, context, config.n_step, self._state.names, others=self.others)
         self.generator: torch.Generator = generator(context.seed, "update", device=device)
         num_continuous = [role.action.continuous for role in team.roles for _ in role.agents]
         self._num_continuous = torch.tensor(num_continuous, dtype=torch.float32, device=device)  # [N]
         self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
-        self.reward_moments: Moments = initial_moments(1, device)
         self.policy.uniform = config.random_steps > 0
         optimizers = [self.nets.critic_optimizer, self.nets.policy_optimizer]
         if config.learn_temperature:
             optimizers.append(self.nets.temperature_optimizer)
-        modules = (self.policy.net, self.nets.critics, self.nets.temperature)
+        modules = (self.policy.net, self.nets.critics, self.nets.temperature, *self._state.networks)
         self._create_step(self._step, optimizers, modules, (self.nets.target,), others=self.others)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
+        rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         self._add(rollout)
         metrics: dict[str, float] = {}
-        if self._steps >= config.learning_starts and self.buffer.num_sequences >= config.batch_size:
+        if self._steps >= config.learning_starts and self.buffer.num_sequences >= self._batch_size:
             self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
             lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
             lr = {"critic": config.critic_lr or config.lr, "policy": config.lr}
@@ -161,23 +304,19 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
             reports = []
             for _ in range(self._gradient_steps):
                 reports += self._learn(lr)
-                self.nets.target.count_step()
-            metrics = mean_metrics(torch.stack(reports), METRICS, self.team.name)
+            metrics = self._mean_metrics(reports, METRICS, self._scale_metrics())
             metrics["policy/lr"] = config.lr * lr_fraction
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout))
-        self.others.update(rollout.others, rollout.acted)
+        self._observe(rollout)
         return metrics | self._replay_metrics() | {"replay/updates": float(self._updates)}
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates exploration and reward statistics."""
         config = self.config
         self.buffer.add(rollout)
-        self._steps += rollout.acted[:-1].numel() * current().size
+        self._steps += rollout.acted[:-1].numel() * self.ranks.size
         self.policy.uniform = self._steps < config.random_steps
-        if config.reward_scale != "none":  # once per reward, when it is added, and not whenever it is sampled
-            reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
-            self._add_rewards(reward, valid_mask(rollout))
+        reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
+        self._add_rewards(reward, valid_mask(rollout))
 
     def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
         """Takes a gradient step of critics, policy and temperature; `lr` is the learning rate by module."""
@@ -189,7 +328,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         target = self.targets(batch, draw, temperature)
         critic_report, error = self._update_critics(batch, target, sample.weight, lr)
         actor_report = self._update_actor(batch, draw, temperature, lr)
-        self.nets.target.soft_update()
+        self.nets.target.update()
         return StepResult((torch.cat([critic_report, actor_report]),), error)
 
     def log_temperature(self) -> Tensor:
@@ -202,7 +341,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
         """
         length, own = rollout.acted.shape
-        noise = current().draw(
+        noise = self.ranks.draw(
             lambda count: draw_block_noise(self.policy.blocks, (length, count), self.generator, self.device),
             own=own,
             axis=1,
@@ -232,9 +371,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         q = self.evaluate(self.nets.target.module, rollout, timesteps, next_action, own_action=None).amin(0)
         next_value = expected_q(draw.prob[1:], q[-length:])
         reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
-        if config.reward_scale != "none":
-            mean, std = mean_and_std(self.reward_moments)
-            reward = (reward - mean if config.reward_scale == "standardize" else reward) / std
+        reward = self._scaled(reward)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
         reward = reward + config.gamma * (temperature * draw.entropy[1:]).masked_fill(terminated, 0)
         return n_step_return(
@@ -253,11 +390,12 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=None)
         q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
-        loss = critic_loss(q, target, valid, weight)
+        loss = critic_loss(q, target, valid, weight, reduction=self.reduction)
         grad_norm = self.nets.critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, (q - target).abs().mean(0), 0.0)
-            report = torch.stack([loss, masked_mean(q.mean(0), valid), masked_mean(error, valid), grad_norm])
+            mean_q, mean_error = (masked_mean(x, valid, self.reduction) for x in (q.mean(0), error))
+            report = torch.stack([loss, mean_q, mean_error, grad_norm])
             return report, sequence_error(error, valid) if self.config.priority_alpha else None
 
     def _update_actor(
@@ -281,12 +419,13 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
         action = action | others_taken
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
-        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid)
+        reduction = self.reduction
+        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid, reduction=reduction)
         policy_entropy = policy_entropy.detach()
         target_entropy = config.target_entropy * self._num_continuous
         target_entropy = target_entropy + config.target_entropy_scale * draw.max_entropy[:-1]
-        loss_t = temperature_loss(self.log_temperature(), policy_entropy, target_entropy, valid)
-        return loss, loss_t, masked_mean(policy_entropy, valid)
+        loss_t = temperature_loss(self.log_temperature(), policy_entropy, target_entropy, valid, reduction=reduction)
+        return loss, loss_t, masked_mean(policy_entropy, valid, reduction)
 
     def evaluate(
         self,
@@ -302,7 +441,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         those of other teams that the critics read, in which `own_action` replaces an agent's own, unless it is None.
         """
         part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
-        state = None if self._state_name is None else part.state[self._state_name]
+        state = self._state(part.state)
         first = part.first if self._recurrent else None
         alive = None
         if self.team.agents_can_die:
@@ -326,7 +465,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         return CloningOptimizer(self.nets.policy_optimizer.for_module("policy"))
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | self.others.state_dict()
+        return super().state_dict() | self.others.state_dict() | self._state.state_dict()
 
     def _parts(self) -> dict[str, Any]:
         return self.nets.parts()
@@ -334,4 +473,5 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.others.load_state_dict(state)
+        self._state.load_state_dict(state)
         self.policy.uniform = self._steps < self.config.random_steps

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coterie.algos.recurrent_q import Inputs
 from coterie.core.types import Timestep
-from coterie.math.policy_gradient import value_error
-from coterie.math.statistics import masked_mean
+from coterie.functional.policy_gradient import value_error
+from coterie.functional.statistics import Reduction, masked_mean
 from coterie.nets.mixers import Choices, TeamQNetwork
 
 Q = dict[str, Tensor]
@@ -22,7 +22,7 @@ Q = dict[str, Tensor]
 
 def weighted_td_loss(
     q: Tensor, central_q: Tensor, target: Tensor, *, valid: Tensor, weight: Tensor, importance: Tensor,
-    huber_delta: float | None,
+    huber_delta: float | None, reduction: Reduction | None = None,
 ) -> Tensor:  # fmt: skip
     """Loss of weighted QMIX, of Q_tot and of the unrestricted Q* together.
 
@@ -38,12 +38,13 @@ def weighted_td_loss(
         weight: w, weights of the joint actions [T, S].
         importance: i, importance weights of the sequences [S].
         huber_delta: Error beyond which the loss is linear; None for the squared error.
+        reduction: Processes whose entries the mean is over; None for this one's.
 
     Returns:
         The loss [].
     """
     error = value_error(q, target, huber_delta) * weight + value_error(central_q, target, huber_delta)
-    return masked_mean(error * importance.view(1, -1), valid)
+    return masked_mean(error * importance.view(1, -1), valid, reduction)
 
 
 def optimistic_weights(q: Tensor, target: Tensor, alpha: float) -> Tensor:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from coterie.cli.check_algo import check_algo
+from coterie.cli.checks import check_algo, check_env, diagnose
 from coterie.cli.compare import CompareCommand, compare
 from coterie.cli.demos import demos, record
-from coterie.cli.diagnose import diagnose
 from coterie.cli.export import export
 from coterie.cli.league import exploit, league
 from coterie.cli.list import app as list_app
@@ -29,7 +27,6 @@ from coterie.cli.options import (
     Seed,
     Trust,
     print_report,
-    require_environment,
     run_or_settings,
     with_names,
 )
@@ -44,10 +41,8 @@ from coterie.cli.tune import tune
 from coterie.config import user_code
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError, nearest
-from coterie.core.json_output import print_json, reserved_stdout
-from coterie.core.shell import coterie_command
-from coterie.core.terminal import print_line
-from coterie.core.text import shorten, shorten_middle
+from coterie.core.terminal import print_line, reserved_stdout
+from coterie.core.text import coterie_command, shorten, shorten_middle
 
 
 class _Interrupted(Exception):
@@ -102,7 +97,7 @@ class TrainCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        from coterie.cli.list_keys import print_run_keys
+        from coterie.cli.list import print_run_keys
 
         print_run_keys()
 
@@ -147,11 +142,11 @@ def train(
         if cfg:
             raise UserError("--cfg job: prints a single configuration. Remove -m and set each key to one value.")
         return run_sweep(overrides, config, jobs=jobs, launcher=launcher, print_commands=print_, json=json)
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
 
     resolved = resolve(overrides, config)
     if cfg:
-        from coterie.commands.environment import check_teams
+        from coterie.assembly.environment import check_teams
         from coterie.config.provenance import to_yaml
 
         check_teams(resolved.config)
@@ -209,7 +204,7 @@ def evaluate(
     if path is not None:
         report = command.evaluate_run(path, episodes, mode, checkpoint, seed=seed, overrides=settings)
     else:
-        from coterie.config.resolve import resolve
+        from coterie.assembly.resolve import resolve
 
         settings = settings if seed is None else [*settings, f"seed={seed}"]
         report = command.evaluate_baseline(resolve(settings), episodes, mode)
@@ -246,7 +241,7 @@ def bench(
 
     Example: coterie bench algo=ippo/yardstick --seconds 30 --json
     """
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
 
     resolved = resolve(with_names(overrides, algo=algo, env=env), config)
     from coterie.commands.benchmark import bench as measure
@@ -254,44 +249,7 @@ def bench(
     return print_report(measure(resolved, seconds), json)
 
 
-@app.command("check-env")
-def check_env(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME] [KEY=VALUE]...",
-            show_default=False,
-            help="Name of an environment, or package.module:factory, and settings env.KEY=VALUE.",
-        ),
-    ] = None,
-    env: EnvName = None,
-    json: Json = False,
-) -> int:
-    """Check an environment against the contract and suggest fixes. The exit code is 1 if the check fails.
-
-    Example: coterie check-env my_package.my_env:make env.size=8
-    """
-    settings = with_names(what, env=env)
-    if settings and "=" not in settings[0]:
-        settings[0] = f"env={settings[0]}"
-    require_environment(settings)
-    from coterie.config.resolve import resolve
-    from coterie.core.process import configure_process
-    from coterie.envs.external.checking.check_env import check_env
-
-    configure_process(threads=1)  # more threads would only wait for each other with this few environments
-    config = resolve(["algo=random", *settings]).config
-    name = config.env.name
-    report = check_env(name, config.env.params)
-    if json:
-        findings = [vars(finding) for finding in report.findings]
-        print_json({"env": name, "ok": report.ok, "findings": findings, "summary": report.summary})
-    else:
-        for line in report.render(max(60, min(120, shutil.get_terminal_size().columns))).splitlines():
-            print_line(line)
-    return 0 if report.ok else 1
-
-
+app.command("check-env")(check_env)
 app.command("check-algo")(check_algo)
 app.command("record")(record)
 app.command("demos")(demos)

@@ -2,34 +2,94 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, replace
 from itertools import zip_longest
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
+import typer
 from typer.core import TyperCommand
 
-from coterie.cli.compare_options import (
-    Baseline,
-    Csv,
-    Episodes,
-    FileReturns,
-    JsonFile,
-    Latex,
-    Markdown,
-    MarlEval,
-    Metric,
-    Mixed,
-    Normalize,
-    Paired,
-    Plot,
-    Resample,
-    Runs,
-    Team,
-    Threshold,
-    Unfinished,
-    WantedScore,
-)
 from coterie.cli.options import Trust
 from coterie.core.terminal import print_line
+from coterie.reports.options import CompareOptions
+
+_FILE = "FILE|-"
+
+_RUNS = typer.Argument(
+    metavar="RUN...",
+    show_default=False,
+    help="Folders of runs, or that contain runs, patterns such as 'runs/**', or JSON files of marl-eval.",
+)
+Runs = Annotated[list[str], _RUNS]
+OptionalRuns = Annotated[list[str] | None, _RUNS]
+Episodes = Annotated[
+    int | None,
+    typer.Option(
+        "--evaluate",
+        min=0,
+        max=10**7,
+        metavar="[EPISODES]",
+        show_default=False,
+        help="Evaluate the final and the best policies on fresh episodes first, by default ten times "
+        "eval.episodes. Results are kept in the run folder.",
+    ),
+]
+Threshold = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[TASK=]VALUE",
+        show_default=False,
+        help="Value whose first time is reported. Default: the mean of the baseline, or of the "
+        "worst algorithm that beats the random policy.",
+    ),
+]
+Markdown = Annotated[Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write Markdown; -: to stdout.")]
+Latex = Annotated[
+    Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write LaTeX tables; -: to stdout.")
+]
+Csv = Annotated[Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write values as CSV; -: to stdout.")]
+JsonFile = Annotated[
+    Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write all values as JSON; -: to stdout.")
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", show_default=False, help="Draw curves, intervals and profiles: .png, .svg, .pdf."),
+]
+MarlEval = Annotated[
+    Path | None,
+    typer.Option("--marl-eval", metavar="FILE", show_default=False, help="Write the runs in marl-eval's format."),
+]
+
+
+def with_compare_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Returns a command that has the fields of `CompareOptions` as options, in place of its parameter `options`."""
+    types = get_type_hints(CompareOptions)
+    shared: list[inspect.Parameter] = []
+    for field in fields(CompareOptions):
+        if "help" in field.metadata:
+            names = [f"--{field.name}"] if types[field.name] is bool else []
+            hidden = field.default is None or field.default is False
+            option = typer.Option(*names, show_default=not hidden, **field.metadata)
+            annotation = Annotated[types[field.name], option]
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            shared.append(inspect.Parameter(field.name, kind, default=field.default, annotation=annotation))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> int:
+        options = CompareOptions(**{parameter.name: values.pop(parameter.name) for parameter in shared})
+        return command(options=options, **values)
+
+    own = inspect.signature(command, eval_str=True)
+    place = list(own.parameters).index("options")
+    parameters = list(own.parameters.values())
+    parameters[place : place + 1] = shared
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 class CompareCommand(TyperCommand):
@@ -44,20 +104,12 @@ class CompareCommand(TyperCommand):
         return super().parse_args(ctx, words)
 
 
+@with_compare_options
 def compare(
     runs: Runs,
-    metric: Metric = None,
-    team: Team = None,
-    score: WantedScore = None,
+    options: CompareOptions = CompareOptions(),
     evaluate: Episodes = None,
-    normalize: Normalize = "auto",
     threshold: Threshold = None,
-    baseline: Baseline = None,
-    paired: Paired = False,
-    resample: Resample = "seeds",
-    unfinished: Unfinished = False,
-    mixed: Mixed = False,
-    file_returns: FileReturns = None,
     markdown: Markdown = None,
     latex: Latex = None,
     csv: Csv = None,
@@ -79,28 +131,11 @@ def compare(
     coterie compare runs benchmarl.json --file-returns agent --threshold -30
     """
     from coterie.commands import compare as command
-    from coterie.commands import compare_output as output
-    from coterie.reports.options import CompareOptions
 
-    wanted = output.Outputs(markdown, latex, csv, json, plot, marl_eval)
-    wanted.check()
-    common, single = command.parse_thresholds(threshold or [])
-    options = CompareOptions(
-        score=score,
-        normalize=normalize,
-        threshold=common,
-        thresholds=single,
-        baseline=baseline,
-        paired=paired,
-        resample=resample,
-        mixed=mixed,
-    )
-    selected = command.RunSelection(tuple(runs), metric, team, file_returns, unfinished)
-    again = None
-    if evaluate is not None:
-        from coterie.commands.fresh_evaluation import evaluator
-
-        again = evaluator(evaluate or None)
-    for line in output.write(command.compare_runs(selected, options, again), wanted):
+    outputs = command.Outputs(markdown, latex, csv, json, plot, marl_eval)
+    outputs.check()
+    options = replace(options, threshold=command.parse_thresholds(threshold or []))
+    compared = command.compare_runs(runs, options, evaluate=False if evaluate is None else evaluate or True)
+    for line in command.write(compared, outputs):
         print_line(line)
     return 0

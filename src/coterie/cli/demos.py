@@ -21,8 +21,7 @@ from coterie.cli.options import (
     run_or_settings,
     with_names,
 )
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line
+from coterie.core.terminal import print_json, print_line
 
 Out = Annotated[
     Path | None,
@@ -61,7 +60,7 @@ def record(
     if path is not None:
         target, demos = recording.record_run(path, options)
     else:
-        from coterie.config.resolve import resolve
+        from coterie.assembly.resolve import resolve
 
         target, demos = recording.record_baseline(resolve(settings), options)
     report = {"file": str(target), "valid": True, "errors": [], **recording.describe(demos)}
@@ -92,7 +91,7 @@ def demos(
     resolved = None
     settings = with_names(overrides, env=env)
     if settings:
-        from coterie.config.resolve import resolve
+        from coterie.assembly.resolve import resolve
 
         require_environment(settings)
         resolved = resolve(["algo=random", *settings])

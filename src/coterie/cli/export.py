@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.options import Checkpoint, Json, RunPath, Trust
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line
+from coterie.core.terminal import print_json, print_line
 
 
 def export(
@@ -38,7 +37,7 @@ def export(
 
     coterie export RUN --format numpy --out exported --team adversary --checkpoint best:adversary
     """
-    from coterie.commands.export.export import export as export_run
+    from coterie.export.export import export as export_run
 
     report = export_run(run, out, format_, checkpoint=checkpoint, team=team)
     if json:

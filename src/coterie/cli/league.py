@@ -12,8 +12,7 @@ import typer
 from coterie.cli.options import Checkpoint, EnvName, Json, Mode, Overrides, RunPath, Trust, print_report, with_names
 from coterie.core.errors import UserError
 from coterie.core.files import write_text
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line, print_message
+from coterie.core.terminal import print_json, print_line, print_message
 
 if TYPE_CHECKING:
     from coterie.commands.league import LeagueResult
@@ -159,7 +158,7 @@ def exploit(
 
 def _with_interval(mean: float, error: float) -> str:
     """Formats a mean with its standard error and 95% interval."""
-    from coterie.math.intervals import interval_95
+    from coterie.functional.intervals import interval_95
 
     low, high = interval_95(mean, error)
     return f"{mean:.4g} ± {error:.2g} (95%: {low:.4g} to {high:.4g})"

@@ -7,11 +7,79 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.list_keys import key_rows, matching
 from coterie.cli.options import AlgoName, EnvName, with_names
 from coterie.core.errors import UserError, nearest
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line
+from coterie.core.terminal import print_json, print_line
+
+
+def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
+    """Returns one dict per setting of a configuration: key, value, origin and meaning."""
+    from coterie.algos import registry as algo_registry
+    from coterie.assembly.resolve import resolve
+    from coterie.config.messages import format_value, leaf_fields
+    from coterie.config.schema import RunConfig, TeamConfig
+    from coterie.config.sources import flatten
+
+    resolved = resolve(overrides)
+    config = resolved.config
+    fields = leaf_fields(RunConfig) | leaf_fields(type(config.env.params), "env.")
+    fields |= leaf_fields(algo_registry.algorithm(config.algo.name).Config, "algo.")
+    for team, own in config.teams.items():
+        fields |= leaf_fields(TeamConfig, f"teams.{team}.") | leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
+    meanings = {
+        "algo.name": "Name of the algorithm. Set it with algo=NAME.",
+        "env.name": "Name of the environment. Set it with env=NAME.",
+    }
+    return [
+        {
+            "key": key,
+            "value": format_value(value),
+            "from": resolved.origins[key],
+            "meaning": meanings.get(key) or _meaning(fields.get(key)),
+        }
+        for key, value in flatten(config.tree())
+    ]
+
+
+def matching(rows: list[dict[str, Any]], filters: list[str]) -> list[dict[str, Any]]:
+    """Returns the settings whose key contains all filters or, if there are none, whose meaning does.
+
+    Raises:
+        UserError: If there are no such settings.
+    """
+    wanted = [word.lower() for word in filters]
+    for text in ("key", "meaning"):
+        found = [row for row in rows if all(word in row[text].lower() for word in wanted)]
+        if found:
+            return found
+    parts = {part for row in rows for part in (row["key"], *row["key"].split("."))}
+    raise UserError(f"{' '.join(filters)}: no setting contains this text. {nearest(filters[0], parts)}")
+
+
+_OFTEN_SET = {
+    "algo": "Algorithm, see coterie list algos. Its settings: algo.lr=3e-4",
+    "env": "Environment, see coterie list envs. Its settings: env.n=5",
+    "teams.NAME.algo": "Algorithm of one team",
+    "steps": "Environment steps, e.g. 2e6 or 500k",
+    "num_envs": "Environments stepped together",
+    "seed": "Seed of all random numbers",
+    "eval.every": "Environment steps between evaluations",
+    "out": "Folder of the run",
+}
+"""Settings in the help of `coterie train`, with a few words each."""
+
+
+def print_run_keys() -> None:
+    """Prints the settings that are changed most often, for `coterie train --help`."""
+    print_line("Settings that are changed most often:")
+    for key, meaning in _OFTEN_SET.items():
+        print_line(f"  {key:<16} {meaning}")
+    print_line("All settings: coterie list keys. About one subject: coterie list keys eval")
+
+
+def _meaning(field: Any) -> str:
+    return " ".join((field.description or "").split()) if field is not None else ""
+
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
@@ -227,7 +295,7 @@ def parameter_rows(overrides: list[str]) -> list[dict[str, Any]]:
     """Returns one dict per parameter of the environment: name, value, bounds (None if unbounded) and meaning."""
     import math
 
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
     from coterie.envs.contract.parameters import RandomizableEnv
     from coterie.envs.contract.vector import closed
     from coterie.envs.make import make
@@ -255,16 +323,19 @@ def algorithm_rows() -> list[dict[str, Any]]:
     """
     import dataclasses
 
-    from coterie.config import registry, sources
+    from coterie.algos import registry as algo_registry
+    from coterie.config import sources
     from coterie.config.plugins import ALGORITHMS, installed_plugins
     from coterie.core.errors import UserError
 
     presets = sources.presets("algo")
     rows: list[dict[str, Any]] = []
-    brought = [name for name in installed_plugins(ALGORITHMS) if registry.base_name(name) not in registry.ALGOS]
-    for name in [*registry.ALGOS, *brought]:
+    brought = [
+        name for name in installed_plugins(ALGORITHMS) if algo_registry.base_name(name) not in algo_registry.ALGOS
+    ]
+    for name in [*algo_registry.ALGOS, *brought]:
         try:
-            algorithm = registry.algorithm(name)
+            algorithm = algo_registry.algorithm(name)
         except UserError as error:
             rows.append({"name": name, "missing": str(error)})
             continue
@@ -284,14 +355,14 @@ def environment_rows(text: str = "") -> list[dict[str, Any]]:
     Each contains name, limit, scripts, and the roles with agents, observation features and actions. Environments that
     cannot be created have no roles, and the reason under `missing`.
     """
-    from coterie.config import registry
     from coterie.config.plugins import installed_plugins
     from coterie.core.errors import UserError
+    from coterie.envs import registry as env_registry
     from coterie.envs.make import spec_of
 
     rows: list[dict[str, Any]] = []
     brought = installed_plugins()
-    for name in [*registry.environments(), *brought]:
+    for name in [*env_registry.environments(), *brought]:
         if text not in name:
             continue
         try:
@@ -310,7 +381,7 @@ def environment_rows(text: str = "") -> list[dict[str, Any]]:
             for role in spec.roles
         ]
         rows.append(
-            {"name": name, "limit": spec.episode_limit, "roles": roles, "scripts": list(registry.scripts(name))}
+            {"name": name, "limit": spec.episode_limit, "roles": roles, "scripts": list(env_registry.scripts(name))}
         )
     return rows
 
@@ -319,12 +390,12 @@ def _spec_of_entry(entry: Any) -> Any:
     """Returns the spec of an environment of another package. Raises UserError for any exception, so others are still
     listed.
     """
-    from coterie.config import registry
     from coterie.core.errors import EnvironmentFailedError, UserError, one_line
+    from coterie.envs import registry as env_registry
     from coterie.envs.make import make
 
     place = f"environment '{entry.name}' of {entry.origin}"
-    if registry.plugin_of(entry.name) is None:
+    if env_registry.plugin_of(entry.name) is None:
         family = entry.name.partition("/")[0]
         raise UserError(f"{place}: '{family}/' is reserved for Coterie's environments. Rename the entry point.")
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from coterie.core.errors import UserError
-from coterie.core.json_output import print_json
+from coterie.core.terminal import print_json
 
 Overrides = Annotated[
     list[str] | None,

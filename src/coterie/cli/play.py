@@ -20,11 +20,11 @@ from coterie.cli.options import (
     run_or_settings,
 )
 from coterie.core.errors import UserError
-from coterie.core.shell import coterie_command
 from coterie.core.terminal import print_line
+from coterie.core.text import coterie_command
 
 if TYPE_CHECKING:
-    from coterie.config.resolve import Resolved
+    from coterie.assembly.resolve import Resolved
     from coterie.playing.page import Address
     from coterie.playing.seating import GameRequest
 
@@ -138,14 +138,14 @@ def _run_or_configuration(
     path, settings = run_or_settings("play", what, algo, env)
     if path is not None:
         return path, None
-    from coterie.config.resolve import resolve
+    from coterie.assembly.resolve import resolve
 
     return None, resolve(settings)
 
 
 def _is_built_in(run: Path | None, resolved: Resolved | None) -> bool:
     """True if episodes are played in one of Coterie's own environments."""
-    from coterie.config import registry
+    from coterie.envs import registry
 
     if run is not None:
         from coterie.runs.folder import RunFolder
@@ -189,7 +189,9 @@ def view(
     """
     if len(files) > 4:
         raise UserError(f"{len(files)} files: too many to compare. Name at most 4.")
-    from coterie.playing.page import Address
+    from coterie.playing.page import Address, require_server
+
+    require_server()
     from coterie.playing.viewer import view_files
 
     view_files(files, Address(host, port, open_))
@@ -213,8 +215,10 @@ def watch(
 
     Example: coterie watch runs/particle/simple_spread/mappo/20260101-120000-seed0 --open
     """
+    from coterie.playing.page import Address, require_server
+
+    require_server()
     from coterie.playing import watch as page
-    from coterie.playing.page import Address
 
     options = page.WatchOptions(mode=mode, fps=fps, size=size, seed=seed)
     page.watch(run, options, Address(host, port, open_))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.options import Json
-from coterie.core.json_output import print_json
+from coterie.core.terminal import print_json
 
 
 def ps(
@@ -33,9 +33,9 @@ def ps(
 
     coterie ps 'runs/**' --state training
     """
-    from coterie.runs.listing import status
+    from coterie.runs.activity import status
+    from coterie.runs.folder import find_runs
     from coterie.runs.progress import duration, number
-    from coterie.runs.search import find_runs
     from coterie.runs.tables import print_table
 
     found = [status(path) for path in find_runs(runs or ["runs"])[1]]

@@ -8,20 +8,10 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.compare_options import (
-    Baseline,
-    FileReturns,
-    Metric,
-    Mixed,
-    Normalize,
-    OptionalRuns,
-    Team,
-    Unfinished,
-    WantedScore,
-)
+from coterie.cli.compare import OptionalRuns, with_compare_options
 from coterie.cli.options import Json, Trust
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line, print_message
+from coterie.core.terminal import print_json, print_line, print_message
+from coterie.reports.options import CompareOptions
 
 Videos = Annotated[bool, typer.Option("--videos/--no-videos", help="Embed videos of the best run of each group.")]
 VideoEpisodes = Annotated[
@@ -37,20 +27,14 @@ Leagues = Annotated[
 ]
 
 
+@with_compare_options
 def report(
     runs: OptionalRuns = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.")] = Path("report.html"),
-    metric: Metric = None,
-    team: Team = None,
-    score: WantedScore = None,
-    normalize: Normalize = "auto",
-    baseline: Baseline = None,
+    options: CompareOptions = CompareOptions(),
     videos: Videos = True,
     episodes: VideoEpisodes = 9,
     league: Leagues = None,
-    unfinished: Unfinished = False,
-    mixed: Mixed = False,
-    file_returns: FileReturns = None,
     trust: Trust = False,
     json: Json = False,
 ) -> int:
@@ -65,18 +49,16 @@ def report(
     coterie report runs/particle runs/matrix --out results.html --no-videos
     """
     from coterie.commands import report as command
-    from coterie.commands.compare import RunSelection
-    from coterie.reports.options import CompareOptions
 
-    written = command.report(
-        RunSelection(tuple(runs or ()), metric, team, file_returns, unfinished),
+    written = command.write_report(
+        runs or [],
         command.ReportOptions(
             out=out,
-            videos=command.VideoOptions(episodes=episodes) if videos else None,
+            video_episodes=episodes if videos else 0,
             leagues=tuple(league or ()),
             command=tuple(sys.argv),
         ),
-        CompareOptions(score=score, normalize=normalize, baseline=baseline, mixed=mixed),
+        options,
     )
     comparison = written.comparison
     for note in comparison.notes:

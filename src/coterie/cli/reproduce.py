@@ -68,8 +68,8 @@ def reproduce(
 
     coterie reproduce papoudakis2021
     """
+    from coterie.cli.job_gate import job_gate
     from coterie.commands import reproduce as command
-    from coterie.commands.sweep_processes import ForkGate
     from coterie.reports import published
 
     if table is None:
@@ -90,7 +90,7 @@ def reproduce(
         return 0
     code = 0
     if rows or all_:
-        gate = ForkGate()
+        gate = job_gate()
         gate.preload()
         code = command.train(choice, jobs, gate)
     _show(choice, markdown, json)
@@ -101,7 +101,7 @@ def _show(choice: Choice, markdown: Path | None, json: bool) -> None:
     """Prints the values, and writes them as Markdown if a file is given."""
     from coterie.commands import reproduce as command
     from coterie.core.files import write_text
-    from coterie.core.json_output import print_json
+    from coterie.core.terminal import print_json
     from coterie.runs.tables import print_table
 
     found = command.values(choice)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from coterie.commands.rank_processes import reports_results
-from coterie.commands.result import TrainingResult
+from coterie.assembly.rank_processes import reports_results
+from coterie.assembly.result import TrainingResult
 from coterie.config.sources import from_file
-from coterie.core.json_output import print_json
-from coterie.core.terminal import print_line
+from coterie.core.terminal import print_json, print_line
 from coterie.runs.progress import number
 
 
@@ -30,12 +29,17 @@ def finish(result: TrainingResult, json: bool) -> int:
 
 
 def brief(result: TrainingResult) -> Iterator[str]:
-    """Returns lines with the folder of a run, its steps, and the final and best return of every team."""
+    """Returns lines with the folder of a run, its steps, and the final and best return of every team.
+
+    They end with the comparison of the last returns with those of the random policy if something looks wrong.
+    """
     yield f"{result.run}: {result.summary.steps:,} steps"
     for team in result.summary.teams:
         random = "" if team.random is None else f", random policy {number(team.random)}"
         name = f"{team.team}: " if team.team else ""
         yield f"{name}{team.area} return {number(team.now)}, best {number(team.best)}{random}"
+    if result.summary.needs_diagnosis:
+        yield from result.summary.comparisons
 
 
 def _was_silent(run: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,14 @@ def serve(
             help="Password of clients. Default: none on this machine, else a new one.",
         ),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            show_default=False,
+            help="Allow pages of this origin to send requests, such as https://example.com. May be repeated.",
+        ),
+    ] = None,
 ) -> int:
     """Serve an exported team on a web socket and over HTTP, for programs without an ONNX runtime.
 
@@ -44,13 +53,17 @@ def serve(
     coterie serve exported --host 0.0.0.0 --port 8765 --mode greedy
     """
     from coterie.playing.page import require_server, until_interrupted
-    from coterie.playing.policy_server import serving
 
-    require_server()
-    with until_interrupted(), serving(export, mode, host, port, token=token) as server:
+    require_server("serving an export")
+    from coterie.playing.policy_server import serve_policy
+
+    with (
+        until_interrupted(),
+        serve_policy(export, mode, host, port, token=token, allow_origins=allow_origin or ()) as server,
+    ):
         suffix = "" if server.token is None else f" with the token {shorten(server.token)}"
-        print_line(
-            f"Serving at {server.url} and http://{server.address}/act{suffix}. Press Ctrl-C to stop.", sys.stderr
-        )
-        server.run()
+        url = f"http://{server.address}/act"
+        print_line(f"Serving at ws://{server.address}/act and {url}{suffix}. Press Ctrl-C to stop.", sys.stderr)
+        while True:
+            time.sleep(1.0)
     return 0

@@ -101,16 +101,16 @@ def run_sweep(
     json: bool,
 ) -> int:
     """Runs every combination of comma-separated values, or prints the commands. Returns the exit code."""
-    from coterie.commands import sweep
-    from coterie.commands.sweep_processes import ForkGate
+    from coterie.cli.job_gate import job_gate
+    from coterie.sweeps import sweep
 
     where = parse_launcher(launcher) if launcher is not None else None
-    gate = ForkGate()
+    gate = job_gate()
     if where is None or where.name == "local":
         gate.preload()
     planned = sweep.plan(overrides, config)
     if where is not None and where.name == "slurm":
-        from coterie.commands.sweep_slurm import SlurmOptions, run_on_slurm
+        from coterie.sweeps.slurm import SlurmOptions, run_on_slurm
 
         slurm = SlurmOptions(cores=where.cpus, gpus=int(where.gpus), parallel=jobs, sbatch=where.sbatch)
         return run_on_slurm(planned, config, slurm, print_script=print_commands, json=json)
@@ -119,7 +119,7 @@ def run_sweep(
             print_line(line)
         return 0
     if where is not None and where.name == "ray":
-        from coterie.commands.sweep_ray import RayOptions, run_on_ray
+        from coterie.sweeps.ray_sweep import RayOptions, run_on_ray
 
         ray = RayOptions(address=where.address, cores=where.cpus, gpus=where.gpus, parallel=jobs)
         return run_on_ray(planned, config, ray, json=json)

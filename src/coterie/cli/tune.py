@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coterie.cli.options import AlgoName, ConfigFile, EnvName, Json, Trust, with_names
+from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
 
 Words = Annotated[
     list[str] | None,
@@ -79,9 +82,15 @@ def tune(
 
     coterie tune --space space.yaml --timeout 3600
     """
-    from coterie.commands.tuning import tune as command
-    from coterie.commands.tuning.plan import make_plan
+    if missing := [name for name in ("optuna", "sqlalchemy") if importlib.util.find_spec(name) is None]:
+        raise UserError(
+            f"coterie tune: requires '{missing[0]}', which is not installed. Install it with: {install_extra('tune')}"
+        )
+    from coterie.cli.job_gate import job_gate
+    from coterie.sweeps.tuning import search
+    from coterie.sweeps.tuning.study import make_plan
 
-    gate = command.preload()
+    gate = job_gate()
+    gate.preload()
     plan = make_plan(with_names(words, algo=algo, env=env), config, space=space, seeds=seeds, metric=metric, out=out)
-    return command.tune(plan, trials=trials, jobs=jobs, timeout=timeout, prunes=pruning, json=json, gate=gate)
+    return search.tune(plan, trials=trials, jobs=jobs, timeout=timeout, prunes=pruning, json=json, gate=gate)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.assembly.resolve import Resolved, resolve_kwargs
 from coterie.config import callables
-from coterie.config.resolve import Resolved, resolve_kwargs
 from coterie.config.sources import flatten, from_file
 from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from coterie.commands.arithmetic import configure_arithmetic
-from coterie.commands.build import build
-from coterie.commands.environment import make_environment
-from coterie.config.resolve import Resolved
+from coterie.assembly.arithmetic import configure_arithmetic
+from coterie.assembly.build import build
+from coterie.assembly.environment import make_environment
+from coterie.assembly.resolve import Resolved
 from coterie.config.schema import RunConfig
-from coterie.core.process import configure_process, rare_garbage_collection
+from coterie.core.process import configure_process, measured_threads, rare_garbage_collection
 from coterie.core.seeds import generator
-from coterie.core.threads import measured_threads
 from coterie.core.types import Action, Rollout
 from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, closed, reset_env, step_env

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.algos import registry
 from coterie.algos.algorithm import Algorithm
-from coterie.commands import train as training
-from coterie.commands.environment import (
+from coterie.assembly.environment import (
     lessons_of,
     load_teams,
     make_environment,
@@ -18,20 +18,20 @@ from coterie.commands.environment import (
     select_device,
     with_agent_order,
 )
-from coterie.commands.learners import eval_modes, load_run, teams_sharing_policy
-from coterie.config import registry
-from coterie.config.resolve import Resolved, based_on, load_resolved
+from coterie.assembly.learners import eval_modes, load_run, teams_sharing_policy
+from coterie.assembly.resolve import Resolved, based_on, load_resolved
+from coterie.commands import train as training
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv, closed
-from coterie.math.intervals import interval_95, standard_error
+from coterie.functional.intervals import interval_95, standard_error
 from coterie.policies.base import Policy
 from coterie.policies.remapped import RemappedPolicy
 from coterie.runs.folder import RunFolder
 from coterie.training.evaluation import evaluate
-from coterie.training.selfplay.elo_ladder import win_scores
+from coterie.training.opponents import win_scores
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def exploit(
     loaded = load_run(run, checkpoint, device, team=fixed)
     algorithms = loaded.algorithms
     teams = {name: algorithm.policy.team for name, algorithm in algorithms.items()}
-    source = names[0] if teams_sharing_policy(config, teams) else fixed  # whose policy the fixed team acts with
+    shared = teams_sharing_policy(config.selfplay, config.teams, teams)
+    source = names[0] if shared else fixed  # whose policy the fixed team acts with
     frozen = {"name": "frozen", "run": str(folder.path), "team": source, "checkpoint": checkpoint}
     tree: dict[str, Any] = {**_response_tree(config, response, steps), "out": None}
     tree["teams"] = tree["teams"] | {fixed: {"algo": frozen}}

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
-from coterie.commands.algorithm_check.report import AlgorithmReport
-from coterie.commands.algorithm_check.resolver import subject_of_class, subject_of_name
-from coterie.commands.algorithm_check.run import run_checks
-from coterie.config.resolve import resolve_kwargs
-from coterie.envs.contract.report import Report
-from coterie.envs.external.checking.check_env import check_env as check
+from coterie.assembly.resolve import resolve_kwargs
+from coterie.checks.algorithm.check_algorithm import AlgorithmReport, run_checks, subject_of_class, subject_of_name
+from coterie.checks.environment.check_env import check_env as check
+from coterie.checks.environment.rules import Report
 
 
 def check_env(env: str | Callable[..., Any], **params: Any) -> Report:

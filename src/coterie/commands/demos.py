@@ -13,16 +13,16 @@ from typing import Any
 import torch
 
 from coterie.algos.algorithm import Algorithm
-from coterie.commands.environment import load_teams, make_environment, select_device
-from coterie.commands.learners import EvalMode, eval_modes, load_run, make_algorithms
-from coterie.config import registry
-from coterie.config.resolve import Resolved
+from coterie.assembly.environment import load_teams, make_environment, select_device
+from coterie.assembly.learners import EvalMode, eval_modes, load_run, make_algorithms
+from coterie.assembly.resolve import Resolved
 from coterie.config.schema import Choice, RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
 from coterie.core.terminal import print_message
+from coterie.envs import registry
 from coterie.envs.contract.vector import closed
 from coterie.envs.make import make, spec_of
 from coterie.imitation.demo_checks import find_errors

@@ -1,4 +1,5 @@
-"""Diagnosis of a run: reads its settings, metrics and a checkpoint, and makes all checks.
+"""Diagnosis of a run: reads its settings, metrics and a checkpoint, and makes all checks. The summary of a training
+shows the worst findings of its log.
 
 Code that the run names is executed only if the user trusts the run. Without it, networks are evaluated on observations
 that the checkpoint stores.
@@ -6,38 +7,42 @@ that the checkpoint stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from coterie.algos.algorithm import Algorithm
+from coterie.assembly.checkpoint_choice import CheckpointChoice, find_checkpoint
+from coterie.assembly.environment import make_environment
+from coterie.assembly.learners import TrainedRun, load_run
+from coterie.checks.diagnosis.diagnosis import OUTCOME_CHECKS, Diagnosis, diagnose_view
+from coterie.checks.diagnosis.network_checks import ActivityRecorder, scales_of, stored_sample
+from coterie.checks.diagnosis.run_view import Sample, algo_settings, view_run
 from coterie.commands.arguments import run_folder
-from coterie.commands.checkpoint_choice import CheckpointChoice, find_checkpoint
-from coterie.commands.environment import make_environment
-from coterie.commands.learners import TrainedRun, load_run
-from coterie.config.sources import from_file
-from coterie.core.errors import ReportedError
+from coterie.config.schema import RunConfig
+from coterie.config.sources import flatten, from_file
+from coterie.core.errors import ReportedError, one_line
 from coterie.core.process import configure_process
 from coterie.core.seeds import generator, seed_of
 from coterie.core.specs import TeamSpec
+from coterie.core.terminal import print_message
 from coterie.core.types import Timestep
-from coterie.diagnosis.checks import diagnose_view
-from coterie.diagnosis.findings import Diagnosis
-from coterie.diagnosis.network_sample import ActivityRecorder, scales_of, stored_sample
-from coterie.diagnosis.run_view import Sample, view_run
 from coterie.envs.contract.vector import closed, reset_env
 from coterie.policies.base import Mode, Policy
 from coterie.runs import loggers
 from coterie.runs.checkpoints import decoding
 from coterie.runs.folder import RunFolder
-from coterie.training.curriculum.lessons import lesson_of_checkpoint
-from coterie.training.inference import inference_context
+from coterie.training.curriculum import lesson_of_checkpoint
 from coterie.training.rollout_builder import stack_time
-from coterie.training.trajectory import collect
+from coterie.training.trajectory import collect, inference_context
 
 ROLLOUT_STEPS, ROLLOUT_ENVS = 64, 16
 """Length of the rollout on which networks are examined, and its environments."""
+MOST = 2
+"""Findings that the summary of a training shows."""
 
 
 def diagnose(run: Any, checkpoint: str = "auto") -> Diagnosis:
@@ -61,7 +66,6 @@ def diagnose(run: Any, checkpoint: str = "auto") -> Diagnosis:
     which = "last" if checkpoint == "auto" and folder.checkpoint is None else checkpoint
     notes: list[str] = []
     samples: dict[str, Sample] = {}
-    continuous: dict[str, int | None] = {}
     try:
         choice = find_checkpoint(folder, which, announce=checkpoint != "auto")
     except ReportedError as error:
@@ -72,10 +76,10 @@ def diagnose(run: Any, checkpoint: str = "auto") -> Diagnosis:
     else:
         with decoding(choice.found):
             teams = list(choice.found.state["algorithms"])
-        samples, continuous = _examine(folder, settings, choice, teams, notes)
+        samples = _examine(folder, settings, choice, teams, notes)
     sources = dict.fromkeys(sample.source for sample in samples.values() if sample.source)
     notes += [f"networks and observations were examined on {source}" for source in sources]
-    view = view_run(settings, rows, teams, random=manifest.get("random"), continuous=continuous, samples=samples)
+    view = view_run(settings, rows, teams, manifest=manifest, samples=samples)
     return diagnose_view(view, folder.path, tuple(notes))
 
 
@@ -91,37 +95,24 @@ def _examine(
     choice: CheckpointChoice,
     teams: list[str],
     notes: list[str],
-) -> tuple[dict[str, Sample], dict[str, int | None]]:
-    """Returns observations, activity of networks and numbers of continuous actions by team; adds notes."""
+) -> dict[str, Sample]:
+    """Returns observations and activity of networks by team; adds notes."""
     try:
-        trained = load_run(folder.path, choice, torch.device("cpu"))
-        samples = _rollout_samples(trained)
-        specs = {name: algorithm.policy.team for name, algorithm in trained.algorithms.items()}
-        return samples, {name: continuous_actions(spec) for name, spec in specs.items()}
+        return _rollout_samples(load_run(folder.path, choice, torch.device("cpu")))
     except ReportedError as error:  # not trusted, or its environment cannot be made here
         notes.append(f"no rollout: {error}")
-    samples, continuous = {}, {}
-    for team in teams:
-        prefix = f"teams.{team}.algo." if f"teams.{team}.algo.name" in settings else "algo."
-        own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
-        try:
-            with decoding(choice.found):
-                samples[team] = stored_sample(choice.found.state, team, own)
-                continuous[team] = _stored_continuous(choice.found.state["algorithms"][team]["policy"], own)
-        except ReportedError as error:
-            samples[team], continuous[team] = Sample(missing=str(error)), None
-    return samples, continuous
+    return {team: _stored_sample(choice, team, algo_settings(settings, team)[1]) for team in teams}
 
 
-def _stored_continuous(policy: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
-    """Returns the continuous actions of an agent from the parameters of its policy; None if they do not show it."""
-    if settings.get("state_dependent_std") is True:
-        return None
-    parameters = [(k, x) for part in policy.values() if isinstance(part, Mapping) for k, x in part.items()]
-    return next((int(x.shape[-1]) for key, x in parameters if str(key).startswith("log_std.")), 0)
+def _stored_sample(choice: CheckpointChoice, team: str, settings: Mapping[str, Any]) -> Sample:
+    try:
+        with decoding(choice.found):
+            return stored_sample(choice.found.state, team, settings)
+    except ReportedError as error:
+        return Sample(missing=str(error), continuous=None)
 
 
-def continuous_actions(team: TeamSpec) -> int | None:
+def _continuous_actions(team: TeamSpec) -> int | None:
     """Returns the number of continuous actions of a team's agents; None if they also choose, or differ."""
     counts = {role.action.continuous for role in team.roles}
     choices = any(role.action.choices for role in team.roles)
@@ -166,7 +157,55 @@ def _sample(policy: Policy, recorder: ActivityRecorder, observed: Timestep) -> S
     return Sample(
         source=f"a rollout of {steps} steps in {num_envs} environments",
         observations=steps * num_envs * policy.team.n,
-        scales=scales_of(observed.obs, [role.name for role in policy.team.roles]),
+        scales=scales_of({role.name: observed.obs[role.name] for role in policy.team.roles}),
         layers=tuple(layers),
         missing="" if layers else "the policy has no hidden layers of a known type",
+        continuous=_continuous_actions(policy.team),
     )
+
+
+# --------------------------------------------------------------------------------- summary of a training
+
+
+def worst_findings(
+    config: RunConfig,
+    rows: Sequence[Mapping[str, Any]],
+    algorithms: Mapping[str, Algorithm],
+    manifest: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Returns the first findings of high severity, one line each.
+
+    They are those of the log alone, without a rollout and without reading checkpoints, which takes milliseconds. The
+    summary has a line of its own for the outcome of the run, and a warning for a learner without gradient steps, which
+    are left out.
+
+    Args:
+        config: Configuration of the run.
+        rows: Entries of its log.
+        algorithms: Algorithms by team.
+        manifest: Its manifest, with the returns of the random policy and the limit of episodes.
+    """
+    try:
+        view = view_run(
+            dict(flatten(config.tree())),
+            rows,
+            list(algorithms),
+            manifest=manifest,
+            samples={
+                name: Sample(continuous=_continuous_actions(algorithm.policy.team))
+                for name, algorithm in algorithms.items()
+            },
+        )
+        found = diagnose_view(view, Path()).findings
+    except Exception as error:  # a finished training does not fail because of its diagnosis
+        print_message(f"the run could not be diagnosed: {one_line(error)}")
+        return ()
+    unlearned = {team.name for team in view.teams if len(team.series("replay/sequences")) and not team.gradient_steps}
+    high = [
+        finding
+        for finding in found
+        if finding.severity == "high"
+        and finding.name not in OUTCOME_CHECKS
+        and not (finding.name == "gradient steps" and finding.team in unlearned)
+    ]
+    return tuple(finding.one_line() for finding in high[:MOST])

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
-from coterie.commands.environment import load_teams, make_environment, select_device
-from coterie.commands.generalization import load_run_elsewhere
-from coterie.commands.learners import (
+from coterie.assembly.environment import load_teams, make_environment, select_device
+from coterie.assembly.learners import (
     EvalMode,
     device_of_run,
     eval_modes,
     load_run,
     make_algorithms,
 )
-from coterie.config.resolve import Resolved
+from coterie.assembly.resolve import Resolved
+from coterie.commands.generalization import load_run_elsewhere
 from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.process import configure_process
@@ -24,7 +24,7 @@ from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.envs.contract.vector import closed
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.curriculum.lessons import lesson_of_checkpoint
+from coterie.training.curriculum import lesson_of_checkpoint
 from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
 
 

@@ -11,45 +11,40 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.commands.compare import Evaluate
+from coterie.assembly.learners import device_of_run, load_run
+from coterie.assembly.resolve import load_resolved
 from coterie.commands.evaluate import play_episodes
-from coterie.commands.learners import device_of_run, load_run
-from coterie.config.resolve import load_resolved
 from coterie.core.errors import UserError
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.reports.collection import Collection
 from coterie.reports.fresh_evaluations import Protocol, find_fresh, store_fresh
-from coterie.reports.grouping import Selection
 from coterie.reports.records import CollectedRun, FreshEvaluation, Policies
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.curriculum.lessons import lesson_of_checkpoint
+from coterie.training.curriculum import lesson_of_checkpoint
 from coterie.training.evaluation import Evaluation
 
 _TIMES = 10
 """Episodes of a fresh evaluation in those of an evaluation during training. Source: Gorsane et al. 2022."""
 
 
-def evaluator(episodes: int | None) -> Evaluate:
-    """Returns a function that adds fresh evaluations to the runs of a collection, except those that exist already.
+def with_fresh_evaluations(collection: Collection, episodes: int | None) -> Collection:
+    """Returns a collection with fresh evaluations of its runs. Those that exist already are not repeated.
 
     Args:
+        collection: The runs.
         episodes: Minimum number of episodes; None for ten times the `eval.episodes` of each run.
     """
-
-    def evaluate_all(collection: Collection, selection: Selection) -> Collection:
-        own = [run for run in collection.runs if run.origin == "coterie"]
-        done = {}
-        for number, run in enumerate(own, start=1):
-            place = f"fresh evaluation of {run.name}, run {number} of {len(own)}"
-            fresh = evaluate_fresh(Path(run.name), episodes or _TIMES * _eval_episodes(run), place)
-            done[run.name] = replace(run, fresh=fresh)
-        return replace(collection, runs=tuple(done.get(run.name, run) for run in collection.runs))
-
-    return evaluate_all
+    own = [run for run in collection.runs if run.origin == "coterie"]
+    done = {}
+    for number, run in enumerate(own, start=1):
+        place = f"fresh evaluation of {run.name}, run {number} of {len(own)}"
+        fresh = evaluate_fresh(Path(run.name), episodes or _TIMES * _eval_episodes(run), place)
+        done[run.name] = replace(run, fresh=fresh)
+    return replace(collection, runs=tuple(done.get(run.name, run) for run in collection.runs))
 
 
 def _eval_episodes(run: CollectedRun) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext
-from coterie.algos.frozen import Frozen, FrozenConfig
 from coterie.algos.replay.memory import no_memory_check
-from coterie.commands.environment import load_teams
-from coterie.commands.learners import (
+from coterie.algos.scripted import Frozen, FrozenConfig
+from coterie.assembly.environment import load_teams
+from coterie.assembly.learners import (
     EvalMode,
     TrainedRun,
     eval_modes,
@@ -20,8 +20,8 @@ from coterie.commands.learners import (
     make_algorithm,
     teams_sharing_policy,
 )
+from coterie.assembly.resolve import Resolved, based_on, load_resolved
 from coterie.config.overrides import canonical, parse_all
-from coterie.config.resolve import Resolved, based_on, load_resolved
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
@@ -98,7 +98,7 @@ def _opponent(config: RunConfig, team: TeamSpec, device: torch.device) -> Algori
         rollout_length=1,
     )
     with no_memory_check():
-        algorithm = make_algorithm(config, context, setting, with_rewards=False)
+        algorithm = make_algorithm(config.team(team.name), context, config.env, setting=setting, with_rewards=False)
     if algorithm.capabilities.learns:
         print_message(
             f"{setting}={algo}: learns, and its networks are not trained here. To use a trained team, set "
@@ -164,11 +164,11 @@ def _for_other_numbers(
     """
     assert trained.checkpoint is not None
     old = {name: algorithm.policy.team for name, algorithm in trained.algorithms.items()}
-    shared = teams_sharing_policy(config, old)
+    shared = teams_sharing_policy(config.selfplay, config.teams, old)
     source = shared[0] if shared is not None and team.name == shared[1] else team.name
     context = AlgorithmContext(team=team, num_envs=config.num_envs, seed=0, device=device, rollout_length=1)
     with no_memory_check():
-        algorithm = make_algorithm(config, context, "algo", with_rewards=False, team=source)
+        algorithm = make_algorithm(config.team(source), context, config.env, setting="algo", with_rewards=False)
     with decoding(trained.checkpoint):
         state = trained.checkpoint.state["algorithms"][source]["policy"]
     try:

@@ -3,30 +3,178 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.commands.environment import make_environment, select_device
-from coterie.commands.league_members import Member, common_config, distinguish, load_member, with_label
-from coterie.commands.learners import EvalMode
+from coterie.assembly.environment import make_environment, select_device
+from coterie.assembly.learners import EvalMode, TrainedRun, eval_modes, load_run, make_algorithms
+from coterie.assembly.resolve import load_resolved, resolve
+from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv, closed
-from coterie.math.intervals import Z_95, standard_error
-from coterie.math.ratings import elo
+from coterie.functional.intervals import Z_95, standard_error
+from coterie.functional.ratings import elo
+from coterie.policies.base import Mode, Policy
+from coterie.policies.remapped import RemappedPolicy
+from coterie.runs.checkpoints import Checkpoints
+from coterie.runs.folder import RunFolder
 from coterie.training.evaluation import ProgressCallback, evaluate
-from coterie.training.selfplay.elo_ladder import win_criterion, win_scores
+from coterie.training.opponents import win_criterion, win_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+BOTS = ("random", "scripted")
+"""Members that are not runs: `random`, `scripted`, and `scripted:NAME`."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a league.
+
+    Attributes:
+        name: Name in tables.
+        policies: Policy for each team.
+        modes: Action selection for each team.
+        warnings: Why another checkpoint than the preferred one was loaded.
+        checkpoints: The checkpoint of each team, if the member is a run.
+    """
+
+    name: str
+    policies: dict[str, Policy]
+    modes: dict[str, Mode]
+    warnings: tuple[str, ...] = ()
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+
+
+def labeled_members(names: Sequence[str]) -> dict[str, str]:
+    """Returns the source of each member by its label: the given one, the bot, or the run's algorithm and seed.
+
+    Runs with the same algorithm and seed are labeled by their folders.
+
+    Raises:
+        UserError: If two members have the same label.
+    """
+    labeled = [_with_label(name) for name in names]
+    labels = [label for label, _ in labeled]
+    found: dict[str, str] = {}
+    for label, source in labeled:
+        if labels.count(label) > 1 and not _is_bot(source):
+            label = Path(source).name
+        if label in found:
+            raise UserError(f"two members are named '{label}'. Give them names, e.g. first=RUN second=RUN.")
+        found[label] = source
+    return found
+
+
+def _with_label(name: str) -> tuple[str, str]:
+    """Returns the label of a member and its source."""
+    label, equals, source = name.partition("=")
+    if equals and re.fullmatch(r"[\w.+-]+", label) and not Path(name).exists():
+        return label, source
+    if _is_bot(name):
+        return name, name
+    config = load_resolved(RunFolder.open(Path(name)).config_path).config
+    return f"{config.algo.name}-{config.seed}", name
+
+
+def _is_bot(source: str) -> bool:
+    return source.partition(":")[0] in BOTS and not Path(source).exists()
+
+
+def _common_config(sources: Iterable[str], overrides: Sequence[str]) -> RunConfig:
+    """Returns the configuration whose environment all members share. UserError if they do not share it."""
+    runs = [source for source in sources if not _is_bot(source)]
+    if not runs:
+        return resolve([*overrides, "progress=off"]).config
+    if overrides:
+        raise UserError(f"the runs define the environment. Remove {' '.join(overrides)}.")
+    configs = [load_resolved(RunFolder.open(Path(run)).config_path).config for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        for key, own, other in _env_differences(configs[0], config):
+            raise UserError(
+                f"{run} was trained with {key}={other}, but {runs[0]} with {own}. A league plays one environment with "
+                "one setting: remove one of them."
+            )
+    return configs[0]
+
+
+def _env_differences(one: RunConfig, other: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Returns the settings of the environment that differ, lessons and randomized parameters included."""
+
+    def settings(config: RunConfig) -> dict[str, Any]:
+        tree = config.tree()
+        own = {f"env.{key}": value for key, value in tree["env"].items()}
+        return {"env": config.env.name, **own} | {name: tree.get(name) for name in ("curriculum", "randomize")}
+
+    first, second = settings(one), settings(other)
+    return [(key, first.get(key), second.get(key)) for key in first | second if first.get(key) != second.get(key)]
+
+
+def load_member(
+    name: str,
+    source: str,
+    config: RunConfig,
+    teams: dict[str, TeamSpec],
+    *,
+    mode: EvalMode,
+    checkpoint: str,
+    device: torch.device,
+) -> Member:
+    """Returns a member with a policy for each team.
+
+    Args:
+        name: Name in tables.
+        source: Folder of a run, or a bot.
+        config: Configuration with the environment of the league.
+        teams: Teams of the environment by name.
+        mode: Action selection.
+        checkpoint: Checkpoint of the run. With auto and best, each team acts with its own best one, if it has one.
+        device: Device of the networks.
+
+    Raises:
+        UserError: If it lacks a policy.
+    """
+    by_team = {team: _bot(source, config, teams, device) for team in teams} if _is_bot(source) else {}
+    chosen = {}
+    if not by_team:
+        store = Checkpoints(RunFolder.open(Path(source)).checkpoints_path)
+        separate = checkpoint in {"auto", "best"} and all(store.has_best(team) for team in teams)
+        shared = None if separate else load_run(Path(source), checkpoint, device)
+        by_team = {team: shared or load_run(Path(source), checkpoint, device, team=team) for team in teams}
+        chosen = {team: run.choice for team, run in by_team.items() if run.choice is not None}
+    policies: dict[str, Policy] = {}
+    modes: dict[str, Mode] = {}
+    for team, spec in teams.items():
+        algorithms = by_team[team].algorithms
+        if team not in algorithms:
+            raise UserError(
+                f"{source} trained the teams {', '.join(algorithms)}, but the league needs one for '{team}'. "
+                "Train it with one team per side."
+            )
+        modes[team] = eval_modes(mode, algorithms)[team]
+        policies[team] = RemappedPolicy(spec, algorithms[team].policy, modes[team])
+    warnings = dict.fromkeys(line for choice in chosen.values() for line in choice.warnings)
+    return Member(name, policies, modes, tuple(warnings), {team: choice.report() for team, choice in chosen.items()})
+
+
+def _bot(source: str, config: RunConfig, teams: dict[str, TeamSpec], device: torch.device) -> TrainedRun:
+    """Returns the algorithms of a member that is not a run."""
+    kind, _, script = source.partition(":")
+    settings = [f"algo={kind}", f"env={config.env.name}", *([f"algo.script={script}"] if script else [])]
+    bot_config = resolve(settings).config.model_copy(update={"env": config.env})
+    return TrainedRun(bot_config, make_algorithms(bot_config, teams, device))
 
 
 @dataclass(frozen=True)
@@ -138,13 +286,13 @@ def league(
         UserError: If there are fewer than two members, or they were trained in different environments.
     """
     options = options or LeagueOptions()
-    labeled = distinguish([with_label(name) for name in names])
-    if len(labeled) < 2:
+    if len(names) < 2:
         raise UserError(
-            f"a league needs at least two members, but has {len(labeled)}. Name runs' folders, random or scripted, "
+            f"a league needs at least two members, but has {len(names)}. Name runs' folders, random or scripted, "
             "e.g. coterie league RUN RUN random"
         )
-    config = common_config(labeled, overrides)
+    sources = labeled_members(names)
+    config = _common_config(sources.values(), overrides)
     configure_process(config.threads)
     device = select_device(config.device)
     num_envs = min(options.episodes, config.eval.num_envs)
@@ -154,7 +302,7 @@ def league(
             raise UserError(f"a league needs two teams, but {config.env.name} has {len(teams)}: {', '.join(teams)}")
         members = [
             load_member(label, source, config, teams, mode=options.mode, checkpoint=options.checkpoint, device=device)
-            for label, source in labeled
+            for label, source in sources.items()
         ]
         return _play(members, env, teams, options=options, progress_of=progress_of)
 

@@ -6,16 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.commands.episode_returns import print_returns
-from coterie.commands.image_window import show
-from coterie.commands.learners import EvalMode, eval_modes, load_run_or_make
-from coterie.commands.rendering import Episodes, render_episodes, save_replay
-from coterie.config.resolve import Resolved
+from coterie.assembly.learners import EvalMode, eval_modes, load_run_or_make
+from coterie.assembly.resolve import Resolved
+from coterie.commands.rendering import Episodes, print_returns, render_episodes, save_replay, show
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_line
 from coterie.envs.video import write_video
-from coterie.training.curriculum.lessons import lesson_of_checkpoint
+from coterie.training.curriculum import lesson_of_checkpoint
 
 
 @dataclass(frozen=True)

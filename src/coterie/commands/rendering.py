@@ -1,24 +1,81 @@
-"""Rendering of episodes: as images, or as a replay that the environment's library writes."""
+"""Rendering of episodes: as images, or as a replay that the environment's library writes; and their returns."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from coterie.commands.environment import make_environment
-from coterie.commands.episode_returns import ReturnCounter
+from coterie.assembly.environment import make_environment
 from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
 from coterie.core.seeds import generator
+from coterie.core.specs import TeamSpec
 from coterie.core.terminal import print_line
+from coterie.core.types import Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, close_env, render_env, reset_env, step_env
 from coterie.envs.external.replays import with_replays
+from coterie.functional.intervals import standard_error
 from coterie.policies.base import Mode, Policy
+from coterie.training.episodes import EpisodeTracker
+from coterie.training.rollout_builder import mask_rewards
 from coterie.training.trajectory import act
+
+
+def show(frames: Iterable[np.ndarray], title: str, fps: int = 10) -> None:
+    """Shows images until the window is closed, also with Escape or q. The last image stays.
+
+    Args:
+        frames: Images, uint8 [H, W, 3].
+        title: Title of the window.
+        fps: Images per second.
+
+    Raises:
+        UserError: If no window can be opened.
+    """
+    try:
+        import tkinter
+
+        window = tkinter.Tk()
+    except (ImportError, RuntimeError) as error:  # Python without Tk
+        raise _no_window(error) from error
+    except Exception as error:
+        if type(error).__name__ != "TclError":
+            raise
+        raise _no_window(error) from error
+    from PIL import Image, ImageTk
+
+    window.title(title)
+    window.resizable(False, False)
+    for key in ("<Escape>", "q"):
+        window.bind(key, lambda _: window.destroy())
+    label = tkinter.Label(window, borderwidth=0)
+    label.pack()
+    remaining = iter(frames)
+    images: list[ImageTk.PhotoImage] = []
+
+    def draw_next() -> None:
+        started = time.perf_counter()
+        frame = next(remaining, None)
+        if frame is None:
+            return
+        image = ImageTk.PhotoImage(Image.fromarray(frame), master=window)
+        label.configure(image=image)
+        images[:] = [image]  # Tk holds no reference to the image that it shows
+        elapsed = time.perf_counter() - started
+        window.after(max(1, round(1000 * (1 / fps - elapsed))), draw_next)
+
+    window.after(0, draw_next)
+    window.mainloop()
+
+
+def _no_window(error: Exception) -> UserError:
+    return UserError(f"cannot open a window ({error}). Record the episode instead: --video FILE, e.g. --video out.gif")
 
 
 @dataclass(frozen=True)
@@ -114,3 +171,45 @@ def _play(env: VectorEnv, episodes: Episodes) -> Iterator[bool]:
                 remaining -= 1
                 if remaining:
                     _, timestep = step_env(env, actions)  # the final timestep ignores the action
+
+
+class ReturnCounter:
+    """Adds up the rewards of one environment.
+
+    Args:
+        env: A single environment.
+        teams: Teams by name.
+
+    Attributes:
+        returns: Return of each finished episode by team.
+    """
+
+    def __init__(self, env: VectorEnv, teams: dict[str, TeamSpec]):
+        self._teams, self._agents_can_die = teams, env.spec.agents_can_die
+        self._tracker = EpisodeTracker(env.spec, 1, env.device)
+        self.returns: dict[str, list[float]] = {name: [] for name in teams}
+
+    def add(self, timestep: Timestep, step: Step) -> None:
+        """Adds a step from a timestep, which may be the last one of an episode."""
+        acted = timestep.acted.unsqueeze(0)
+        alive = timestep.alive.unsqueeze(0) if self._agents_can_die else None
+        finished = self._tracker.add(
+            reward=mask_rewards(step.reward.unsqueeze(0), acted, alive),
+            group_reward=mask_rewards(step.group_reward.unsqueeze(0), acted),
+            acted=acted,
+            episode_end=(step.episode_terminated | step.episode_truncated).unsqueeze(0),
+            episode_truncated=step.episode_truncated.unsqueeze(0),
+            metrics=[step.metrics],
+        )
+        for name, team in self._teams.items():
+            self.returns[name] += finished.team_return(team).tolist()
+
+
+def print_returns(returns: dict[str, list[float]]) -> None:
+    """Prints the mean return of each team on stdout, with its standard error after several episodes."""
+    for team, values in returns.items():
+        if len(values) == 1:
+            print_line(f"return of {team}: {values[0]:.4g}")
+        elif values:
+            mean, error = sum(values) / len(values), standard_error(torch.tensor(values))
+            print_line(f"return of {team}: {mean:.4g} ± {error:.2g} (mean and standard error, {len(values)} episodes)")

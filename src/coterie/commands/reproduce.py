@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from coterie.commands import sweep
 from coterie.commands.fresh_evaluation import evaluate_fresh
-from coterie.commands.sweep import Job
-from coterie.commands.sweep_processes import ForkGate
-from coterie.commands.sweep_runs import find
 from coterie.config.schema import parse_count
 from coterie.core.errors import UserError, nearest
-from coterie.math.student_t import mean_interval_95
+from coterie.functional.intervals import mean_interval_95
 from coterie.reports.collection import RETURN, read_run, series_of
 from coterie.reports.published import Level, PublishedTable, Row
 from coterie.reports.records import EvaluationSeries
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+from coterie.sweeps import sweep
+from coterie.sweeps.job_processes import ForkGate
+from coterie.sweeps.job_runs import find
+from coterie.sweeps.sweep import Job
 
 DEFAULT_OUT = Path("runs/reproduce")
 
@@ -210,9 +207,9 @@ def train(choice: Choice, num_parallel: int = 1, gate: ForkGate | None = None) -
         failed = {row for row, job in opponents.items() if find(job.config, job.out, named=True).state != "finished"}
         choice = replace(choice, rows=tuple(row for row in choice.rows if row.name not in failed))
     jobs = [job for _, _, job in value_jobs(choice)]
-    if jobs and code != INTERRUPTED:
+    if jobs and code != sweep.INTERRUPTED:
         code = max(code, sweep.run_all(jobs, num_parallel=num_parallel, gate=gate, tables=False))
-    if code != INTERRUPTED:
+    if code != sweep.INTERRUPTED:
         _evaluate_best(choice)
     return code
 

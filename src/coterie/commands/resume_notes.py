@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from coterie.commands.arithmetic import configure_arithmetic
-from coterie.commands.environment import select_device
-from coterie.commands.rank_processes import exchange_of
-from coterie.config.resolve import require_saved_settings
+from typing import Literal
+
+from coterie.assembly.arithmetic import configure_arithmetic
+from coterie.assembly.environment import select_device
+from coterie.assembly.rank_processes import exchange_of
+from coterie.assembly.resolve import require_saved_settings
 from coterie.config.schema import RunConfig
-from coterie.core.ranks import Ranks
-from coterie.core.shell import coterie_command
-from coterie.core.threads import measured_threads
+from coterie.core.process import measured_threads
+from coterie.core.text import coterie_command
 from coterie.kernels import switch
+from coterie.ranks.ranks import Ranks
 from coterie.runs import loggers
 from coterie.runs.checkpoints import LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
 from coterie.training.rank_states import num_ranks
 
 
-def resume_threads(folder: RunFolder, config: RunConfig) -> tuple[int, list[str]]:
+def resume_threads(folder: RunFolder, threads: int | Literal["auto"]) -> tuple[int, list[str]]:
     """Returns the number of threads, `auto` for that with which the run started, and a note if it differs from that."""
     before = folder.read_manifest().get("threads")
     if not isinstance(before, int):
-        return measured_threads(config.threads), []
-    if config.threads in ("auto", before):
+        return measured_threads(threads), []
+    if threads in ("auto", before):
         return before, []
-    return config.threads, [f"threads: {before} before, {config.threads} now. Results may differ in the last bits"]
+    return threads, [f"threads: {before} before, {threads} now. Results may differ in the last bits"]
 
 
 def resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice, list[str]]:
@@ -38,10 +40,10 @@ def resume_kernels(folder: RunFolder, config: RunConfig) -> tuple[switch.Choice,
     return choice, [f"kernels were {words[0]} and are {words[1]}{reason}. Results differ in the last bits"]
 
 
-def device_notes(folder: RunFolder, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
+def device_notes(folder: RunFolder, device: str, found: LoadedCheckpoint) -> list[str]:
     """Returns a note if a run continues on another kind of device than that of its checkpoint."""
     saved = found.metadata.get("device") or folder.read_manifest().get("device", "")
-    before, now = str(saved).partition(":")[0], select_device(config.device).type
+    before, now = str(saved).partition(":")[0], select_device(device).type
     if before in ("", now):
         return []
     return [
@@ -50,8 +52,14 @@ def device_notes(folder: RunFolder, config: RunConfig, found: LoadedCheckpoint) 
     ]
 
 
-def resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: LoadedCheckpoint) -> list[str]:
+def resume_notes(folder: RunFolder, saved: RunConfig, steps: int, found: LoadedCheckpoint) -> list[str]:
     """Returns what the user should know about the run that is resumed.
+
+    Args:
+        folder: Folder of the run.
+        saved: The configuration in its `config.yaml`.
+        steps: Environment steps that are requested now.
+        found: The checkpoint.
 
     Raises:
         UserError: If `config.yaml` or `metrics.jsonl` is not that of the checkpoint.
@@ -66,9 +74,9 @@ def resume_notes(folder: RunFolder, saved: RunConfig, config: RunConfig, found: 
             f"{folder.metrics_path}: entries are missing, {logged:,} of the {metrics_bytes:,} bytes "
             "that the checkpoint knows are left"
         )
-    if found.steps >= config.steps:
+    if found.steps >= steps:
         notes.append(
-            f"the run {folder.path} has finished its {config.steps:,} steps. "
+            f"the run {folder.path} has finished its {steps:,} steps. "
             f"To train longer: {coterie_command('resume', folder.path, f'steps={2 * found.steps}')}"
         )
     return notes

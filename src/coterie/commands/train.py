@@ -13,13 +13,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from coterie.commands import rank_processes
-from coterie.commands.arithmetic import configure_arithmetic
-from coterie.commands.build import best_notes, build, graph_notes
-from coterie.commands.environment import recorded_agents, require_recorded_agents, with_agent_order
-from coterie.commands.local_ranks import local_result
-from coterie.commands.reference_returns import write_reference_returns
-from coterie.commands.result import TrainingResult
+from coterie.assembly import rank_processes
+from coterie.assembly.arithmetic import configure_arithmetic
+from coterie.assembly.build import best_notes, build, graph_notes
+from coterie.assembly.environment import recorded_agents, require_recorded_agents, with_agent_order
+from coterie.assembly.learners import with_derived
+from coterie.assembly.local_ranks import local_result
+from coterie.assembly.resolve import Resolved, change, load_resolved, saved_settings, signature_of
+from coterie.assembly.result import TrainingResult
+from coterie.assembly.warm_start import WarmStart, agents_of_init, warm_start
+from coterie.commands.diagnose import worst_findings
 from coterie.commands.resume_notes import (
     device_notes,
     env_changes,
@@ -28,12 +31,9 @@ from coterie.commands.resume_notes import (
     resume_notes,
     resume_threads,
 )
-from coterie.commands.run_manifest import new_manifest, teams_with_roles
-from coterie.commands.training_findings import worst_findings
-from coterie.commands.warm_start import WarmStart, agents_of_init, warm_start
+from coterie.commands.run_manifest import new_manifest, teams_with_roles, write_reference_returns
 from coterie.config import user_code
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import Resolved, change, load_resolved, saved_settings, signature_of
 from coterie.config.schema import RunConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
@@ -41,25 +41,25 @@ from coterie.core.process import (
     cleaned_up_on_stop,
     configure_process,
     interruptible,
+    measured_threads,
     rare_garbage_collection,
     signal_name,
 )
-from coterie.core.ranks import Ranks
-from coterie.core.shell import coterie_command, shell_word
 from coterie.core.spinning import spinning_note
-from coterie.core.team_report import describe_teams, image_notes
+from coterie.core.teams import describe_teams, image_notes
 from coterie.core.terminal import print_line, print_message
-from coterie.core.threads import measured_threads, most_threads
+from coterie.core.text import coterie_command, shell_word
 from coterie.kernels import switch
-from coterie.kernels.adaptive_threads import AdaptiveThreads
-from coterie.runs import loggers, plots, trackers
+from coterie.ranks.ranks import Ranks
+from coterie.runs import loggers, trackers
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
 from coterie.runs.folder import RunFolder
+from coterie.runs.plots import draw_curves
 from coterie.runs.progress import Progress, progress
 from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
 from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
-from coterie.training.curriculum.lessons import lesson_of_log
-from coterie.training.hooks import Callback, HookCaller
+from coterie.training.callback import Callback, HookCaller
+from coterie.training.curriculum import lesson_of_log
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
 from coterie.training.trainer import Trainer
 
@@ -80,6 +80,8 @@ class _Session:
     hooks: Sequence[Callback] = ()
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
+    derived: tuple[str, ...] = ()
+    """Lines on settings of a new run that follow from its environment and length."""
 
 
 def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
@@ -95,7 +97,9 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
         threads = measured_threads(config.threads)
         configure_process(threads)
         kernels = configure_arithmetic(config)
-        components = build(with_agent_order(config, agents_of_init(config)), ranks)
+        components = build(with_agent_order(config, agents_of_init(config.init, config.env)), ranks)
+        resolved, derived = with_derived(resolved, components)
+        config = resolved.config
         now = datetime.now().astimezone()
         with contextlib.closing(components), rank_processes.own_out(config, ranks) as out:
             warm = warm_start(config, components.algorithms)
@@ -106,7 +110,8 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
                     new_manifest(config, folder, components, threads=threads, now=now, kernels=kernels, warm=warm)
                 )
                 rank_processes.announce_run(folder.path, ranks)
-                return _run(_Session(config, folder, components, kernels, warm_start=warm, hooks=hooks))
+                session = _Session(config, folder, components, kernels, warm_start=warm, hooks=hooks)
+                return _run(replace(session, derived=tuple(derived)))
             finally:
                 folder.remove_if_empty()  # while it is locked: a sweep that starts again waits for it
                 folder.close()
@@ -150,21 +155,24 @@ def _resume(
     """Continues a run on one or several ranks. Rank 0 reads and writes its folder, the others have a temporary one."""
     config = resolved.config
     with rank_processes.own_folder(run, resolved, ranks) as folder:
-        threads, notes = resume_threads(folder, config)
+        threads, notes = resume_threads(folder, config.threads)
         configure_process(threads)
         folder.lock()
         try:
             found = rank_processes.latest_checkpoint(folder, ranks)
             if found is not None and ranks.is_first:
                 saved = load_resolved(folder.config_path)
-                notes += resume_notes(folder, saved.config, config, found) + rank_notes(found, ranks)
-                notes += device_notes(folder, config, found)
+                notes += resume_notes(folder, saved.config, config.steps, found) + rank_notes(found, ranks)
+                notes += device_notes(folder, config.device, found)
             kernels, lines = resume_kernels(folder, config)
             notes += lines
             manifest = folder.read_manifest()
             arranged = with_agent_order(config, recorded_agents(manifest))
             with contextlib.closing(build(arranged, ranks)) as components:
                 require_recorded_agents(manifest, config.env.name, components.teams)
+                # `torchrun` restarts ranks with the words of the command, which lack what the run has derived.
+                resolved, _ = with_derived(resolved, components)
+                config = resolved.config
                 warm = None
                 if found is None:  # it starts again
                     warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))
@@ -213,7 +221,7 @@ def _run(session: _Session) -> TrainingResult:
             metrics_file.truncate(0)
         logger = metrics_file
         if session.components.ranks.is_first:
-            logger = _make_logger(config, folder, metrics_file, purge_step=-1 if found is None else found.steps)
+            logger = _make_logger(session, metrics_file)
         trainer.log_to(logger)
         with (
             interruptible(trainer.request_stop) as signals,
@@ -249,19 +257,7 @@ def _make_trainer(session: _Session, metrics_file: loggers.JsonlLogger, display:
         metadata=metadata if exchange is None else metadata | {"exchange": exchange},
         snapshots=PolicySnapshots(checkpoints / SNAPSHOT, config.checkpoint.policy_seconds),
     )
-    return Trainer(
-        session.components, _schedule(config), outputs, HookCaller(session.hooks), _adaptive_threads(session)
-    )
-
-
-def _adaptive_threads(session: _Session) -> AdaptiveThreads | None:
-    """Returns the choice of kernels' threads during a run; None if they are fixed or iterations differ in length."""
-    components = session.components
-    lengths = {a.rollout_length for a in components.algorithms.values() if a.capabilities.learns}
-    adapts = session.config.threads == "auto" and session.kernels.on and components.ranks.size == 1
-    if not adapts or len(lengths) > 1 or most_threads() == 1:
-        return None
-    return AdaptiveThreads(most_threads(), torch.get_num_threads())
+    return Trainer(session.components, _schedule(config), outputs, HookCaller(session.hooks))
 
 
 def _schedule(config: RunConfig) -> Schedule:
@@ -281,9 +277,9 @@ def _show_notes(session: _Session, display: Progress) -> None:
     display.print_line(f"watch in a browser: {coterie_command('watch', path)}")
     components = session.components
     spec = components.collector.env.spec
-    for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config)):
+    for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config.teams)):
         display.print_line(line)
-    for line in (*spec.notes, *image_notes(spec)):
+    for line in (*spec.notes, *image_notes(spec), *session.derived):
         display.print_line(line)
     if session.config.threads == "auto":
         display.print_line(f"threads: {torch.get_num_threads()}")
@@ -292,7 +288,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
     note = display.print_line if session.config.progress != "off" else print_message
     warm_start = session.warm_start.lines if session.warm_start is not None else ()
     spinning = spinning_note(torch.get_num_threads()) if session.kernels.on else None
-    notes = [*warm_start, *best_notes(session.config), *graph_notes(session.config, components)]
+    notes = [*warm_start, *best_notes(session.config.eval), *graph_notes(session.config, components)]
     for line in notes if spinning is None else [*notes, spinning]:
         note(line)
     algorithms = session.components.algorithms
@@ -314,15 +310,15 @@ def _show_resume_notes(session: _Session, display: Progress) -> None:
         note(f"{config.env.name}: {line}")
 
 
-def _make_logger(
-    config: RunConfig, folder: RunFolder, metrics_file: loggers.JsonlLogger, purge_step: int
-) -> loggers.Logger:
-    """Returns a logger for the metrics file and the configured services, which drop entries after `purge_step`."""
+def _make_logger(session: _Session, metrics_file: loggers.JsonlLogger) -> loggers.Logger:
+    """Returns a logger for the metrics file and the configured services, which drop entries after the checkpoint."""
+    config, folder = session.config, session.folder
     wanted: list[loggers.Logger] = [metrics_file]
     if config.log.tensorboard:
-        purge = purge_step if folder.tensorboard_path.exists() else None
+        steps = -1 if session.checkpoint is None else session.checkpoint.steps
+        purge = steps if folder.tensorboard_path.exists() else None
         wanted.append(loggers.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
-    wanted += trackers.trackers(config, folder.path)
+    wanted += trackers.trackers(config.log, folder.path, env=config.env.name, settings=config.tree())
     return loggers.Loggers(wanted)
 
 
@@ -354,14 +350,14 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
     """Draws the curves, prints the summary, and prints the resume command after an interruption."""
     config, folder, steps = session.config, session.folder, trainer.steps
     if not session.components.ranks.is_first:
-        return TrainingResult(folder.path, _summarize(config, folder, trainer), 0)
+        return TrainingResult(folder.path, _summarize(session, trainer), 0)
     is_done = steps >= config.steps or trainer.hooks.was_stopped
-    summary = _summarize(config, folder, trainer)
+    summary = _summarize(session, trainer)
     if summary.lesson:
         folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
     if is_done and summary.teams:  # without returns there are no curves
         draw_curves(folder)
-        summary = _summarize(config, folder, trainer)
+        summary = _summarize(session, trainer)
     if config.progress != "off":
         summary.print(Console(stderr=True))
     else:
@@ -387,16 +383,15 @@ def _result(folder: RunFolder, summary: Summary, exit_code: int) -> TrainingResu
     return TrainingResult(folder.path, summary, exit_code)
 
 
-def draw_curves(folder: RunFolder) -> None:
-    """Draws the learning curves of a run into its folder. It takes about a second."""
-    plots.plot([folder.path], folder.path / "curves.png")
-
-
-def _summarize(config: RunConfig, folder: RunFolder, trainer: Trainer) -> Summary:
+def _summarize(session: _Session, trainer: Trainer) -> Summary:
+    config, folder = session.config, session.folder
     entries, manifest = loggers.read(folder.metrics_path), folder.read_manifest()
-    summary = summarize(folder.path, entries, config.steps, manifest.get("random"), published=manifest.get("published"))
-    # The last updates may not have been logged yet.
-    warnings = no_gradient_step_warnings(config, trainer.learners, [*entries, trainer.unlogged], trainer.steps)
+    levels = {name: manifest.get(name) for name in ("random", "random_error", "published")}
+    summary = summarize(folder.path, entries, config.steps, **levels)
+    settings = {team: vars(config.algo_of(team).params) for team in trainer.learners}
+    keys = {team: config.algo_key(team) for team in settings}
+    rows = [*entries, trainer.unlogged]  # the last updates may not have been logged yet
+    warnings = no_gradient_step_warnings(settings, keys, rows, steps=trainer.steps, total=config.steps)
     lesson = lesson_of_log(config.curriculum, entries)
-    findings = worst_findings(config, entries, trainer.algorithms, manifest.get("random"))
+    findings = worst_findings(config, entries, trainer.algorithms, manifest)
     return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings, findings=findings)

@@ -1,1 +1,1 @@
-"""Configuration: parsing, layering, validation, presets, and the registry of algorithms and environments."""
+"""Typed settings, presets, parsing of settings, and code of users that settings name."""

@@ -1,22 +1,37 @@
-"""Writes a resolved configuration as YAML with the source of each value in a comment."""
+"""A configuration with the source of each value, and its YAML with these in comments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from coterie.config.overrides import parse_primitive
-from coterie.config.resolve import Resolved
-from coterie.config.sources import flatten
+from coterie.config.schema import RunConfig
+from coterie.config.sources import DERIVED, flatten
 from coterie.config.strict_yaml import parse_settings
 from coterie.core.errors import UserError
 from coterie.core.text import find_control_character, printable, shorten
 
 _MAX_COMMENT_COLUMN = 64
 """Column of comments, except after values that are longer."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and the origin of each of its values by dotted key."""
+
+    config: RunConfig
+    origins: dict[str, str]
+
+    @property
+    def requested(self) -> dict[str, Any]:
+        """The settings by dotted key, null where the run has derived the value."""
+        derived = {key for key, origin in self.origins.items() if origin.startswith(DERIVED)}
+        return {key: None if key in derived else value for key, value in flatten(self.config.tree())}
 
 
 def to_yaml(resolved: Resolved) -> str:

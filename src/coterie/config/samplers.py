@@ -129,7 +129,7 @@ class Uniform(Sampler):
         return self
 
     def draw(self, noise: Tensor) -> Tensor:
-        from coterie.math import inverse_transform
+        from coterie.functional import inverse_transform
 
         return inverse_transform.uniform(noise, *self.uniform)
 
@@ -158,7 +158,7 @@ class LogUniform(Sampler):
         return self
 
     def draw(self, noise: Tensor) -> Tensor:
-        from coterie.math import inverse_transform
+        from coterie.functional import inverse_transform
 
         return inverse_transform.log_uniform(noise, *self.log_uniform)
 
@@ -186,7 +186,7 @@ class Integers(Sampler):
         return self
 
     def draw(self, noise: Tensor) -> Tensor:
-        from coterie.math import inverse_transform
+        from coterie.functional import inverse_transform
 
         return inverse_transform.integers(noise, *self.integers)
 
@@ -222,7 +222,7 @@ class Normal(Sampler):
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def draw(self, noise: Tensor) -> Tensor:
-        from coterie.math import inverse_transform
+        from coterie.functional import inverse_transform
 
         (mean, std), (low, high) = self.normal, self._bounds()
         return inverse_transform.clipped_normal(noise, mean=mean, std=std, low=low, high=high)
@@ -236,7 +236,7 @@ class Normal(Sampler):
         return self.model_copy(update={name: bound for name, bound in bounds.items() if math.isfinite(bound)})
 
     def mean(self) -> float:
-        from coterie.math.inverse_transform import clipped_normal_mean
+        from coterie.functional.inverse_transform import clipped_normal_mean
 
         (mean, std), (low, high) = self.normal, self._bounds()
         return clipped_normal_mean(mean, std, low, high)
@@ -270,7 +270,7 @@ class Choices(Sampler):
 
     def _indices(self, noise: Tensor) -> Tensor:
         from coterie.core.device_constants import constant
-        from coterie.math import inverse_transform
+        from coterie.functional import inverse_transform
 
         return inverse_transform.choice(noise, constant(self._weights(), noise.device, noise.dtype))
 

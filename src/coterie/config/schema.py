@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,6 @@ from pydantic.config import JsonDict
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
 from coterie.config.rewards import RewardsConfig
-from coterie.core.cuda_graphs import Setting as CudaGraphs
 from coterie.core.precision import Setting as Precision
 from coterie.core.text import shorten
 from coterie.kernels.setting import Setting as KernelsSetting
@@ -341,7 +341,7 @@ class RunConfig(Model):
     """Type in which linear, convolutional and recurrent layers multiply: float32 or bfloat16. Everything else, losses
     and parameters included, is float32.
     """
-    cuda_graphs: CudaGraphs = "off"
+    cuda_graphs: Literal["off", "on"] = "off"
     """Captures rollouts in built-in environments on a GPU as CUDA graphs, and targets and gradient steps of all
     algorithms: on or off.
     """
@@ -360,13 +360,26 @@ class RunConfig(Model):
         """Returns the algorithm of `team`."""
         return self.teams[team].algo if team in self.teams else self.algo
 
-    def rewards_of(self, team: str) -> RewardsConfig:
-        """Returns the reward signals of `team`."""
-        return self.teams[team].rewards if team in self.teams else self.rewards
+    def algo_key(self, team: str) -> str:
+        """Returns the section with the algorithm of `team`: `algo` or `teams.NAME.algo`."""
+        return f"teams.{team}.algo" if team in self.teams else "algo"
 
-    def imitation_of(self, team: str) -> ImitationConfig:
-        """Returns the behavior-cloning settings of `team`."""
-        return self.teams[team].imitation if team in self.teams else self.imitation
+    def team(self, name: str) -> TeamConfig:
+        """Returns the settings of the team `name`: its own, or those of the run."""
+        return self.teams.get(name) or TeamConfig(algo=self.algo, rewards=self.rewards, imitation=self.imitation)
+
+    def rollout_length_of(self, team: str) -> int:
+        """Returns the rollout length of `team`: that of the run, or that of its algorithm."""
+        return self.rollout_length or vars(self.algo_of(team).params)["rollout_length"]
+
+    def with_algo_params(self, team: str, values: Mapping[str, Any]) -> RunConfig:
+        """Returns the configuration with other values of settings of the algorithm of `team`, which are not checked."""
+        algo = self.algo_of(team)
+        algo = Choice(name=algo.name, params=algo.params.model_copy(update=values))
+        if team not in self.teams:
+            return self.model_copy(update={"algo": algo})
+        own = self.teams[team].model_copy(update={"algo": algo})
+        return self.model_copy(update={"teams": self.teams | {team: own}})
 
     def tree(self) -> dict[str, Any]:
         """Returns the configuration as nested dicts, lists and scalars, in the order of the fields."""

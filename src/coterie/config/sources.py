@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,13 @@ from coterie.config.overrides import canonical
 from coterie.core.errors import UserError
 from coterie.core.files import read_text
 
-PRESETS = ("algo", "env", "algo_env")
-"""Folders of `coterie/config/presets`."""
+ENVIRONMENTS = "environments"
+"""File of the presets of environments in `coterie/config/presets`. Each algorithm has a file of its own."""
+
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+DERIVED = "derived: "  # and the reason
 
 
 @dataclass(frozen=True)
@@ -91,26 +98,61 @@ def from_file(path: Path, saved: bool = False) -> list[Setting]:
     return from_text(text, str(path), origin)
 
 
-def preset(folder: str, name: str) -> list[Setting]:
-    """Settings of the built-in preset `config/presets/<folder>/<name>.yaml`; none if there is no such file."""
-    file = resources.files("coterie.config") / "presets" / folder / f"{name}.yaml"
-    if not file.is_file():
-        return []
-    return from_text(file.read_text(encoding="utf-8"), f"{folder}/{name}.yaml", lambda line: f"preset {folder}/{name}")
+def preset(kind: str, name: str) -> list[Setting]:
+    """Returns the settings of a built-in preset; none if there is no such preset.
+
+    Args:
+        kind: `algo`, `env`, or `algo_env` for an algorithm on an environment.
+        name: Name of the algorithm or its variant (`mappo/original`), of the environment or its family (`unity`), or
+            both, as `mappo/original/particle/simple_spread`.
+    """
+    found = _presets(_file_of(kind, name)).get((kind, name))
+    return [] if found is None else list(found.settings)
 
 
-def presets(folder: str) -> list[str]:
-    """Names of all presets in `config/presets/<folder>`, e.g. `ippo/yardstick`."""
-    return sorted(_yaml_files(resources.files("coterie.config") / "presets" / folder, ""))
+def presets(kind: str) -> list[str]:
+    """Returns the names of all presets of a kind that are not for families, e.g. `ippo/yardstick`."""
+    files = [ENVIRONMENTS] if kind == "env" else _algorithm_files()
+    names = (name for file in files for of, name in _presets(file) if of == kind)
+    return sorted(name for name in names if kind != "env" or "/" in name)
 
 
-def _yaml_files(folder: Any, prefix: str) -> Iterator[str]:
-    if folder.is_dir():
-        for entry in folder.iterdir():
-            if entry.name.endswith(".yaml"):
-                yield prefix + entry.name.removesuffix(".yaml")
-            else:
-                yield from _yaml_files(entry, f"{prefix}{entry.name}/")
+@dataclass(frozen=True)
+class _Preset:
+    title: str
+    settings: tuple[Setting, ...]
+
+
+@cache
+def _presets(file: str) -> dict[tuple[str, str], _Preset]:
+    """Reads `config/presets/FILE.yaml`, whose documents are presets. Returns them by kind and name.
+
+    The first lines of a document name what it is for: an `algorithm`, `environments`, or both.
+    """
+    path = resources.files("coterie.config") / "presets" / f"{file}.yaml"
+    found: dict[tuple[str, str], _Preset] = {}
+    for text in path.read_text(encoding="utf-8").split("\n---\n") if path.is_file() else ():
+        leaves = strict_yaml.parse_settings(text, f"presets/{file}.yaml")
+        for_whom: dict[str, Any] = {key: value for key, value, _ in leaves if key in ("algorithm", "environments")}
+        algorithm, environments = for_whom.get("algorithm", ""), for_whom.get("environments", [])
+        kind = "env" if not algorithm else "algo_env" if environments else "algo"
+        names = [algorithm] if kind == "algo" else ["/".join(filter(None, (algorithm, env))) for env in environments]
+        comment = re.search(r"^# (.*)", text, re.MULTILINE)
+        for name in names:
+            origin = f"preset {kind}/{name}"
+            settings = (Setting(canonical(key), value, origin) for key, value, _ in leaves if key not in for_whom)
+            assert (kind, name) not in found, f"presets/{file}.yaml: {name} is given twice"
+            found[kind, name] = _Preset(comment[1] if comment else "", tuple(settings))
+    return found
+
+
+def _file_of(kind: str, name: str) -> str:
+    return ENVIRONMENTS if kind == "env" else name.partition("/")[0]
+
+
+def _algorithm_files() -> list[str]:
+    names = (entry.name.removesuffix(".yaml") for entry in (resources.files("coterie.config") / "presets").iterdir())
+    return sorted(name for name in names if name != ENVIRONMENTS)
 
 
 def from_text(text: str, name: str, origin: Callable[[int], str]) -> list[Setting]:
@@ -129,8 +171,7 @@ def _add(seen: dict[str, Setting], setting: Setting, where: str) -> None:
     seen[setting.key] = setting
 
 
-def preset_title(folder: str, name: str) -> str:
-    """Title of a preset: the comment on its first line."""
-    file = resources.files("coterie.config") / "presets" / folder / f"{name}.yaml"
-    first = file.read_text(encoding="utf-8").partition("\n")[0] if file.is_file() else ""
-    return first.lstrip("# ") if first.startswith("#") else ""
+def preset_title(kind: str, name: str) -> str:
+    """Returns the title of a preset: the first line of its comment."""
+    found = _presets(_file_of(kind, name)).get((kind, name))
+    return "" if found is None else found.title

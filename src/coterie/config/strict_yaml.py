@@ -8,6 +8,7 @@ aliases that contain themselves or expand to very much.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -20,27 +21,75 @@ MAX_DEPTH = 50
 """Maximum number of nested mappings and lists."""
 MAX_VALUES = 100_000
 """Maximum number of keys and values, with aliases expanded."""
+_TOO_DEEP = f"more than {MAX_DEPTH} nested mappings and lists, or an alias that contains itself. Write it flat."
 _LONGEST_PROBLEM = 200
-"""Characters of PyYAML's description of a problem."""
+"""Characters of PyYAML's description of a problem, which may quote an anchor or tag of any length."""
 
 _TAG = "tag:yaml.org,2002:"
-_KEY_TAGS = {f"{_TAG}str", f"{_TAG}int"}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader with the scalars of YAML 1.2 and limited nesting, at which PyYAML would take quadratic time."""
+    """YAML loader with the scalars of YAML 1.2, and limits of nesting and size."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, name: str):
         super().__init__(text)
-        self._depth = 0
+        self._name, self._depth, self._values = name, 0, 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise RecursionError
+        if self._depth > MAX_DEPTH:  # PyYAML would take quadratic time
+            raise UserError(f"{self._name}: {_TOO_DEEP}")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def leaves(self, mapping: yaml.MappingNode, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any, int]]:
+        """Yields dotted key, value and line of each setting in a mapping."""
+        self._check(mapping, depth)
+        for key, node, line in self._items(mapping):
+            if isinstance(node, yaml.MappingNode) and node.value:
+                yield from self.leaves(node, f"{prefix}{key}.", depth + 1)
+            else:
+                yield f"{prefix}{key}", self._value(node, depth + 1), line
+
+    def _value(self, node: yaml.Node, depth: int) -> Any:
+        self._check(node, depth)
+        if isinstance(node, yaml.MappingNode):
+            return {key: self._value(inner, depth + 1) for key, inner, _ in self._items(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(inner, depth + 1) for inner in node.value]
+        if character := find_control_character(node.value):
+            raise self.error(node, f"contains the control character {character}. Remove it.")
+        return self.construct_object(node)
+
+    def _items(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, int]]:
+        """Yields key, value and line of the entries. UserError for keys that are not words, or given twice."""
+        seen: set[str] = set()
+        for key, node in mapping.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{_TAG}str", f"{_TAG}int") or not key.value:
+                raise self.error(key, "a key is not a word. Write `key: value`, with quotation marks around the key.")
+            if key.value in seen:
+                raise self.error(key, f"{shorten(key.value)}: given twice. Remove one of them.")
+            if len(key.value) > MAX_KEY:
+                raise self.error(key, f"{shorten(key.value)}: longer than {MAX_KEY} characters. Shorten it.")
+            if "\t" in key.value or "\n" in key.value or find_control_character(key.value):
+                raise self.error(key, f"the key {shorten(repr(key.value))} contains a control character. Remove it.")
+            seen.add(key.value)
+            yield str(self.construct_object(key)), node, key.start_mark.line + 1
+
+    def _check(self, node: yaml.Node, depth: int) -> None:
+        """Raises UserError for a tag that is not the one of the node's own form, deep nesting, and too many values."""
+        self._values += 1
+        if depth > MAX_DEPTH:
+            raise self.error(node, _TOO_DEEP)
+        if self._values > MAX_VALUES:
+            raise self.error(node, f"more than {MAX_VALUES:,} values. Use fewer aliases.")
+        is_text = isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}str"
+        if not is_text and node.tag != self.resolve(type(node), node.value, (True, False)):
+            raise self.error(node, f"the tag {shorten(node.tag.replace(_TAG, '!!'))} is not supported. Remove it.")
+
+    def error(self, node: yaml.Node, problem: str) -> UserError:
+        return UserError(f"{self._name}:{node.start_mark.line + 1}: {problem}")
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -55,13 +104,7 @@ for _name, _pattern, _first in (
     ),
 ):
     _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"^(?:{_pattern})\\Z"), list(_first))
-
-
-def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return parse_integer(node.value)  # YAML 1.1 would read 010 as 8
-
-
-_Loader.add_constructor(f"{_TAG}int", _integer)
+_Loader.add_constructor(f"{_TAG}int", lambda _, node: parse_integer(node.value))  # YAML 1.1 would read 010 as 8
 
 
 def parse_settings(text: str, name: str) -> list[tuple[str, Any, int]]:
@@ -75,14 +118,13 @@ def parse_settings(text: str, name: str) -> list[tuple[str, Any, int]]:
         UserError: If the text is refused, with the line.
     """
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, name)
         root = loader.get_single_node()
         if root is None:
             return []
         if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"{name}:{_line(root)}: expected settings, one `key: value` per line")
-        _check(loader, root, name)
-        return _leaves(loader, root, "")
+            raise loader.error(root, "expected settings, one `key: value` per line")
+        return list(loader.leaves(root))
     except yaml.reader.ReaderError as error:
         raise UserError(
             f"{name}: invalid YAML: the control character {printable(chr(error.character))} at character "
@@ -92,82 +134,7 @@ def parse_settings(text: str, name: str) -> list[tuple[str, Any, int]]:
         mark = error.problem_mark
         if error.context_mark and (mark is None or "stream end" in str(error.problem)):
             mark = error.context_mark  # an opening bracket or quote that is never closed
-        line = mark.line + 1 if mark else 1
-        raise UserError(f"{name}:{line}: invalid YAML: {_problem(error)}") from error
-    except RecursionError as error:
-        raise UserError(_too_deep(name)) from error
+        problem = shorten(str(error.problem or error.context), _LONGEST_PROBLEM)
+        raise UserError(f"{name}:{mark.line + 1 if mark else 1}: invalid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{name}: invalid YAML: {shorten(str(error), _LONGEST_PROBLEM)}") from error
-
-
-def _problem(error: yaml.MarkedYAMLError) -> str:
-    """Returns the problem in a text, which may quote an anchor or tag of any length."""
-    return shorten(str(error.problem or error.context), _LONGEST_PROBLEM)
-
-
-def _too_deep(where: str) -> str:
-    return f"{where}: more than {MAX_DEPTH} nested mappings and lists, or an alias that contains itself. Write it flat."
-
-
-def _line(node: yaml.Node) -> int:
-    return node.start_mark.line + 1
-
-
-def _check(loader: _Loader, root: yaml.Node, name: str) -> None:
-    """Raises UserError for nodes that are refused. Visits them level by level, without recursion."""
-    level, depth, count = [root], 0, 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise UserError(_too_deep(f"{name}:{_line(level[0])}"))
-        inner: list[yaml.Node] = []
-        for node in level:
-            _check_tag(loader, node, name)
-            if isinstance(node, yaml.MappingNode):
-                _check_keys(node, name)
-                inner += [value for _, value in node.value]
-            elif isinstance(node, yaml.SequenceNode):
-                inner += node.value
-            elif character := find_control_character(node.value):
-                raise UserError(f"{name}:{_line(node)}: contains the control character {character}. Remove it.")
-            if count + len(inner) > MAX_VALUES:
-                raise UserError(f"{name}:{_line(node)}: more than {MAX_VALUES:,} values. Use fewer aliases.")
-        level, count = inner, count + len(inner)
-
-
-def _check_tag(loader: _Loader, node: yaml.Node, name: str) -> None:
-    """Raises UserError for a tag that is not the one of the node's own form."""
-    if isinstance(node, yaml.ScalarNode):
-        own = {f"{_TAG}str", loader.resolve(yaml.ScalarNode, node.value, (True, False))}
-    else:
-        own = {f"{_TAG}{'map' if isinstance(node, yaml.MappingNode) else 'seq'}"}
-    if node.tag not in own:
-        tag = node.tag.replace(_TAG, "!!")
-        raise UserError(f"{name}:{_line(node)}: the tag {shorten(tag)} is not supported. Remove it.")
-
-
-def _check_keys(mapping: yaml.MappingNode, name: str) -> None:
-    """Raises UserError for keys that are not words, or given twice."""
-    seen: set[str] = set()
-    for key, _ in mapping.value:
-        where = f"{name}:{_line(key)}"
-        if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS or not key.value:
-            raise UserError(f"{where}: a key is not a word. Write `key: value`, with quotation marks around the key.")
-        if key.value in seen:
-            raise UserError(f"{where}: {shorten(key.value)}: given twice. Remove one of them.")
-        if len(key.value) > MAX_KEY:
-            raise UserError(f"{where}: {shorten(key.value)}: longer than {MAX_KEY} characters. Shorten it.")
-        if "\t" in key.value or "\n" in key.value or find_control_character(key.value):
-            raise UserError(f"{where}: the key {shorten(repr(key.value))} contains a control character. Remove it.")
-        seen.add(key.value)
-
-
-def _leaves(loader: _Loader, mapping: yaml.MappingNode, prefix: str) -> list[tuple[str, Any, int]]:
-    leaves: list[tuple[str, Any, int]] = []
-    for key_node, node in mapping.value:
-        key = f"{prefix}{loader.construct_object(key_node)}"
-        if isinstance(node, yaml.MappingNode) and node.value:
-            leaves += _leaves(loader, node, f"{key}.")
-        else:
-            leaves.append((key, loader.construct_object(node, deep=True), _line(key_node)))
-    return leaves

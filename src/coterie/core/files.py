@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.core.errors import UserError
-from coterie.core.shell import coterie_command
+from coterie.core.text import coterie_command
 
 try:
     import fcntl

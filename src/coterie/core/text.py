@@ -1,8 +1,13 @@
-"""Text from outside: files, the command line and names in them. It may be damaged, or made to deceive."""
+"""Text from outside, and command lines in messages, quoted for a shell.
+
+Text of files, of the command line, and of names in them may be damaged, or made to deceive.
+"""
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
+from pathlib import Path
 
 _MAX_DIGITS = 19
 """Digits of the largest 64-bit integer."""
@@ -55,3 +60,14 @@ def parse_integer(text: str) -> int:
     if value is None or not -(2**63) <= value < 2**63:
         raise ValueError(f"the integer {shorten(text, 30)} has more than 64 bits")
     return value
+
+
+def shell_word(word: str | Path) -> str:
+    """Returns a word quoted for a shell. A path that begins with a dash gets `./` in front, else it is an option."""
+    text = str(word)
+    return shlex.quote(f"./{text}" if isinstance(word, Path) and text.startswith("-") else text)
+
+
+def coterie_command(*words: str | Path) -> str:
+    """Returns the command line of `coterie` with these words, as the user can paste it into a shell."""
+    return " ".join(["coterie", *(shell_word(word) for word in words)])

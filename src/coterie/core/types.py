@@ -18,6 +18,10 @@ HiddenState = dict[str, Tensor]
 """Hidden state of a recurrent policy by name [B, N, H]: `h`, and `c` for an LSTM; {} for feed-forward policies."""
 
 
+TIME_LEFT = "time left"
+"""Name of a state that collectors add to rollouts where the step limit is known: the fraction of it that is left."""
+
+
 @register_pytree
 @dataclass(frozen=True)
 class Action:

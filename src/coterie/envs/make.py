@@ -8,23 +8,22 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from coterie.config import messages, registry
+from coterie.config import messages
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec
+from coterie.envs import registry
 from coterie.envs.contract.vector import GlobalSettings, VectorEnv, close_env
-from coterie.envs.external.base_adapter import Adapter
-from coterie.envs.external.batched_adapter import BatchAdapter
+from coterie.envs.external.base_adapter import Adapter, BatchAdapter
 from coterie.envs.external.foreign_interfaces import foreign_interface
-from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
 from coterie.envs.external.hosting.factory import instance_factory, making
 from coterie.envs.external.hosting.instance import Instance
 from coterie.envs.external.hosting.randomized import EnvFactory
-from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, EnvBackend, SerialBackend
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv, EnvBackend, SerialBackend
 from coterie.envs.external.returned import described
 from coterie.envs.worlds.world import World, WorldEnv
+from coterie.ranks.ranks import ONE, Ranks
 
 
 def make(

@@ -13,11 +13,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from coterie.config import registry
+from coterie.config import user_code
 from coterie.config.schema import Choice
 from coterie.core.errors import UserError, nearest
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Action, Timestep
+from coterie.envs import registry
 
 Act = Callable[[Timestep], dict[str, Action]]
 
@@ -68,14 +69,14 @@ def load_script(team: TeamSpec, env: Choice, name: str | None) -> tuple[Act, str
 def _provided_script(team: TeamSpec, env: Choice, name: str) -> Act:
     """Loads a script of the environment. UserError if it cannot play with these settings."""
     try:
-        return registry.load(registry.scripts(env.name)[name][0], f"script '{name}'")(team, env)
+        return user_code.load(registry.scripts(env.name)[name][0], f"script '{name}'")(team, env)
     except ValueError as error:
         raise UserError(f"script '{name}' of {env.name}: {' '.join(str(error).split())}") from error
 
 
 def _user_script(team: TeamSpec, env: Choice, name: str) -> Act:
     """Calls the user's `make(team, env)`. UserError if it has another signature, or returns no function."""
-    make: Any = registry.load(name, f"script '{name}'")
+    make: Any = user_code.load(name, f"script '{name}'")
     prefix = f"team '{team.name}': script '{name}'"
     if not callable(make):
         raise UserError(

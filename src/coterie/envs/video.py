@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +28,8 @@ def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -
     temporary name and renamed at the end: if anything fails, `frames` included, an older file stays unchanged.
 
     Args:
-        path: The file. Its suffix determines the format: `.mp4` (H.264), `.gif` (looping, at most 50 frames per second)
-            or `.png` (the first frame). Missing folders are created.
+        path: The file. Its suffix determines the format: `.mp4` (H.264, extra `video`), `.gif` (looping, at most 50
+            frames per second) or `.png` (the first frame). Missing folders are created.
         frames: RGB images uint8 [H, W, 3] of equal size.
         fps: Frames per second, 1 to 240.
 
@@ -37,7 +37,8 @@ def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -
         The path.
 
     Raises:
-        UserError: For another suffix, an invalid `fps`, no frames, or a path that cannot be written.
+        UserError: For another suffix, an invalid `fps`, no frames, a path that cannot be written, or an MP4 without the
+            extra `video`.
         ValueError: For a frame of another type or size.
     """
     path = Path(path)
@@ -102,36 +103,38 @@ def _checked(path: Path, frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    import imageio_ffmpeg
+    try:
+        import imageio_ffmpeg  # noqa: F401
+        from imageio import v2 as imageio
+    except ImportError as error:
+        raise UserError(
+            f"video: MP4 needs imageio-ffmpeg, which is not installed ({error}). Install it: {install_extra('video')}. "
+            "Or write a .gif."
+        ) from error
     import numpy as np
 
     first = next(frames)
     height, width = first.shape[:2]
     # yuv420p, the only format that every player supports, stores chroma for blocks of 2 x 2 pixels.
     padding = ((0, height % 2), (0, width % 2), (0, 0))
-    size = f"{width + width % 2}x{height + height % 2}"
-    command = [
-        *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error"),
-        *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"),
-        *("-c:v", "libx264", "-pix_fmt", "yuv420p", "-crf", "20", "-preset", "fast", "-movflags", "+faststart"),
-        f"file:{path}",
-    ]
-    # imageio_ffmpeg's own writer does not report an encoder that fails at the end, e.g. for a full disk.
-    with tempfile.TemporaryFile() as stderr, subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr) as encoder:
-        assert encoder.stdin is not None
-        try:
-            with contextlib.suppress(BrokenPipeError):  # the encoder ended; the reason is in stderr
-                for frame in chain([first], frames):
-                    even = np.pad(frame, padding, mode="edge") if height % 2 or width % 2 else frame
-                    encoder.stdin.write(np.ascontiguousarray(even).data)
-                encoder.stdin.close()
-        except BaseException:
-            encoder.kill()
-            raise
-        if encoder.wait() != 0:
-            stderr.seek(0)
-            lines = stderr.read().decode(errors="replace").strip().splitlines()
-            raise OSError(f"encoder error: {lines[-1] if lines else f'exit code {encoder.returncode}'}")
+    writer = imageio.get_writer(
+        path,
+        format="FFMPEG",  # type: ignore[arg-type]
+        fps=fps,
+        codec="libx264",
+        quality=None,
+        pixelformat="yuv420p",
+        macro_block_size=1,
+        ffmpeg_log_level="error",
+        output_params=["-crf", "20", "-preset", "fast", "-movflags", "+faststart"],
+    )
+    with contextlib.closing(writer):  # also after an error, unlike the writer's own context
+        for frame in chain([first], frames):
+            writer.append_data(np.pad(frame, padding, mode="edge"))
+    # The writer does not report an encoder that fails at the end. The index, before the frames, is written last.
+    with open(path, "rb") as file:
+        if b"moov" not in file.read(64):
+            raise OSError("the encoder failed, its reason is above")
 
 
 def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:

@@ -8,15 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from coterie.algos.algorithm import Algorithm
-from coterie.algos.behavior_cloning import CloningLearner
+from coterie.algos.algorithm import Algorithm, CloningLearner
 from coterie.config.imitation import ImitationConfig
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.metrics import Metric, declare
+from coterie.functional.statistics import masked_mean
 from coterie.imitation.demo_batches import DemoBatches
 from coterie.imitation.demonstrations import Demos
-from coterie.math.statistics import masked_mean
-from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy
+from coterie.policies.network_policy import CloningOptions, NetworkPolicy
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.episodes import FinishedEpisodes
@@ -62,7 +61,7 @@ class BehaviorCloner:
         device: torch.device,
     ) -> None:
         self.config, self.lr = config, config.lr or default_lr
-        self.policy = cast(CloningPolicy, algorithm.policy)
+        self.policy = cast(NetworkPolicy, algorithm.policy)
         self._optimizer = cast(CloningLearner, algorithm).cloning_optimizer()
         self.batches = DemoBatches(
             demos,
@@ -215,7 +214,7 @@ class BehaviorCloningCallback(TrainerCallback):
 
 def require_cloneable(team: str, algo: str, algorithm: Algorithm) -> None:
     """Raises UserError if the policy of a team's algorithm does not support behavior cloning."""
-    if not (isinstance(algorithm, CloningLearner) and isinstance(algorithm.policy, CloningPolicy)):
+    if not (isinstance(algorithm, CloningLearner) and isinstance(algorithm.policy, NetworkPolicy)):
         why = "does not learn" if not algorithm.capabilities.learns else "does not support behavior cloning"
         raise UserError(
             f"team '{team}' has imitation.demos, but algo={algo} {why}. Remove imitation.demos and "

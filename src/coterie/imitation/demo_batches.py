@@ -10,12 +10,12 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator, restore
-from coterie.core.shell import coterie_command
 from coterie.core.specs import TeamSpec
+from coterie.core.text import coterie_command
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action
 from coterie.imitation.demonstrations import Demos, mismatches, to_device
-from coterie.policies.behavior_cloning import DemonstrationBatch
+from coterie.policies.network_policy import DemonstrationBatch
 
 
 def load_demos(path: Path, key: str, env: str | None, team: TeamSpec) -> Demos:

@@ -35,9 +35,8 @@ from torch import Tensor
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, replace_file
-from coterie.core.shell import coterie_command
 from coterie.core.specs import RoleSpec
-from coterie.core.text import shorten
+from coterie.core.text import coterie_command, shorten
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action
 from coterie.imitation.demo_checks import find_errors

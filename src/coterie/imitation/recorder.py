@@ -19,9 +19,8 @@ from coterie.imitation.demo_roles import DemoRole, flatten_observation
 from coterie.imitation.demonstrations import Demos
 from coterie.policies.base import Mode, Policy
 from coterie.training.evaluation import CHUNK, MAX_STEPS, ProgressCallback, waiting_text
-from coterie.training.inference import inference_context
 from coterie.training.rollout_builder import lost_steps, mask_rewards
-from coterie.training.trajectory import Trajectory, collect
+from coterie.training.trajectory import Trajectory, collect, inference_context
 
 Tensors = dict[str, Tensor]
 """Tensors of demonstrations by name, with leading axes [T, B] or [timesteps]."""

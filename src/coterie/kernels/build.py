@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.core.shell import shell_word
+from coterie.core.text import shell_word
 from coterie.core.user_folders import user_folder
 
 SOURCE = Path(__file__).parent / "source"

@@ -12,7 +12,7 @@ from coterie.kernels.operators import Operator
 def clipped_policy_loss(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, clip_eps: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Returns loss, KL divergence and clip fraction, see `coterie.math.policy_gradient.clipped_policy_loss`.
+    """Returns loss, KL divergence and clip fraction, see `coterie.functional.policy_gradient.clipped_policy_loss`.
 
     None if there is no kernel for the type, the device or the shapes.
     """
@@ -36,7 +36,7 @@ def clipped_value_loss(
     clip_eps: float | None,
     huber_delta: float | None,
 ) -> Tensor | None:
-    """Returns the mean error of values [.., K], see `coterie.math.policy_gradient.clipped_value_loss`.
+    """Returns the mean error of values [.., K], see `coterie.functional.policy_gradient.clipped_value_loss`.
 
     None if there is no kernel for the type, the device or the shapes.
     """

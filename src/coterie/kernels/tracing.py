@@ -1,8 +1,8 @@
-"""Functions of tensors that are traced once and then repeated without the Python code around their operations.
+"""Traces: the operations of a function of tensors, recorded once and repeated without the Python code around them.
 
-A small operation takes about a microsecond, and the modules, dictionaries and branches that lead to it take several. A
-trace is straight-line Python code that calls a function's operations one after another. It is for the CPU what a CUDA
-graph is for a GPU, with the same conditions: what differs between calls is in tensors.
+A small operation takes about a microsecond. The Python code of modules, dictionaries and branches around it takes
+several. A trace is straight-line Python code that calls the function's operations one after another. It corresponds to
+a CUDA graph on a GPU and has the same condition: only the content of tensors differs between calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie.core import device_number
+from coterie.core.device_constants import as_tensors
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.kernels.operators import direct_call, preparation
 
@@ -25,8 +25,8 @@ _OF_UNKNOWN_SHAPE = frozenset({"nonzero", "nonzero_numpy", "masked_select", "ind
 
 
 Trace = Callable[[], Callable[..., Tree]]
-"""Executes the operations that do not depend on inputs, and returns a function of the inputs that executes the others.
-The inputs must have the structure, shapes and types of those of the call that was traced.
+"""A traced function. Called, it executes the operations that do not depend on inputs, and returns a function of the
+inputs that executes the others. Its inputs must have the structure, shapes and types of those of the traced call.
 """
 
 
@@ -52,7 +52,7 @@ def trace(function: Callable[..., Tree], *inputs: Tree) -> tuple[Trace, Tree]:
     # An object that the caller passes twice may be two in other calls, so that every input gets an object of its own.
     own = tree_map(torch.Tensor.detach, inputs)
     tracer = _Tracer(own)
-    with device_number.as_tensors(), tracer:
+    with as_tensors(), tracer:
         results = function(*own)
     return tracer.compiled(results), results
 
@@ -135,8 +135,10 @@ class _Tracer(TorchDispatchMode):
         return out
 
     def _prepared_call(self, func: OpOverload, args: Any) -> _Call | None:
-        """Returns a call of an operator whose parameters are prepared at the start; None if it has none, or if they
-        depend on inputs."""
+        """Returns a call of an operator whose last arguments, its parameters, are prepared once per trace.
+
+        None if the operator has no such preparation, or if the parameters depend on inputs.
+        """
         found = preparation(func)
         if found is None:
             return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,21 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.layers import action_size
-from coterie.nets.team import AgentNetwork, CentralEncoder
+from coterie.nets.team import (
+    AgentNetwork,
+    Block,
+    CentralEncoder,
+    join_blocks,
+    join_by_block,
+    join_hidden_states,
+    slice_agents,
+    team_blocks,
+)
 
 
 class ActionValueNetwork(nn.Module):
@@ -142,3 +154,97 @@ def replayed_actions_gradient(
     q = torch.where(valid, critic.q_values(features, by_agent)[..., 0], 0.0).sum()
     (gradient,) = torch.autograd.grad(q, by_agent)
     return torch.where(joint.is_own, gradient, 0.0).sum(-2), q.detach()
+
+
+class DecentralizedActionCritic(nn.Module):
+    """Q(o_i, a_i) of each agent's own observation and action, [.., N, K].
+
+    It may also read `state_size` features of a state, the same for all agents, such as the time left.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        num_signals: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        state_size: int = 0,
+    ):
+        super().__init__()
+        self.blocks = team_blocks(team, config.share_params)
+        self.obs_agent_id = config.obs_agent_id
+        self.encoders, self.networks = ModulesByName(), ModulesByName()
+        for block in self.blocks:
+            sets, network = config.parameter_sets(block.n), config.of_role(block.name)
+            encoder = build_encoder(block.roles[0].observation_space, sets, generator)
+            obs_size = encoder.features + state_size + (block.n if self._reads_id(block) else 0)
+            self.encoders[block.name] = encoder
+            self.networks[block.name] = ActionValueNetwork(
+                obs_size, action_size(block.action_spec), num_signals, network, generator=generator, sets=sets
+            )
+
+    def _reads_id(self, block: Block) -> bool:
+        return self.obs_agent_id and block.n > 1
+
+    def encode(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[dict[str, Tensor], HiddenState]:
+        """Returns encodings by block [.., n, F] and the next hidden state.
+
+        Arguments are those of `TeamNetwork`, and the state [.., S], None if it is not read.
+        """
+        encodings, hidden_states = {}, []
+        for block in self.blocks:
+            x = self.encoders[block.name](block.join_obs(obs))
+            if state is not None:
+                x = torch.cat([x, state.unsqueeze(-2).expand(*x.shape[:-1], -1)], -1)
+            if self._reads_id(block):
+                x = torch.cat([x, torch.eye(block.n, device=x.device).expand(*x.shape[:-1], block.n)], -1)
+            block_first, block_state = slice_agents(block, first, hidden_state)
+            encodings[block.name], block_state = self.networks[block.name].encode(x, block_first, block_state)  # pyright: ignore
+            hidden_states.append(block_state)
+        return encodings, join_hidden_states(hidden_states)
+
+    def q_values(self, encodings: dict[str, Tensor], action: dict[str, Tensor]) -> Tensor:
+        """Returns Q [.., N, K] of actions, vectors by role [.., n, P] that may be relaxed, given what `encode` gave."""
+        joined = join_by_block(action, self.blocks)
+        values = {name: self.networks[name](encoding, joined[name]) for name, encoding in encodings.items()}
+        return join_blocks(values, self.blocks, -2)
+
+
+def own_action_gradient(
+    critic: Any, features: Tree, action: Tensor, taken: Tensor, valid: Tensor, *, joint: JointAction
+) -> tuple[Tensor, Tensor]:
+    """Gradient for critics that read an agent's own observation and action."""
+    action = action.requires_grad_()
+    q = torch.where(valid, critic.q_values(features, joint.split(action))[..., 0], 0.0).sum()
+    return torch.autograd.grad(q, action)[0], q.detach()
+
+
+def current_actions_gradient(
+    critic: Any, features: Tree, action: Tensor, taken: Tensor, valid: Tensor, *, joint: JointAction
+) -> tuple[Tensor, Tensor]:
+    """Gradient for centralized critics, with the other agents' actions from their current actors."""
+    if critic.per_agent_network:
+        return replayed_actions_gradient(critic, features, action, action, valid=valid, joint=joint)
+    action = action.requires_grad_()
+    q = critic.q_values(features, action)[..., 0]  # one forward pass, as all agents evaluate the same joint action
+    if critic.shared_output:  # and one backward pass, as all have the same Q
+        (gradient,) = torch.autograd.grad(q[..., 0].sum(), action)
+        return joint.mask_team(gradient, valid), torch.where(valid, q.detach(), 0.0).sum()
+    q = torch.where(valid, q, 0.0).sum((0, 1))
+    gradient, agents = torch.zeros_like(action), len(q)
+    for agent in range(agents):
+        (found,) = torch.autograd.grad(q[agent], action, retain_graph=agent + 1 < agents)
+        gradient += torch.where(joint.is_own[agent], found, 0.0)
+    return gradient, q.detach().sum()
+
+
+def select_action_gradient(
+    centralized: bool, other_actions: Literal["replay", "current"]
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Returns the gradient function for a kind of critic and for the origin of the other agents' actions."""
+    if not centralized:
+        return own_action_gradient
+    return replayed_actions_gradient if other_actions == "replay" else current_actions_gradient

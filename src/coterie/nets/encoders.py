@@ -13,8 +13,7 @@ from coterie.core import precision
 from coterie.core.specs import RoleSpec
 from coterie.core.tree import Tree
 from coterie.nets.by_name import ModulesByName
-from coterie.nets.initialization import GAINS, orthogonal
-from coterie.nets.layers import VectorEncoder
+from coterie.nets.layers import GAINS, VectorEncoder, orthogonal
 
 ConvLayer = tuple[int, int, int]
 """Channels, kernel size and stride of a convolution."""

@@ -25,18 +25,26 @@ EPS = 1e-5
 class EntityEncoder(nn.Module):
     """Embeddings of a role's agents: of their observations, and of their observations and actions."""
 
-    def __init__(self, role: RoleSpec, size: int, activation: Activation, generator: torch.Generator):
+    def __init__(
+        self, role: RoleSpec, size: int, activation: Activation, generator: torch.Generator, *, state_size: int
+    ):
         super().__init__()
         self.role = role
         self.encoder = build_encoder(role.observation_space, None, generator)
         self.activation = ACTIVATIONS[activation]
-        obs_size = self.encoder.features
+        obs_size = self.encoder.features + state_size
         self.obs_layer = Linear(obs_size, size, gain=1.0, generator=generator)
         self.obs_action_layer = Linear(obs_size + action_size(role.action), size, gain=1.0, generator=generator)
 
-    def forward(self, obs: Tree, action: Action | None, alive: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Returns two embeddings [M, n, E], the second None without actions; alive: [M, n] or None."""
+    def forward(
+        self, obs: Tree, state: Tensor | None, action: Action | None, alive: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns two embeddings [M, n, E], the second None without actions; state [M, S] or None, alive [M, n] or
+        None.
+        """
         x = self.encoder(obs)
+        if state is not None:
+            x = torch.cat([x, state.unsqueeze(-2).expand(*x.shape[:-1], -1)], -1)
         obs_embedding = self._embed(self.obs_layer, x, alive)
         if action is None:
             return obs_embedding, None
@@ -65,6 +73,7 @@ class EntityCritic(nn.Module):
         embedding_size: Units of an entity's embedding E.
         config: Architecture after the attention.
         generator: Source of the initial weights.
+        state_size: Features of a state, such as the time left, which are added to every observation.
     """
 
     def __init__(
@@ -75,12 +84,16 @@ class EntityCritic(nn.Module):
         embedding_size: int,
         config: NetworkConfig,
         generator: torch.Generator,
+        state_size: int = 0,
     ):
         super().__init__()
         self.num_agents, self.config = team.n, config
         self.roles = team.roles
         self.encoders = ModulesByName(
-            {r.name: EntityEncoder(r, embedding_size, config.activation, generator) for r in team.roles}
+            {
+                role.name: EntityEncoder(role, embedding_size, config.activation, generator, state_size=state_size)
+                for role in team.roles
+            }
         )
         self.attention = ResidualAttention(embedding_size, generator)
         self.body = build_body(embedding_size, replace(config, init="orthogonal"), generator)
@@ -104,6 +117,7 @@ class EntityCritic(nn.Module):
     def forward(
         self,
         obs: dict[str, Tree],
+        state: Tensor | None,
         action: dict[str, Action] | None,
         alive: Tensor | None,
         first: Tensor | None,
@@ -113,12 +127,13 @@ class EntityCritic(nn.Module):
 
         Args:
             obs: By role [.., n, ..].
+            state: [.., S]; None if it is not read.
             action: By role [.., n, ..]; None for V alone, [.., 1, K].
             alive: [.., N] bool; None: all are alive.
             first: [T, M, 1] bool, needed by recurrent critics.
             hidden_state: By name [M, 1 + N, H], or [M, 1, H] for V alone; {} without a recurrent layer.
         """
-        entities = self._embed(obs, action, alive)
+        entities = self._embed(obs, state, action, alive)
         lead = entities.shape[:-2]
         if alive is not None:
             alive = alive.flatten(0, -2)
@@ -136,13 +151,16 @@ class EntityCritic(nn.Module):
         fraction = fraction.unsqueeze(-1).expand(-1, len(contexts)).reshape(-1, 1)
         return self.head(torch.cat([features, fraction], -1)).view(*lead, len(contexts), -1), hidden_state
 
-    def _embed(self, obs: dict[str, Tree], action: dict[str, Action] | None, alive: Tensor | None) -> Tensor:
+    def _embed(
+        self, obs: dict[str, Tree], state: Tensor | None, action: dict[str, Action] | None, alive: Tensor | None
+    ) -> Tensor:
         """Entities [.., S, E]: members by observation, then, with actions, members by observation and action."""
         embeddings, start = [], 0
         for role in self.roles:
             role_alive = None if alive is None else alive[..., start : start + role.n]
             start += role.n
-            embeddings.append(self.encoders[role.name](obs[role.name], action and action[role.name], role_alive))
+            own_action = action and action[role.name]
+            embeddings.append(self.encoders[role.name](obs[role.name], state, own_action, role_alive))
         by_obs, by_obs_action = zip(*embeddings, strict=True)
         parts = by_obs if action is None else (*by_obs, *by_obs_action)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)

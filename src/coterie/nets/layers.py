@@ -18,8 +18,46 @@ from coterie.core.types import Action
 from coterie.kernels import switch
 from coterie.kernels.mlp import fused_mlp, mlp
 from coterie.nets.config import Init, NetworkConfig
-from coterie.nets.initialization import GAINS, orthogonal, xavier_normal
-from coterie.nets.layer_norm import LayerNorm
+
+GAINS: dict[str, float] = {"tanh": 5 / 3, "relu": 2**0.5, "elu": 2**0.5, "gelu": 2**0.5, "silu": 2**0.5}
+"""Gains of orthogonal weights that preserve the scale of activations."""
+
+
+def orthogonal(rows: int, columns: int, *, sets: int | None, gain: float, generator: torch.Generator) -> Tensor:
+    """Returns orthogonal matrices [rows, columns] or [sets, rows, columns].
+
+    They are drawn on the CPU, so that a seed gives the same weights on every device.
+    """
+    draws = [torch.empty(rows, columns) for _ in range(sets or 1)]
+    for draw in draws:
+        nn.init.orthogonal_(draw, gain, generator)
+    return draws[0] if sets is None else torch.stack(draws)
+
+
+def xavier_normal(rows: int, columns: int, *, sets: int | None, generator: torch.Generator) -> Tensor:
+    """Returns matrices [rows, columns] or [sets, rows, columns] from a normal distribution of variance
+    2 / (rows + columns).
+
+    Source: Glorot and Bengio 2010.
+    """
+    draws = [nn.init.xavier_normal_(torch.empty(rows, columns), generator=generator) for _ in range(sets or 1)]
+    return draws[0] if sets is None else torch.stack(draws)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalization with a learned scale and shift per feature, and per set."""
+
+    def __init__(self, features: int, sets: int | None):
+        super().__init__()
+        shape = (features,) if sets is None else (sets, 1, features)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 1:
+            return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias)
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
+
 
 _MANY_ROWS, _FEW_COLUMNS, _PADDED_COLUMNS = 1024, 8, 16
 """On a CPU, a product of at least that many rows with at most that few columns is padded with zero columns to the width

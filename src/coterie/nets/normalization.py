@@ -8,9 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.tree import Tree
-from coterie.math.running_moments import Moments, initial_moments, mean_and_std, update_moments
+from coterie.functional.statistics import Moments, Reduction, initial_moments, mean_and_std, update_moments
 from coterie.nets.by_name import key_of
 from coterie.nets.team import Block
+
+
+class RunningScale(nn.Module):
+    """Scales a vector by running mean and standard deviation, and clips it to [-clip, clip]."""
+
+    def __init__(self, size: int, device: torch.device, clip: float = 10.0):
+        super().__init__()
+        self._clip = clip
+        self.register_buffer("mean", torch.zeros(size, device=device))
+        self.register_buffer("std", torch.ones(size, device=device))
+
+    def set(self, moments: Moments) -> None:
+        """Sets mean and standard deviation, in place, since CUDA graphs read them where they are."""
+        for name, value in zip(("mean", "std"), mean_and_std(moments), strict=True):
+            self.get_buffer(name).copy_(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns x [.., size] on the scale of the statistics."""
+        return ((x - self.get_buffer("mean")) / self.get_buffer("std")).clamp(-self._clip, self._clip)
 
 
 class ObservationNormalizer:
@@ -48,11 +67,13 @@ class ObservationNormalizer:
                 normalized[role.name] = ((obs[role.name] - mean) / std).clamp(-self._clip, self._clip)
         return normalized
 
-    def update(self, obs: dict[str, Tree], valid: Tensor) -> None:
+    def update(self, obs: dict[str, Tree], valid: Tensor, reduction: Reduction | None = None) -> None:
         """Adds observations by role [.., n, D] to the statistics where `valid` [.., N] is True."""
         for block in self._blocks:
             block_valid = valid[..., block.start : block.stop]
-            self._moments[block.name] = update_moments(self._moments[block.name], block.join_obs(obs), block_valid)
+            self._moments[block.name] = update_moments(
+                self._moments[block.name], block.join_obs(obs), block_valid, reduction
+            )
         self._update_buffers()
 
     def state_dict(self) -> dict[str, Any]:

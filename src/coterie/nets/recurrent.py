@@ -20,8 +20,7 @@ from coterie.core.types import HiddenState
 from coterie.kernels import recurrent as kernels
 from coterie.kernels import switch
 from coterie.nets.config import RNNKind
-from coterie.nets.initialization import orthogonal
-from coterie.nets.layers import tanh_
+from coterie.nets.layers import orthogonal, tanh_
 
 _STATE_NAMES: dict[str, tuple[str, ...]] = {"none": (), "gru": ("h",), "lstm": ("h", "c")}
 

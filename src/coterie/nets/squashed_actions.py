@@ -16,9 +16,7 @@ from torch import Tensor
 
 from coterie.core.tree import register_pytree
 from coterie.core.types import Action
-from coterie.math.action_noise import draw_noise
-from coterie.math.choices import mask_logits
-from coterie.math.squashed_gaussian import bounded_log_std, sample_squashed
+from coterie.functional.distributions import bounded_log_std, draw_noise, mask_logits, sample_squashed
 from coterie.nets.team import Block, join_blocks, join_choices
 
 

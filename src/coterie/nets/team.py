@@ -5,7 +5,7 @@ A *block* is the set of consecutive roles that one network reads: a single role,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -81,6 +81,12 @@ class Block:
             role.name: tree_map(lambda x, agents=slice(stop - role.n, stop): x[..., agents, :], joined)
             for role, stop in zip(self.roles, stops, strict=True)
         }
+
+
+def join_by_block(by_role: dict[str, Tensor], blocks: Iterable[Block]) -> dict[str, Tensor]:
+    """Concatenates the roles' vectors [.., n, P] along the agent axis, by block."""
+    parts = {block.name: [by_role[role.name] for role in block.roles] for block in blocks}
+    return {name: own[0] if len(own) == 1 else torch.cat(own, -2) for name, own in parts.items()}
 
 
 def team_blocks(team: TeamSpec, share_params: ShareParams) -> tuple[Block, ...]:

@@ -13,18 +13,34 @@ from coterie.nets.team import AgentNetwork, CentralEncoder, TeamNetwork, join_bl
 
 
 class DecentralizedCritic(nn.Module):
-    """Values V(o_i) of each agent's own observation: [.., N, K] for K reward signals."""
+    """Values V(o_i) of each agent's own observation, [.., N, K] for K reward signals.
 
-    def __init__(self, team: TeamSpec, num_signals: int, config: NetworkConfig, generator: torch.Generator):
+    They may also read `state_size` features of a state, the same for all agents, such as the time left.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        num_signals: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        state_size: int = 0,
+    ):
         super().__init__()
         outputs = {block.name: num_signals for block in team_blocks(team, config.share_params)}
-        self.network = TeamNetwork(team, outputs, config, generator)
+        sizes = dict.fromkeys(outputs, state_size) if state_size else None
+        self.network = TeamNetwork(team, outputs, config, generator, extra_sizes=sizes)
 
     def forward(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
     ) -> tuple[Tensor, HiddenState]:
-        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is not used."""
-        values, hidden_state = self.network(obs, first, hidden_state)
+        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is [.., S] or None."""
+        extra = None
+        if state is not None:
+            rows = state.unsqueeze(-2)
+            extra = {block.name: rows.expand(*state.shape[:-1], block.n, -1) for block in self.network.blocks}
+        values, hidden_state = self.network(obs, first, hidden_state, extra)
         return join_blocks(values, self.network.blocks, -2), hidden_state
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algos.algorithm import ValueEstimator
 from coterie.core.seeds import generator
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, TeamSpec
-from coterie.core.types import Action, HiddenState, Step, Timestep
+from coterie.core.types import TIME_LEFT, Action, HiddenState, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, render_env, reset_env, step_env
 from coterie.nets.joint_actions import pad_by_agent
 from coterie.nets.layers import encode_actions
@@ -213,6 +213,11 @@ class Game:
             found[name] = round_all([total])[0]
         return found
 
+    def _time_left(self) -> dict[str, Tensor]:
+        limit = self.env.spec.episode_limit
+        left = 0.0 if limit is None else 1 - self._number / limit
+        return {TIME_LEFT: torch.full((1, 1), left, device=self.env.device)}
+
     def _policy_outputs(self) -> tuple[dict[str, ActionDistribution], dict[int, Tensor]]:
         """Action distributions by role and value estimates by agent."""
         distributions: dict[str, ActionDistribution] = {}
@@ -222,7 +227,8 @@ class Game:
             if isinstance(policy, InspectablePolicy) and not self.over:
                 distributions |= policy.action_distribution(part, self._hidden_state[name], self.players.modes[name])
             if name in self.players.critics:
-                part = replace(part, others=other_teams(policy.team, self._timestep, self.env.spec))
+                others = other_teams(policy.team, self._timestep, self.env.spec)
+                part = replace(part, others=others, state=part.state | self._time_left())
                 value, self._critic_states[name] = self.players.critics[name].estimate_value(
                     part, self._critic_states[name]
                 )

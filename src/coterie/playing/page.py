@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import sys
 import threading
-import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
-from coterie.core.terminal import print_line
 from coterie.core.text import printable
-from coterie.playing.server import Files, Server
 
 
 @dataclass(frozen=True)
@@ -50,24 +46,14 @@ def _printable(value: Any) -> Any:
     return {printable(key): _printable(x) for key, x in value.items()} if isinstance(value, dict) else value
 
 
-def require_server() -> None:
-    """UserError if the web server library is missing."""
+def require_server(purpose: str = "playing in a browser") -> None:
+    """UserError if the web server libraries are missing."""
     try:
-        import websockets.asyncio.server  # noqa: F401
+        import starlette.applications  # noqa: F401
+        import uvicorn.protocols.http.httptools_impl
+        import uvicorn.protocols.websockets.websockets_sansio_impl  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"playing in a browser needs websockets 15 or newer. Install it with: {install_extra('play')}"
-        ) from error
-
-
-@contextlib.contextmanager
-def serving(address: Address, page: str, files: Files, welcome: Callable[[], list[bytes]]) -> Iterator[Server]:
-    """Context with a running server; prints its address."""
-    with Server(address.host, address.port, page=page, files=files, welcome=welcome) as server:
-        print_line(f"Open {server.url} in a browser. Press Ctrl-C to stop.", sys.stderr)
-        if address.open_browser:
-            webbrowser.open(server.url)
-        yield server
+        raise UserError(f"{purpose} needs a web server. Install it with: {install_extra('serve')}") from error
 
 
 @contextlib.contextmanager

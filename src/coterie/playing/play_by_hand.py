@@ -8,21 +8,26 @@ import queue
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coterie.commands.episode_returns import print_returns
+from coterie.commands.rendering import print_returns
 from coterie.core.terminal import print_line
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game
-from coterie.playing.page import Address, require_server, serving, until_interrupted
-from coterie.playing.server import Server
+from coterie.playing.page import Address, require_server, until_interrupted
 from coterie.playing.session import Session, encode_message
+
+if TYPE_CHECKING:
+    from coterie.playing.page_server import PageServer
 
 
 def play_by_hand(game: Game, title: str, fps: float, record: Path | None, address: Address) -> None:
     """Serves a game until Ctrl-C and records it to `record` if given."""
     require_server()
+    from coterie.playing.page_server import serving
+
     with contextlib.ExitStack() as stack:
-        servers: list[Server] = []  # the server needs the session, and the session needs the server
+        servers: list[PageServer] = []  # the server needs the session, and the session needs the server
 
         def send(kind: str, message: bytes) -> None:
             for server in servers:
@@ -33,7 +38,7 @@ def play_by_hand(game: Game, title: str, fps: float, record: Path | None, addres
             recorder = Recorder(record, session.header)
             stack.callback(recorder.close)  # also if the environment fails: keep the episodes played so far
             session.record(recorder)
-        server = stack.enter_context(serving(address, "play.html", lambda path: None, lambda: session.welcome))
+        server = stack.enter_context(serving(address, "play.html", welcome=lambda: session.welcome))
         servers.append(server)
         with until_interrupted():
             _run(session, server)
@@ -41,7 +46,7 @@ def play_by_hand(game: Game, title: str, fps: float, record: Path | None, addres
         print_line(f"wrote {record}", sys.stderr)
 
 
-def _run(session: Session, server: Server) -> None:
+def _run(session: Session, server: PageServer) -> None:
     """Handles requests of pages and advances time in between."""
     next_step: float | None = None  # time in seconds
     while True:

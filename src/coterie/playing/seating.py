@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from coterie.algos.algorithm import Algorithm, ValueEstimator
-from coterie.commands.environment import make_environment
-from coterie.commands.learners import EvalMode, eval_modes, load_run_or_make
-from coterie.config.resolve import Resolved
+from coterie.assembly.environment import make_environment
+from coterie.assembly.learners import EvalMode, eval_modes, load_run_or_make
+from coterie.assembly.resolve import Resolved
 from coterie.config.schema import RunConfig
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.commands.environment import make_environment
-from coterie.commands.learners import EvalMode
+from coterie.assembly.environment import make_environment
+from coterie.assembly.learners import EvalMode
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.envs.contract.vector import closed
 from coterie.playing.game import Game
-from coterie.playing.page import Address, require_server, serving, until_interrupted
-from coterie.playing.server import Server
+from coterie.playing.page import Address, until_interrupted
+from coterie.playing.page_server import PageServer, serving
 from coterie.playing.session import Session, encode_message
 from coterie.playing.watched_run import WatchedRun
 
@@ -51,7 +51,6 @@ def watch(run: Path, options: WatchOptions, address: Address) -> None:
 
     The run may be training, finished or stopped. If it has no checkpoint yet, the page waits for one.
     """
-    require_server()
     configure_process(1)  # the cores are left to the training
     watched = WatchedRun(run, options.mode)
     config = watched.config
@@ -60,12 +59,12 @@ def watch(run: Path, options: WatchOptions, address: Address) -> None:
         game = Game(env, watched.players, [], seed=seed, size=options.size)
         title = f"{config.algo.name} on {config.env.name} ({watched.folder.path.name})"
         watcher = Watcher(watched, game, title, options.fps)
-        with serving(address, "play.html", lambda path: None, watcher.welcome) as server, until_interrupted():
+        with serving(address, "play.html", welcome=watcher.welcome) as server, until_interrupted():
             watcher.send = server.send
             _run(watcher, server)
 
 
-def _run(watcher: Watcher, server: Server) -> None:
+def _run(watcher: Watcher, server: PageServer) -> None:
     """Handles requests of pages and calls the watcher in between."""
     while True:
         try:

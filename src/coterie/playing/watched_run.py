@@ -11,18 +11,18 @@ from typing import Any
 import torch
 
 from coterie.algos.replay.memory import no_memory_check
-from coterie.commands.environment import (
+from coterie.assembly.environment import (
     lessons_of,
     load_teams,
     recorded_agents,
     require_recorded_agents,
     with_agent_order,
 )
-from coterie.commands.learners import EvalMode, eval_modes, make_algorithms
-from coterie.config.resolve import load_resolved
+from coterie.assembly.learners import EvalMode, eval_modes, make_algorithms
+from coterie.assembly.resolve import load_resolved
 from coterie.core.errors import UserError
 from coterie.core.files import read_text
-from coterie.core.shell import coterie_command
+from coterie.core.text import coterie_command
 from coterie.envs.contract.vector import VectorEnv
 from coterie.playing.game import Players
 from coterie.runs.activity import Activity, activity

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.exploration import choice_probs
+from coterie.functional.exploration import choice_probs
 
 Mode = Literal["greedy", "sample", "explore"]
 

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.core.device_number import DeviceNumber
+from coterie.core.device_constants import DeviceNumber
 from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math import exploration
-from coterie.math.behavior_cloning import actions_match, deterministic_loss
+from coterie.functional import exploration
+from coterie.functional.behavior_cloning import actions_match, deterministic_loss
 from coterie.nets.config import NetworkConfig
-from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.relaxed_actions import draw_block_noise
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
-from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
-from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
+from coterie.policies.base import ActionDistribution, Mode
+from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy, by_timestep
 
 NoiseKind = Literal["gaussian", "ornstein_uhlenbeck"]
 
@@ -29,7 +28,7 @@ _OU_STATE = "ou_noise"
 """Name of the state of the Ornstein-Uhlenbeck noise [B, N, C of the widest role] in the hidden state."""
 
 
-class DeterministicPolicy(InspectablePolicy, CloningPolicy):
+class DeterministicPolicy(NetworkPolicy):
     """Continuous actions are tanh of the network's outputs; choices are sampled from the softmax of its logits.
 
     Mode `greedy` takes the most likely choices, `sample` samples them, and `explore` also adds noise to the continuous
@@ -46,6 +45,7 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
     """
 
     cuda_graphs = True
+    own_state = (_OU_STATE,)
 
     def __init__(
         self,
@@ -57,12 +57,10 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         noise: NoiseKind = "gaussian",
         theta: float = 0.15,
     ):
-        self.team, self.device = team, device
-        self.blocks = team_blocks(team, config.share_params)
-        outputs = {b.name: b.action_spec.mask_size + b.action_spec.continuous for b in self.blocks}
-        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01).to(device)
-        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        specs = {block.name: block.action_spec for block in team_blocks(team, config.share_params)}
+        outputs = {name: spec.mask_size + spec.continuous for name, spec in specs.items()}
+        net = TeamNetwork(team, outputs, config, generator, head_gain=0.01)
+        super().__init__(team, config, net, device)
         width = max(role.action.continuous for role in team.roles)
         self._ou_size = width if noise == "ornstein_uhlenbeck" else 0
         self._theta = theta
@@ -86,21 +84,13 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
     # ------------------------------------------------------------------------------------------------------- acting
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
-        hidden_state = self.net.initial_hidden_state(num_envs, self.device)
+        hidden_state = super().initial_hidden_state(num_envs)
         if self._ou_size:
             hidden_state[_OU_STATE] = torch.zeros(num_envs, self.team.n, self._ou_size, device=self.device)
         return hidden_state
 
-    def network_state(self, hidden_state: HiddenState) -> HiddenState:
-        """Returns the part of the policy's hidden state that belongs to its network."""
-        return {name: value for name, value in hidden_state.items() if name != _OU_STATE}
-
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
-        by_block = {
-            name: x.unbind(0)
-            for name, x in draw_block_noise(self.blocks, (steps, num_envs), generator, self.device).items()
-        }
-        return [{name: noise[t] for name, noise in by_block.items()} for t in range(steps)]
+        return by_timestep(draw_block_noise(self.blocks, (steps, num_envs), generator, self.device))
 
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
@@ -170,14 +160,8 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
 
     # ----------------------------------------------------------------------------------------------------- learning
 
-    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns observations as the networks read them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
-
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
-        hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
-        first = batch.first if hidden_state else None
-        outputs, _ = self.net(self.normalize(batch.obs), first, hidden_state)
+        outputs = self._demonstration_outputs(batch)
         losses, matches = {}, {}
         for block in self.blocks:
             spec, mask = block.action_spec, block.join_masks(batch.action_mask)
@@ -193,17 +177,10 @@ class DeterministicPolicy(InspectablePolicy, CloningPolicy):
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "module": self.net.state_dict(),
-            "moments": {} if self.obs_normalizer is None else self.obs_normalizer.state_dict(),
-            "noise_std": self.noise_std,
-            "uniform": self.uniform,
-        }
+        return super().state_dict() | {"noise_std": self.noise_std, "uniform": self.uniform}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["module"])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["moments"])
+        super().load_state_dict(state)
         self.noise_std, self.uniform = state["noise_std"], state["uniform"]
 
 

@@ -7,27 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.device_number import DeviceNumber
+from coterie.core.device_constants import DeviceNumber
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.behavior_cloning import actions_match, large_margin_loss
-from coterie.math.choices import mask_logits
-from coterie.math.exploration import epsilon_greedy
+from coterie.functional.behavior_cloning import actions_match, large_margin_loss
+from coterie.functional.distributions import mask_logits
+from coterie.functional.exploration import epsilon_greedy
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, pad_by_agent
-from coterie.nets.last_actions import last_actions, unpad_by_role
+from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
 from coterie.nets.layers import action_size
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import Block, TeamNetwork, join_blocks
-from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
-from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
+from coterie.nets.team import Block, TeamNetwork, join_blocks, join_by_block
+from coterie.policies.base import ActionDistribution, Mode
+from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy
 
 _LAST = "last"
 """Name of the agents' last actions [B, N, A] in the hidden state."""
 
 
-class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
+class EpsilonGreedyPolicy(NetworkPolicy):
     """Takes the choices of the highest Q, and with probability `epsilon` uniform ones, per agent and timestep.
 
     The Q of several discrete components is the sum of their Q. With `config.obs_last_action` networks read each agent's
@@ -42,6 +40,8 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
     """
 
     cuda_graphs = True
+    own_state = (_LAST,)
+    network_key = "net"
 
     def __init__(
         self,
@@ -51,16 +51,11 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         device: torch.device,
         output_gain: float = 1.0,
     ):
-        self.team, self.device = team, device
         num_choices = {role.name: role.action.mask_size for role in team.roles}
         self.reads_last_action = config.obs_last_action
         extra_sizes = {role.name: action_size(role.action) for role in team.roles} if self.reads_last_action else None
-        self.net = TeamNetwork(team, num_choices, config, generator, head_gain=output_gain, extra_sizes=extra_sizes).to(
-            device
-        )
-        self.blocks = self.net.blocks
-        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        net = TeamNetwork(team, num_choices, config, generator, head_gain=output_gain, extra_sizes=extra_sizes)
+        super().__init__(team, config, net, device)
         self._epsilon = DeviceNumber(1.0, device)
         self._max_choices = max(num_choices.values())
         self._joint = JointAction(team, device)
@@ -77,7 +72,7 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
     # ------------------------------------------------------------------------------------------------------- acting
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
-        hidden_state = self.net.initial_hidden_state(num_envs, self.device)
+        hidden_state = super().initial_hidden_state(num_envs)
         if self.reads_last_action:
             hidden_state[_LAST] = torch.zeros(num_envs, self.team.n, self._max_choices, device=self.device)
         return hidden_state
@@ -117,8 +112,8 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
         extra = None
         if self.reads_last_action:
             last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST])
-            extra = self._by_block(unpad_by_role(self.team, last))
-        return self.net(self.normalize(timestep.obs), timestep.first, _network_state(hidden_state), extra)
+            extra = join_by_block(unpad_by_role(self.team, last), self.blocks)
+        return self.net(self.normalize(timestep.obs), timestep.first, self.network_state(hidden_state), extra)
 
     def _noise_of(self, block: Block, noise: Tensor) -> Tensor:
         """The block's part of the noise [B, N, 1 + A]."""
@@ -136,10 +131,6 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
 
     # ----------------------------------------------------------------------------------------------------- learning
 
-    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns observations as the networks read them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
-
     def network_inputs(
         self, obs: dict[str, Tree], action: dict[str, Action], first: Tensor, hidden_state: HiddenState
     ) -> tuple[dict[str, Tree], Tensor | None, HiddenState, dict[str, Tensor] | None]:
@@ -151,11 +142,11 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
             first: [R, B, N] bool.
             hidden_state: The policy's hidden state before the first timestep.
         """
-        network_state = _network_state(hidden_state)
+        network_state = self.network_state(hidden_state)
         extra = None
         if self.reads_last_action:
             before = unpad_by_role(self.team, hidden_state[_LAST])
-            extra = self._by_block(last_actions(self._joint.encode(action), first, before))
+            extra = join_by_block(last_actions(self._joint.encode(action), first, before), self.blocks)
         return self.normalize(obs), first if network_state else None, network_state, extra
 
     def encode_last(self, action: dict[str, Action]) -> Tensor:
@@ -178,26 +169,12 @@ class EpsilonGreedyPolicy(InspectablePolicy, CloningPolicy):
                 matches[block.name] = actions_match(self._choose(block, q[block.name], mask, None), demonstrated)
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
 
-    def _by_block(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Last actions by block."""
-        if len(last) == 1:
-            return last
-        return {block.name: torch.cat([last[role.name] for role in block.roles], -2) for block in self.blocks}
-
     def state_dict(self) -> dict[str, Any]:
-        moments = {} if self.obs_normalizer is None else self.obs_normalizer.state_dict()
-        return {"net": self.net.state_dict(), "moments": moments, "epsilon": self.epsilon}
+        return super().state_dict() | {"epsilon": self.epsilon}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["net"])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["moments"])
+        super().load_state_dict(state)
         self.epsilon = state["epsilon"]
-
-
-def _network_state(hidden_state: HiddenState) -> HiddenState:
-    """The part of the policy's hidden state that belongs to its network."""
-    return {name: value for name, value in hidden_state.items() if name != _LAST}
 
 
 def _argmax(score: Tensor, choices: tuple[int, ...]) -> Tensor:

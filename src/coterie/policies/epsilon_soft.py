@@ -7,19 +7,17 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from coterie.core.device_number import DeviceNumber
+from coterie.core.device_constants import DeviceNumber
 from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.choices import mask_logits
-from coterie.math.distributions import choice_log_probs, component_log_probs
+from coterie.functional.distributions import choice_log_probs, component_log_probs, mask_logits
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, pad_by_agent
-from coterie.nets.last_actions import last_actions, unpad_by_role
+from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
 from coterie.nets.layers import action_size
-from coterie.nets.team import Block, join_choices
+from coterie.nets.team import Block, join_by_block, join_choices
 from coterie.policies.base import Mode
-from coterie.policies.behavior_cloning import DemonstrationBatch
+from coterie.policies.network_policy import DemonstrationBatch
 from coterie.policies.stochastic import StochasticPolicy
 
 _LAST = "last"
@@ -36,6 +34,8 @@ class EpsilonSoftPolicy(StochasticPolicy):
         device: Where the networks are stored.
         stores_last_action: The hidden state holds last actions even if the network does not read them.
     """
+
+    own_state = (_LAST,)
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
             obs, action_mask, first, hidden_state: As in `StochasticActor.evaluate`.
             last: Last actions by role [.., n, P], if the network reads them.
         """
-        outputs, _ = self.net(obs, first, _network_state(hidden_state), self._extra(last))
+        outputs, _ = self.net(obs, first, self.network_state(hidden_state), self._extra(last))
         by_block = {}
         for block in self.blocks:
             mask = block.join_masks(action_mask)
@@ -113,14 +113,14 @@ class EpsilonSoftPolicy(StochasticPolicy):
         self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState, last: dict[str, Tensor] | None = None
     ) -> HiddenState:
         """Returns the network's hidden state after sequences of normalized observations; `last` as in `log_probs`."""
-        return self.net(obs, first, _network_state(hidden_state), self._extra(last))[1]
+        return self.net(obs, first, self.network_state(hidden_state), self._extra(last))[1]
 
     def _forward(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
         last = None
         if self.reads_last_action:
             last = unpad_by_role(self.team, hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0.0))
         obs = self.normalize(timestep.obs)
-        return self.net(obs, timestep.first, _network_state(hidden_state), self._extra(last))
+        return self.net(obs, timestep.first, self.network_state(hidden_state), self._extra(last))
 
     def _acting_params(
         self, block: Block, output: Tensor, mask: Tensor | None, mode: Mode
@@ -136,26 +136,20 @@ class EpsilonSoftPolicy(StochasticPolicy):
             return params
         return mix_with_uniform(block.action_spec, params, mask, self._epsilon.operand)
 
-    def _demonstration_outputs(self, batch: DemonstrationBatch) -> dict[str, Tensor]:
+    def _demonstration_outputs(
+        self, batch: DemonstrationBatch, extra: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
         last = None
         if self.reads_last_action:
             last = last_actions(self._joint.encode(batch.action), batch.first, self._joint.encode(batch.last_action))
-        hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
-        first = batch.first if hidden_state else None
-        return self.net(self.normalize(batch.obs), first, hidden_state, self._extra(last))[0]
+        return super()._demonstration_outputs(batch, self._extra(last))
 
     def _extra(self, last: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         """Last actions by block; None if the network does not read them."""
         if not self.reads_last_action:
             return None
         assert last is not None
-        by_block = {block.name: [last[role.name] for role in block.roles] for block in self.blocks}
-        return {name: parts[0] if len(parts) == 1 else torch.cat(parts, -2) for name, parts in by_block.items()}
-
-
-def _network_state(hidden_state: HiddenState) -> HiddenState:
-    """The part of the policy's hidden state that belongs to its network."""
-    return {name: value for name, value in hidden_state.items() if name != _LAST}
+        return join_by_block(last, self.blocks)
 
 
 def mix_with_uniform(spec: ActionSpec, params: Tensor, mask: Tensor | None, epsilon: float | Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,17 +11,16 @@ from torch import Tensor
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.behavior_cloning import actions_match, squashed_log_prob
-from coterie.math.choices import taken
+from coterie.functional.behavior_cloning import actions_match, squashed_log_prob
+from coterie.functional.distributions import taken
 from coterie.nets.config import NetworkConfig
-from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.squashed_actions import choice_distribution, draw_block_noise, mean_and_log_std, sample_choices
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
-from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
-from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
+from coterie.policies.base import ActionDistribution, Mode
+from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy, by_timestep
 
 
-class SquashedPolicy(InspectablePolicy, CloningPolicy):
+class SquashedPolicy(NetworkPolicy):
     """A stochastic actor whose numbers are tanh of Gaussians with a state-dependent standard deviation.
 
     Mode `greedy` takes the most likely choice and tanh of the mean. While `uniform` is set, mode `explore` samples
@@ -32,12 +30,9 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
     cuda_graphs = True
 
     def __init__(self, team: TeamSpec, config: NetworkConfig, generator: torch.Generator, device: torch.device):
-        self.team, self.device = team, device
-        self.blocks = team_blocks(team, config.share_params)
-        outputs = {b.name: b.action_spec.mask_size + 2 * b.action_spec.continuous for b in self.blocks}
-        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01).to(device)
-        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (self.net, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        specs = {block.name: block.action_spec for block in team_blocks(team, config.share_params)}
+        outputs = {name: spec.mask_size + 2 * spec.continuous for name, spec in specs.items()}
+        super().__init__(team, config, TeamNetwork(team, outputs, config, generator, head_gain=0.01), device)
         self.uniform = False
 
     @property
@@ -47,15 +42,8 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
 
     # ------------------------------------------------------------------------------------------------------- acting
 
-    def initial_hidden_state(self, num_envs: int) -> HiddenState:
-        return self.net.initial_hidden_state(num_envs, self.device)
-
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
-        by_block = {
-            name: x.unbind(0)
-            for name, x in draw_block_noise(self.blocks, (steps, num_envs), generator, self.device).items()
-        }
-        return [{name: noise[t] for name, noise in by_block.items()} for t in range(steps)]
+        return by_timestep(draw_block_noise(self.blocks, (steps, num_envs), generator, self.device))
 
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
@@ -91,14 +79,8 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
 
     # ----------------------------------------------------------------------------------------------------- learning
 
-    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns observations as the networks read them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
-
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
-        hidden_state = self.initial_hidden_state(batch.valid.shape[1])
-        first = batch.first if hidden_state else None
-        outputs, _ = self.net(self.normalize(batch.obs), first, hidden_state)
+        outputs = self._demonstration_outputs(batch)
         losses, matches = {}, {}
         for block in self.blocks:
             spec, mask = block.action_spec, block.join_masks(batch.action_mask)
@@ -115,15 +97,6 @@ class SquashedPolicy(InspectablePolicy, CloningPolicy):
             with torch.no_grad():
                 matches[block.name] = actions_match(_sample_action(block, params, None, mask), demonstrated)
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
-
-    def state_dict(self) -> dict[str, Any]:
-        moments = {} if self.obs_normalizer is None else self.obs_normalizer.state_dict()
-        return {"module": self.net.state_dict(), "moments": moments}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["module"])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["moments"])
 
 
 def _sample_action(block: Block, params: Tensor, noise: Tensor | None, mask: Tensor | None) -> Action:

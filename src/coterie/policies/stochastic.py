@@ -1,28 +1,101 @@
-"""Stochastic policies: categorical choices, Gaussian numbers, or both."""
+"""Stochastic policies: categorical choices, Gaussian numbers, or both.
+
+Their network also returns the log-probabilities and entropies that policy gradients need.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.math.action_noise import draw_noise
-from coterie.math.action_sampling import sample_action
-from coterie.math.behavior_cloning import actions_match
-from coterie.math.distributions import choice_log_probs, log_prob_and_entropy
+from coterie.functional.behavior_cloning import actions_match
+from coterie.functional.distributions import choice_log_probs, log_prob_and_entropy, sample_action
+from coterie.kernels import switch
+from coterie.nets.by_name import ParametersByName
 from coterie.nets.config import NetworkConfig
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.stochastic_actor import StochasticActor
-from coterie.nets.team import Block, join_blocks
-from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode
-from coterie.policies.behavior_cloning import CloningOptions, CloningPolicy, DemonstrationBatch
+from coterie.nets.layers import action_size
+from coterie.nets.squashed_actions import draw_block_noise
+from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
+from coterie.policies.base import ActionDistribution, Mode
+from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy, by_timestep
 
 
-class StochasticPolicy(InspectablePolicy, CloningPolicy):
+class StochasticActor(nn.Module):
+    """Logits of choices, means of Gaussian numbers, and their standard deviations.
+
+    Args:
+        team: The team.
+        config: Architecture and inputs.
+        generator: Source of the initial weights.
+        state_dependent_std: The standard deviation is an output of the network instead of a parameter.
+        init_std: Initial standard deviation.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        state_dependent_std: bool,
+        init_std: float,
+    ):
+        super().__init__()
+        self._state_dependent_std = state_dependent_std
+        self.blocks = team_blocks(team, config.share_params)
+        specs = {block.name: block.action_spec for block in self.blocks}
+        outputs = {name: s.mask_size + s.continuous * (2 if state_dependent_std else 1) for name, s in specs.items()}
+        extra_sizes = {name: action_size(spec) for name, spec in specs.items()} if config.obs_last_action else None
+        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01, extra_sizes=extra_sizes)
+        self._init_log_std = torch.tensor(init_std).log().item()
+        self.log_std = ParametersByName()
+        for block in self.blocks:
+            if block.action_spec.continuous and not state_dependent_std:
+                shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)
+                self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
+
+    def params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
+        spec = block.action_spec
+        if not spec.continuous:
+            return output, None
+        if not self._state_dependent_std:
+            return output, self.log_std[block.name].clamp(-5, 2)
+        params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
+        return params, (log_std + self._init_log_std).clamp(-5, 2)
+
+    def evaluate(
+        self,
+        obs: dict[str, Tree],
+        action_mask: dict[str, Tensor],
+        action: dict[str, Action],
+        first: Tensor | None,
+        hidden_state: HiddenState,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns log-probabilities of actions and entropies, [.., N] each.
+
+        Args:
+            obs: Normalized observations by role [M, n, D], or sequences [L, M, n, D].
+            action_mask: By role [.., n, sum A].
+            action: By role [.., n, ..].
+            first: [L, M, N] bool, needed by recurrent policies.
+            hidden_state: Before the first timestep, by name [M, N, H]; {} for feed-forward policies.
+        """
+        outputs, _ = self.net(obs, first, hidden_state)
+        log_probs, entropies = {}, {}
+        for block in self.blocks:
+            params, log_std = self.params(block, outputs[block.name])
+            mask, block_action = block.join_masks(action_mask), block.join_actions(action)
+            log_probs[block.name], entropies[block.name] = log_prob_and_entropy(
+                block.action_spec, params, block_action, log_std=log_std, mask=mask, kernels=switch.on
+            )
+        return join_blocks(log_probs, self.blocks, -1), join_blocks(entropies, self.blocks, -1)
+
+
+class StochasticPolicy(NetworkPolicy):
     """A stochastic actor of PPO and its relatives.
 
     Args:
@@ -46,25 +119,15 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
         state_dependent_std: bool = False,
         init_std: float = 1.0,
     ):
-        self.team, self.device = team, device
         self.actor = StochasticActor(
             team, config, generator, state_dependent_std=state_dependent_std, init_std=init_std
-        ).to(device)
-        self.blocks, self.net = self.actor.blocks, self.actor.net
-        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (self.actor, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        )
+        super().__init__(team, config, self.actor.net, device, module=self.actor)
 
     # ------------------------------------------------------------------------------------------------------- acting
 
-    def initial_hidden_state(self, num_envs: int) -> HiddenState:
-        return self.net.initial_hidden_state(num_envs, self.device)
-
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
-        by_block = {}
-        for block in self.blocks:
-            shape = (steps, num_envs, block.n)
-            by_block[block.name] = draw_noise(block.action_spec, shape, generator, self.device).unbind(0)
-        return [{name: noise[t] for name, noise in by_block.items()} for t in range(steps)]
+        return by_timestep(draw_block_noise(self.blocks, (steps, num_envs), generator, self.device))
 
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
@@ -76,7 +139,7 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
             params, log_std = self._acting_params(block, outputs[block.name], mask, mode)
             block_noise = None if mode == "greedy" else noise[block.name]
             action, log_probs[block.name] = sample_action(
-                block.action_spec, params, log_std=log_std, mask=mask, noise=block_noise
+                block.action_spec, params, log_std=log_std, mask=mask, noise=block_noise, kernels=switch.on
             )
             actions.update(block.split_by_role(action))
         return actions, hidden_state, {"log_prob": join_blocks(log_probs, self.blocks, -1)}
@@ -110,10 +173,6 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
 
     # ----------------------------------------------------------------------------------------------------- learning
 
-    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns observations as the networks read them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
-
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
         outputs = self._demonstration_outputs(batch)
         losses, matches = {}, {}
@@ -123,27 +182,15 @@ class StochasticPolicy(InspectablePolicy, CloningPolicy):
             if log_std is not None and not options.fit_std:
                 log_std = log_std.detach()
             demonstrated = block.join_actions(batch.action)
-            log_prob, _ = log_prob_and_entropy(spec, params, demonstrated, log_std=log_std, mask=mask)
+            log_prob, _ = log_prob_and_entropy(
+                spec, params, demonstrated, log_std=log_std, mask=mask, kernels=switch.on
+            )
             losses[block.name] = -log_prob
             with torch.no_grad():
-                greedy, _ = sample_action(spec, params, log_std=log_std, mask=mask, noise=None)
+                greedy, _ = sample_action(spec, params, log_std=log_std, mask=mask, noise=None, kernels=switch.on)
                 matches[block.name] = actions_match(greedy, demonstrated)
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
-
-    def _demonstration_outputs(self, batch: DemonstrationBatch) -> dict[str, Tensor]:
-        """Outputs of the network by block on demonstrations."""
-        hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
-        return self.net(self.normalize(batch.obs), batch.first if hidden_state else None, hidden_state)[0]
 
     def unroll(self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState) -> HiddenState:
         """Returns the network's hidden state after sequences of normalized observations [L, M, n, D]."""
         return self.net(obs, first, hidden_state)[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        moments = {} if self.obs_normalizer is None else self.obs_normalizer.state_dict()
-        return {"module": self.actor.state_dict(), "moments": moments}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.actor.load_state_dict(state["module"])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["moments"])

@@ -14,15 +14,14 @@ import numpy as np
 from coterie.core.errors import UserError
 from coterie.core.files import read_text
 from coterie.core.metrics import by_team
-from coterie.core.shell import coterie_command
+from coterie.core.text import coterie_command
 from coterie.reports.fresh_evaluations import read_fresh
 from coterie.reports.marl_eval import read_file
 from coterie.reports.records import CollectedRun, EvaluationSeries, FreshEvaluation
 from coterie.runs.activity import activity
 from coterie.runs.curves import RETURNS, Run
 from coterie.runs.evaluations import measurement
-from coterie.runs.folder import RunFolder
-from coterie.runs.search import find_runs
+from coterie.runs.folder import RunFolder, find_runs
 
 RETURN = RETURNS[0]
 """Metric that is compared by default."""
@@ -101,9 +100,6 @@ def read_run(path: Path) -> CollectedRun:
     state = "finished" if now.is_complete else now.state  # trained in this process, which still exists
     metrics = metric_names(log.rows)
     teams = _learning_teams(metrics)
-    device = manifest.get("device")
-    hardware = manifest.get("hardware")
-    git = manifest.get("git")
     return CollectedRun(
         name=str(path),
         origin="coterie",
@@ -115,9 +111,7 @@ def read_run(path: Path) -> CollectedRun:
         scale="team",
         metrics=metrics,
         agents=_agents(manifest, teams),
-        hardware={**(hardware if isinstance(hardware, Mapping) else {}), **({"device": device} if device else {})},
-        versions=manifest.get("versions") or {},
-        revision=git.get("revision") if isinstance(git, Mapping) else None,
+        manifest=manifest,
         fresh=_current(folder),
     )
 

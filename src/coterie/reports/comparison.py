@@ -9,12 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.reports.options import Score
 from coterie.reports.records import Trial
-
-Score = Literal["final", "peak", "fresh", "absolute"]
-"""Score of a run: the last evaluation of training, the best one, and fresh evaluations of the final and the best
-policies.
-"""
 
 Axis = Literal["steps", "seconds"]
 

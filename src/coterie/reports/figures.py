@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,21 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.files import disk_error, write_bytes
 from coterie.core.text import printable
 from coterie.reports.comparison import Axis, Band, Comparison, PairResult
 from coterie.reports.sentences import metric_name
 from coterie.reports.tables import STATISTICS
-from coterie.runs.plots import Style, line_styles
+from coterie.runs.plots import Style, axis_unit, line_styles, style_axes, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_AXES = {
-    "steps": ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps")),
-    "seconds": ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)")),
-}
 _DOTS = (0, (1, 1.5))
 _MOST_PAIRS = 15
 """Pairs of algorithms that fit into a panel."""
@@ -87,7 +81,7 @@ def learning_panel(
         if found is not None:
             bands[algo] = found
     largest = max((float(found.x[-1]) for found in bands.values()), default=0.0)
-    size, label = next(((s, w) for s, w in _AXES[axis] if largest >= 2 * s), _AXES[axis][-1])
+    size, label = axis_unit(axis, largest)
     for algo, found in bands.items():
         _draw_band(axes, found, styles[algo], size)
     if task is not None and (random := comparison.tasks[task].random) is not None and bands:
@@ -98,7 +92,7 @@ def learning_panel(
         name = metric_name(comparison.metric)
         axes.set_ylabel("normalized score" if task is None else f"{printable(name)}, IQM")
         axes.set_title(f"{len(comparison.tasks)} tasks" if task is None else printable(task), loc="left", fontsize=10)
-    _style(axes, label)
+    style_axes(axes, label)
     axes.set_xlim(left=0)
 
 
@@ -124,7 +118,7 @@ def interval_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Styl
     axes.set_yticks(range(len(comparison.algos)), [printable(algo) for algo in comparison.algos])
     axes.set_ylim(len(comparison.algos) - 0.5, -0.5)
     axes.set_title(STATISTICS[statistic], fontsize=10)
-    _style(axes, "normalized score" if several or statistic == "optimality_gap" else metric_name(comparison.metric))
+    style_axes(axes, "normalized score" if several or statistic == "optimality_gap" else metric_name(comparison.metric))
 
 
 def profile_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Style]) -> None:
@@ -134,7 +128,7 @@ def profile_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Style
     axes.set_ylabel("fraction of runs above")
     axes.set_ylim(-0.02, 1.02)
     axes.set_title("performance profile", loc="left", fontsize=10)
-    _style(axes, "normalized score")
+    style_axes(axes, "normalized score")
 
 
 def probability_panel(axes: Axes, comparison: Comparison, task: str | None) -> None:
@@ -153,7 +147,7 @@ def probability_panel(axes: Axes, comparison: Comparison, task: str | None) -> N
     axes.set_ylim(len(pairs) - 0.5, -0.5)
     axes.set_xlim(-0.02, 1.02)
     axes.set_title("probability of improvement (dark: significant)", loc="left", fontsize=10)
-    _style(axes, "P(first is better)")
+    style_axes(axes, "P(first is better)")
 
 
 def _pair_label(pair: PairResult) -> str:
@@ -166,13 +160,6 @@ def _draw_band(axes: Axes, found: Band, style: Style, size: float) -> None:
     axes.plot(found.x / size, found.value, color=style.color, linestyle=style.dashes, linewidth=1.8, marker=marker)
     if not np.isnan(found.low).any() and not single:
         axes.fill_between(found.x / size, found.low, found.high, color=style.color, alpha=0.18, linewidth=0)
-
-
-def _style(axes: Axes, label: str) -> None:
-    axes.set_xlabel(printable(label))
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _legend(figure: Figure, styles: Mapping[str, Style], *, with_random: bool) -> None:
@@ -193,11 +180,4 @@ def save(comparison: Comparison, path: Path) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
-    content = io.BytesIO()
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    draw(comparison).savefig(content, format=path.suffix[1:], dpi=200, metadata=metadata)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, content.getvalue())
-    except OSError as error:
-        raise disk_error("the figure", path, error) from error
+    write_figure(draw(comparison), path)

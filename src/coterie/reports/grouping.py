@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import numpy as np
 
 from coterie.core.errors import UserError, nearest
 from coterie.reports.collection import RETURN, Collection, series_of
-from coterie.reports.records import CollectedRun, Scale, Trial
-from coterie.runs.curves import Run, setting_label
+from coterie.reports.options import Scale
+from coterie.reports.records import CollectedRun, Trial
+from coterie.reports.sentences import listed
+from coterie.runs.curves import Run, differing_settings, group_label, settings_key
 
 _TASK_SECTIONS = ("env.", "randomize.", "curriculum.")
 """Settings that define a task."""
-
-_MOST_WORDS = 3
-"""Settings in a label."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def group(collection: Collection, selection: Selection) -> tuple[list[Trial], li
     pairs = [(run, team) for run in collection.runs for team in _teams(run, selection)]
     without = [run.name for run in collection.runs if not _teams(run, selection)]
     if without:
-        notes.append(f"without {selection.metric}, left out: {_listed(without)}")
+        notes.append(f"without {selection.metric}, left out: {listed(without)}")
     if not pairs:
         raise UserError(f"--metric {selection.metric}: not in the logs of these runs. Choose another metric or team.")
     tasks = _task_labels([run.log for run, _ in pairs])
@@ -133,9 +131,9 @@ def _not_finite(trial: Trial, metric: str) -> str:
     steps, series = trial.series.not_finite, trial.series
     if not steps:
         return ""
-    listed = _listed([f"{step:,}" for step in steps])
+    words = listed([f"{step:,}" for step in steps])
     last = f". The value of step {series.steps[-1]:,.0f} counts as its last one" if steps[-1] > series.steps[-1] else ""
-    return f"{metric} of {trial.run.name} is not finite at step {listed}, left out{last}"
+    return f"{metric} of {trial.run.name} is not finite at step {words}, left out{last}"
 
 
 def _teams(run: CollectedRun, selection: Selection) -> list[str]:
@@ -143,11 +141,6 @@ def _teams(run: CollectedRun, selection: Selection) -> list[str]:
     present = run.teams_of(selection.metric)
     learning = [team for team in present if team in run.teams] or present[:1]
     return learning if selection.team is None else [team for team in learning if team in ("", selection.team)]
-
-
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 # -------------------------------------------------------------------------------------------------------------- labels
@@ -158,11 +151,7 @@ def _is_of_task(key: str) -> bool:
 
 
 def _task_key(run: Run) -> str:
-    return _key([run.env, {key: value for key, value in run.settings.items() if _is_of_task(key)}])
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return settings_key([run.env, {key: value for key, value in run.settings.items() if _is_of_task(key)}])
 
 
 def _task_labels(runs: Sequence[Run]) -> dict[str, str]:
@@ -177,7 +166,8 @@ def _task_labels(runs: Sequence[Run]) -> dict[str, str]:
         if not run.all_settings:
             labels[key] = run.env if len(known) <= 1 else f"{run.env} (file)"
             continue
-        labels[key] = _unique(_label(run.env, run, known, _is_of_task), labels.values())
+        differing = [name for name in differing_settings(known) if _is_of_task(name)]
+        labels[key] = _unique(group_label(run.env, run, known, differing), labels.values())
     return labels
 
 
@@ -199,31 +189,14 @@ def _algo_labels(runs: Sequence[CollectedRun]) -> dict[str, str]:
         by_task: dict[str, list[Run]] = {}
         for other in similar:
             by_task.setdefault(_task_key(other), []).append(other)
-        differing = {key for others in by_task.values() for key in _differing(others, lambda k: not _is_of_task(k))}
+        differing = {key for same in by_task.values() for key in differing_settings(same) if not _is_of_task(key)}
         values = {key: run.log.settings.get(key) for key in sorted(differing)}
-        group_key = _key([run.algo, values])
+        group_key = settings_key([run.algo, values])
         if group_key not in keys:
-            plain = _label(run.algo or "run", run.log, similar, lambda key, own=differing: key in own)
-            keys[group_key] = _unique(plain, keys.values())
+            named = [key for key in differing_settings(similar) if key in differing]
+            keys[group_key] = _unique(group_label(run.algo or "run", run.log, similar, named), keys.values())
         labels[run.name] = keys[group_key]
     return labels
-
-
-def _label(name: str, run: Run, others: Sequence[Run], wanted: Callable[[str], bool]) -> str:
-    present = [key for key in _differing(others, wanted) if run.settings.get(key) is not None]
-    words = dict.fromkeys(setting_label(key, run, others) for key in present)
-    return " ".join([name, *list(words)[:_MOST_WORDS]])
-
-
-def _differing(runs: Sequence[Run], wanted: Callable[[str], bool]) -> list[str]:
-    """Returns the keys of settings that are not equal in all runs."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings if wanted(key))
-    return [key for key in keys if len({_key(run.settings.get(key)) for run in runs}) > 1]
-
-
-def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Returns the keys of the settings in which runs differ, without seeds, folders and logs."""
-    return _differing([run for run in runs if run.all_settings], lambda key: True)
 
 
 def _unique(label: str, taken: Iterable[str]) -> str:
@@ -242,7 +215,7 @@ def setting_differences(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
     for trial in trials:
         if trial.run.origin == "coterie":
             firsts.setdefault(f"{trial.task} | {trial.algo}", trial.run.log)
-    keys = differing_settings(list(firsts.values()))
+    keys = differing_settings([run for run in firsts.values() if run.all_settings])
     return {key: {name: run.settings.get(key) for name, run in firsts.items()} for key in keys}
 
 
@@ -304,7 +277,7 @@ def _without_repetitions(trials: Sequence[Trial]) -> tuple[list[Trial], list[str
     if not repeated:
         return kept, []
     words = [f"{name} (like {other})" for name, other in repeated.items()]
-    return kept, [f"same seed and settings as another run, left out: {_listed(words)}"]
+    return kept, [f"same seed and settings as another run, left out: {listed(words)}"]
 
 
 def require_equal_episodes(trials: Sequence[Trial]) -> None:

@@ -23,7 +23,8 @@ import numpy as np
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import write_text
-from coterie.reports.records import CollectedRun, FreshEvaluation, Scale, Trial
+from coterie.reports.options import Scale
+from coterie.reports.records import CollectedRun, FreshEvaluation, Trial
 from coterie.runs.curves import Run
 
 TEAM_RETURN = "team_return"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,35 +12,19 @@ from coterie.core.errors import UserError
 from coterie.reports.comparison import Task
 from coterie.reports.records import Trial
 
-METHODS = ("auto", "random", "reference", "range", "none")
-
 _PHRASES = {
-    "random": "0: random policy, 1: best mean score of the algorithms compared",
     "reference": "0: random policy, 1: highest published score",
+    "random": "0: random policy, 1: best mean score of the algorithms compared",
     "range": "0 and 1: lowest and highest score of all runs of the task",
     "none": "none",
 }
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """Tasks with their anchors.
-
-    Attributes:
-        phrase: Definition of the normalized scores 0 and 1.
-        tasks: Tasks by label.
-        notes: Sentences for the user.
-    """
-
-    phrase: str
-    tasks: dict[str, Task]
-    notes: tuple[str, ...] = ()
+"""Definitions of the methods. `auto` is the first one that is possible for all tasks."""
 
 
 def normalize(
     scores: Mapping[tuple[str, str], np.ndarray], trials: Sequence[Trial], method: str, *, lowest: bool, returns: bool
-) -> Normalization:
-    """Returns the tasks with the anchors of a method.
+) -> tuple[str, dict[str, Task]]:
+    """Normalizes scores.
 
     Args:
         scores: Scores by task and algorithm, [n].
@@ -51,62 +34,36 @@ def normalize(
         lowest: True if lower values are better.
         returns: True if the scores are returns, which random and published ones are known of.
 
+    Returns:
+        Definition of the normalized scores 0 and 1, and the tasks by label, with their anchors.
+
     Raises:
         UserError: If the method is unknown, not possible for a task, or if its score 1 would be worse than 0.
     """
-    numbers = _numbers(method)
-    if numbers is None and method not in METHODS:
+    tasks = dict.fromkeys(task for task, _ in scores)
+    known = {task: _known(task, trials, lowest=lowest) if returns else (None, None) for task in tasks}
+    numbers = _numbers(method, lowest=lowest)
+    if numbers is None and method not in (*_PHRASES, "auto"):
         raise UserError(
             f"--normalize {method}: unknown. Choose random, reference, range, none, or two numbers MIN,MAX."
         )
-    known = {task: _known(task, trials, lowest=lowest) for task in dict.fromkeys(task for task, _ in scores)}
-    if not returns:
-        known = dict.fromkeys(known, (None, None))
-    if numbers is not None:
-        if (numbers[1] > numbers[0]) == lowest:
-            direction = "lower" if lowest else "higher"
-            raise UserError(
-                f"--normalize {method}: the score 1 would be worse than 0, as {direction} is better. Swap the numbers."
-            )
-        anchors = dict.fromkeys(known, numbers)
-        phrase = f"0: {numbers[0]:g}, 1: {numbers[1]:g}"
-    elif method == "auto":
-        return _auto(scores, known, lowest=lowest, returns=returns)
-    else:
-        found = {task: _anchors(method, task, scores, known[task], lowest=lowest) for task in known}
-        missing = next((task for task, pair in found.items() if pair is None), None)
-        if missing is not None:
-            raise UserError(f"--normalize {method}: {_why(method, missing, known[missing])}. Use another method.")
-        anchors, phrase = {task: pair for task, pair in found.items() if pair is not None}, _PHRASES[method]
-    return Normalization(phrase, _tasks(anchors, known))
-
-
-def _auto(
-    scores: Mapping[tuple[str, str], np.ndarray],
-    known: Mapping[str, tuple[float | None, float | None]],
-    *,
-    lowest: bool,
-    returns: bool,
-) -> Normalization:
     every = np.concatenate(list(scores.values()))
-    if not returns and every.min() >= 0 and every.max() <= 1:
-        zero, one = (1.0, 0.0) if lowest else (0.0, 1.0)
-        return Normalization(f"0: {zero:g}, 1: {one:g}", _tasks(dict.fromkeys(known, (zero, one)), known))
-    for method in ("reference", "random", "range", "none"):
-        found = {task: _anchors(method, task, scores, known[task], lowest=lowest) for task in known}
+    if method == "auto" and not returns and every.min() >= 0 and every.max() <= 1:
+        numbers = (1.0, 0.0) if lowest else (0.0, 1.0)
+    if numbers is not None:
+        phrase = f"0: {numbers[0]:g}, 1: {numbers[1]:g}"
+        return phrase, {task: Task(task, *numbers, *known[task]) for task in tasks}
+    anchors: dict[str, tuple[float, float]] = {}
+    for name in _PHRASES if method == "auto" else (method,):
+        found = {task: _anchors(name, task, scores, known[task], lowest=lowest) for task in tasks}
         anchors = {task: pair for task, pair in found.items() if pair is not None}
-        if len(anchors) == len(known):
-            return Normalization(_PHRASES[method], _tasks(anchors, known))
-    raise AssertionError("none is always possible")
+        if len(anchors) == len(tasks):
+            return _PHRASES[name], {task: Task(task, *anchors[task], *known[task]) for task in tasks}
+    missing = next(task for task in tasks if task not in anchors)
+    raise UserError(f"--normalize {method}: {_why(method, missing, known[missing])}. Use another method.")
 
 
-def _tasks(
-    anchors: Mapping[str, tuple[float, float]], known: Mapping[str, tuple[float | None, float | None]]
-) -> dict[str, Task]:
-    return {task: Task(task, *pair, *known[task]) for task, pair in anchors.items()}
-
-
-def _numbers(method: str) -> tuple[float, float] | None:
+def _numbers(method: str, *, lowest: bool) -> tuple[float, float] | None:
     """Returns the numbers of `MIN,MAX`; None for anything else."""
     match = re.fullmatch(r"\s*(\S+)\s*,\s*(\S+)\s*", method)
     try:
@@ -117,6 +74,11 @@ def _numbers(method: str) -> tuple[float, float] | None:
         return None
     if pair[0] == pair[1]:
         raise UserError(f"--normalize {method}: both numbers are equal. Give the values of the scores 0 and 1.")
+    if (pair[1] > pair[0]) == lowest:
+        direction = "lower" if lowest else "higher"
+        raise UserError(
+            f"--normalize {method}: the score 1 would be worse than 0, as {direction} is better. Swap the numbers."
+        )
     return pair
 
 
@@ -140,19 +102,16 @@ def _anchors(
     """Returns the values of the normalized scores 0 and 1; None if 1 would not be better than 0."""
     own = [x for (name, _), x in scores.items() if name == task]
     sign = -1.0 if lowest else 1.0
-    random, published = known
     if method == "none":
-        return (0.0, sign)
-    if method == "range":
+        zero, one = 0.0, sign
+    elif method == "range":
         every = sign * np.concatenate(own)
-        pair = (sign * float(every.min()), sign * float(every.max()))
+        zero, one = sign * float(every.min()), sign * float(every.max())
     else:
-        best = sign * max(sign * float(x.mean()) for x in own)
-        zero, one = random, published if method == "reference" else best
-        if zero is None or one is None:
-            return None
-        pair = (zero, one)
-    return pair if sign * (pair[1] - pair[0]) > 0 else None
+        zero, one = known
+        if method == "random":
+            one = sign * max(sign * float(x.mean()) for x in own)
+    return (zero, one) if zero is not None and one is not None and sign * (one - zero) > 0 else None
 
 
 def _why(method: str, task: str, known: tuple[float | None, float | None]) -> str:

@@ -1,4 +1,4 @@
-"""Options of a comparison."""
+"""Options of a comparison, which Python and the command line share. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,30 +6,66 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.reports.comparison import Score
+Score = Literal["final", "peak", "fresh", "absolute"]
+"""Score of a run: the last evaluation of training, the best one, and fresh evaluations of the final and the best
+policies.
+"""
+
+Scale = Literal["team", "agent"]
+"""Convention of returns: the sum over the agents of a team, or the mean per agent."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """Options of a comparison.
+    """Options of a comparison: arguments of `coterie.compare`, which describes them.
 
-    Attributes:
-        score: Score of each run; None: `fresh` if all runs have a fresh evaluation of the final policies, else `final`.
-        normalize: Method of `normalization.normalize`.
-        threshold: Threshold of the time to a threshold; None: the worst mean score of the algorithms on the task, or
-            the baseline's.
-        thresholds: Thresholds of single tasks, which take precedence.
-        baseline: Algorithm that the others are compared with; None: all pairs.
-        paired: True to compare runs with equal seeds.
-        resample: Levels of the bootstrap: `seeds`, or `episodes` for seeds and then episodes of fresh evaluations.
-        mixed: True to accept evaluations with different numbers of episodes.
+    Fields with a help text are also options of the commands `compare` and `report`.
     """
 
-    score: Score | None = None
-    normalize: str = "auto"
-    threshold: float | None = None
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    baseline: str | None = None
-    paired: bool = False
-    resample: Literal["seeds", "episodes"] = "seeds"
-    mixed: bool = False
+    metric: str | None = field(
+        default=None,
+        metadata={
+            "help": "Metric, such as won or rollout/return_mean; with a minus sign, lower is better. Default: "
+            "evaluation returns.",
+            "metavar": "NAME",
+        },
+    )
+    team: str | None = field(
+        default=None, metadata={"help": "Only this team. Default: teams that learn.", "metavar": "NAME"}
+    )
+    score: Score | None = field(
+        default=None,
+        metadata={
+            "help": "Score of a run: last or best evaluation of training, or fresh evaluation of the final or the best "
+            "policies. Default: fresh if all runs have one, else final."
+        },
+    )
+    normalize: str = field(
+        default="auto",
+        metadata={
+            "help": "Values of the normalized scores 0 and 1. auto: reference (random policy, published score) if "
+            "known for all tasks, else random (random policy, best mean).",
+            "metavar": "random|reference|range|none|MIN,MAX",
+        },
+    )
+    threshold: float | Mapping[str, float] | None = None
+    baseline: str | None = field(
+        default=None, metadata={"help": "Compare all others with it. Default: all pairs.", "metavar": "ALGO"}
+    )
+    paired: bool = field(default=False, metadata={"help": "Compare runs with equal seeds."})
+    resample: Literal["seeds", "episodes"] = field(
+        default="seeds",
+        metadata={"help": "Levels of the bootstrap; episodes: seeds, then episodes of the fresh evaluation."},
+    )
+    unfinished: bool = field(default=False, metadata={"help": "Include runs that are not finished."})
+    mixed: bool = field(default=False, metadata={"help": "Accept evaluations with different numbers of episodes."})
+    file_returns: Scale | None = field(
+        default=None, metadata={"help": "Convention of returns in JSON files: per team or per agent."}
+    )
+
+    @property
+    def thresholds(self) -> Mapping[str, float]:
+        """Thresholds by task; "" for those of all other tasks."""
+        if self.threshold is None:
+            return {}
+        return self.threshold if isinstance(self.threshold, Mapping) else {"": self.threshold}

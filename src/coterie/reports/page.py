@@ -15,10 +15,18 @@ from coterie.core.errors import UserError
 from coterie.core.files import disk_error, write_text
 from coterie.reports.comparison import Comparison
 from coterie.reports.markup import Markup, element, join
-from coterie.reports.page_charts import AXES, Colors, charts
 from coterie.reports.page_media import Matrix, Video, matrices, video_data, videos
-from coterie.reports.page_results import findings, learning_curves, pairs, profiles, thresholds
-from coterie.reports.page_runs import commands, provenance, read_record, runs_table, settings, trials_of
+from coterie.reports.page_results import (
+    AXES,
+    Colors,
+    charts,
+    findings,
+    learning_curves,
+    pairs,
+    profiles,
+    thresholds,
+)
+from coterie.reports.page_runs import commands, provenance, runs_table, settings, trials_of
 from coterie.reports.records import CollectedRun
 from coterie.reports.sentences import count, metric_name
 
@@ -52,7 +60,6 @@ def page(content: ReportContent) -> str:
     comparison = content.comparison
     colors = Colors(comparison)
     data = charts(comparison, colors)
-    records = {trial.run.name: read_record(trial.run) for trial in trials_of(comparison)}
     parts = [
         ("Findings", "findings", findings(comparison, colors)),
         ("Learning curves", "curves", join([_controls(comparison, colors), learning_curves(comparison, data)])),
@@ -60,11 +67,11 @@ def page(content: ReportContent) -> str:
         ("Episodes", "episodes", videos(content.videos, content.failed, colors)),
         ("League", "league", matrices(content.matrices)),
         ("Runs", "runs", runs_table(comparison, content.left_out, colors)),
-        ("Settings", "settings", settings(comparison, records, colors)),
+        ("Settings", "settings", settings(comparison, colors)),
         (
             "Reproduce",
             "reproduce",
-            join([provenance(comparison, records), commands(comparison, records, content.command)]),
+            join([provenance(comparison), commands(comparison, content.command)]),
         ),
     ]
     shown = [(title, key, part) for title, key, part in parts if part]

@@ -13,7 +13,7 @@ from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.text import printable
 from coterie.reports.markup import Markup, cell, element, join, scrolling, table
-from coterie.reports.page_charts import Colors
+from coterie.reports.page_results import Colors
 from coterie.reports.sentences import count, number
 
 _FIX = "Write it with: coterie league RUN RUN --json > league.json"

@@ -7,63 +7,21 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from coterie.core.errors import UserError
 from coterie.core.files import read_bytes
 from coterie.core.text import printable
 from coterie.reports.comparison import Comparison
 from coterie.reports.markup import Markup, cell, element, folded, join, scrolling, table
-from coterie.reports.page_charts import Colors
+from coterie.reports.page_results import Colors
 from coterie.reports.records import CollectedRun, Trial
 from coterie.reports.sentences import count, number
 from coterie.runs.folder import RunFolder
-from coterie.runs.manifest import read_manifest
 from coterie.runs.progress import duration
 
 _LONGEST_CONFIGURATION = 40_000
 """Characters of a configuration that are shown."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Records of how a run was made.
-
-    Attributes:
-        command: Words of the command line; empty if unknown.
-        started: Time of the start in ISO 8601; empty if unknown.
-        code: Entry `project` of the manifest: revision and state of the user's repository.
-        modified: True if tracked files of the current folder's repository were changed.
-        configuration: Content of `config.yaml`; empty if unknown.
-    """
-
-    command: tuple[str, ...] = ()
-    started: str = ""
-    code: Mapping[str, Any] | None = None
-    modified: bool = False
-    configuration: str = ""
-
-
-def read_record(run: CollectedRun) -> RunRecord:
-    """Returns the record of a run. It is empty for runs of files."""
-    if run.origin != "coterie":
-        return RunRecord()
-    folder = RunFolder(Path(run.name))
-    try:
-        manifest = read_manifest(folder.manifest_path)
-        configuration = read_bytes(folder.config_path).decode(errors="replace")
-    except (UserError, OSError):
-        return RunRecord()
-    command, git, project = manifest.get("command"), manifest.get("git"), manifest.get("project")
-    return RunRecord(
-        command=tuple(map(str, command)) if isinstance(command, list) else (),
-        started=printable(str(manifest.get("started") or "")),
-        code=project if isinstance(project, Mapping) else None,
-        modified=bool(git.get("modified")) if isinstance(git, Mapping) else False,
-        configuration=configuration[:_LONGEST_CONFIGURATION],
-    )
 
 
 def trials_of(comparison: Comparison) -> list[Trial]:
@@ -145,7 +103,7 @@ def _name(name: str, parent: str) -> Markup:
 # ------------------------------------------------------------------------------------------------------------ settings
 
 
-def settings(comparison: Comparison, records: Mapping[str, RunRecord], colors: Colors) -> Markup:
+def settings(comparison: Comparison, colors: Colors) -> Markup:
     """Returns the settings in which groups differ, and the full configuration of each group, folded away."""
     differing: list[Markup] = []
     for title, columns, rows in _differences(comparison, colors):
@@ -153,14 +111,24 @@ def settings(comparison: Comparison, records: Mapping[str, RunRecord], colors: C
         differing += [element("h3", title), shown]
     full = []
     for (task, algo), result in comparison.results.items():
-        first = next((t.run.name for t in result.trials if records[t.run.name].configuration), None)
+        first = next(filter(None, (_configuration(trial.run) for trial in result.trials)), None)
         if first is not None:
             summary = join([colors.swatch(algo), " ", element("span", task, class_="muted")])
-            full.append(folded(summary, _code(records[first].configuration)))
+            full.append(folded(summary, _code(first)))
     title = element("h3", "Full configuration, of the first seed of each group")
     none = "The groups do not differ in any setting." if full else "The settings of the runs are unknown."
     parts = differing or [element("p", none)]
     return join([*parts, title, *full] if full else parts)
+
+
+def _configuration(run: CollectedRun) -> str | None:
+    """Returns the start of the `config.yaml` of a run; None if it cannot be read, or for a run of a file."""
+    if run.origin != "coterie":
+        return None
+    try:
+        return read_bytes(RunFolder(Path(run.name)).config_path).decode(errors="replace")[:_LONGEST_CONFIGURATION]
+    except OSError:
+        return None
 
 
 def _differences(comparison: Comparison, colors: Colors) -> list[tuple[str, list[Any], list[list[Any]]]]:
@@ -208,12 +176,12 @@ def _code(text: str) -> Markup:
 # ---------------------------------------------------------------------------------------------------------- provenance
 
 
-def provenance(comparison: Comparison, records: Mapping[str, RunRecord]) -> Markup:
+def provenance(comparison: Comparison) -> Markup:
     """Returns machines, versions and code of the runs. Runs that agree share a row."""
     runs = list({trial.run.name: trial.run for trial in trials_of(comparison)}.values())
     machines = _shared({run.name: _machine(run) for run in runs})
     versions = _shared({run.name: _versions(run) for run in runs})
-    code = _shared({run.name: _code_state(run, records[run.name]) for run in runs})
+    code = _shared({run.name: _code_state(run) for run in runs})
     parts = [_shared_table("Hardware", machines), _shared_table("Versions", versions), _shared_table("Code", code)]
     return element("div", *parts, class_="facts")
 
@@ -250,13 +218,13 @@ def _machine(run: CollectedRun) -> str:
 
 
 def _versions(run: CollectedRun) -> str:
-    return printable(", ".join(f"{name} {version}" for name, version in run.versions.items())) or "unknown"
+    return printable(", ".join(f"{name} {version}" for name, version in run.entry("versions").items())) or "unknown"
 
 
-def _code_state(run: CollectedRun, record: RunRecord) -> str:
+def _code_state(run: CollectedRun) -> str:
     """Returns revision and changes of the repository that a run was started in."""
-    code = record.code or {}
-    revision = code.get("revision") or run.revision
+    code, git = run.entry("project"), run.entry("git")
+    revision = code.get("revision") or git.get("revision")
     if not revision:
         return "not in a git repository"
     size = code.get("patch_bytes")
@@ -264,7 +232,7 @@ def _code_state(run: CollectedRun, record: RunRecord) -> str:
     if size:
         digest = str(code.get("patch_sha256") or "unknown")[:12]
         words.append(f"with uncommitted changes ({int(size):,} bytes, SHA-256 {digest}; in manifest.json)")
-    elif record.modified:
+    elif git.get("modified"):
         words.append("with uncommitted changes")
     else:
         words.append("without changes of tracked files")
@@ -272,23 +240,24 @@ def _code_state(run: CollectedRun, record: RunRecord) -> str:
     return printable(" ".join(words) + (f", {count(untracked, 'untracked file')}" if untracked else ""))
 
 
-def commands(comparison: Comparison, records: Mapping[str, RunRecord], command: Sequence[str] = ()) -> Markup:
+def commands(comparison: Comparison, command: Sequence[str] = ()) -> Markup:
     """Returns the command lines of all runs, and that of the report."""
-    runs = dict.fromkeys(trial.run.name for trial in trials_of(comparison))
-    lines = [_command(records[name].command) for name in runs if records[name].command]
-    lines += [_command(command)] if command else []
-    started = sorted(records[name].started[:10] for name in runs if records[name].started)
-    days = (
-        "" if not started else f" Started {started[0]}" + (f" to {started[-1]}." if started[-1] != started[0] else ".")
-    )
+    manifests = {trial.run.name: trial.run.manifest for trial in trials_of(comparison)}.values()
+    known = [words for manifest in manifests if isinstance(words := manifest.get("command"), list) and words]
+    lines = [_command(words) for words in [*known, *([command] if command else [])]]
+    started = sorted(printable(str(manifest.get("started") or ""))[:10] for manifest in manifests)
+    days = ""
+    if any(started):
+        first = next(filter(None, started))
+        days = f" Started {first}" + (f" to {started[-1]}." if started[-1] != first else ".")
     if not lines:
         return element("p", "The command lines are unknown.")
     note = element("p", f"{count(len(lines), 'command')}, run from the same folder.{days}", class_="note")
     return join([folded("Command lines to repeat all runs", _code("\n".join(lines)), class_="printed"), note])
 
 
-def _command(words: Sequence[str]) -> str:
+def _command(words: Sequence[Any]) -> str:
     """Returns a command line for a shell, without the folder of the program."""
-    program, *others = words
+    program, *others = map(str, words)
     name = PurePath(program).name
     return printable(shlex.join(["coterie" if name in ("coterie", "__main__.py") else name, *others]))

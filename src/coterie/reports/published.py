@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from coterie.config import registry
+from coterie.algos import registry
 from coterie.core.errors import UserError, nearest
-from coterie.reports.records import Scale
+from coterie.reports.options import Scale
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.metrics import by_team
+from coterie.reports.options import Scale
 from coterie.runs.activity import State
 from coterie.runs.curves import Run
 
 Origin = Literal["coterie", "marl-eval"]
 Policies = Literal["final", "best"]
-Scale = Literal["team", "agent"]
-"""Convention of returns: the sum over the agents of a team, or the mean per agent."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,7 @@ class CollectedRun:
         scale: Convention of its returns; None if unknown.
         metrics: Names of all metrics in its log.
         agents: Number of agents by team; empty if unknown.
-        hardware: Manifest entries `hardware` and `device`; empty if unknown.
-        versions: Versions of Python and packages; empty if unknown.
-        revision: Git revision of the code; None if unknown.
+        manifest: Content of `manifest.json`; empty for a file.
         fresh: Evaluations after training.
     """
 
@@ -104,9 +101,7 @@ class CollectedRun:
     scale: Scale | None
     metrics: tuple[str, ...] = ()
     agents: Mapping[str, int] = field(default_factory=dict)
-    hardware: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, Any] = field(default_factory=dict)
-    revision: str | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)
     fresh: tuple[FreshEvaluation, ...] = ()
 
     @property
@@ -128,6 +123,17 @@ class CollectedRun:
     def settings(self) -> Mapping[str, Any]:
         """All settings by dotted key."""
         return self.log.all_settings
+
+    @property
+    def hardware(self) -> Mapping[str, Any]:
+        """Entries `hardware` and `device` of the manifest; empty if unknown."""
+        device = self.manifest.get("device")
+        return {**self.entry("hardware"), **({"device": device} if device else {})}
+
+    def entry(self, name: str) -> Mapping[str, Any]:
+        """Returns an entry of the manifest such as `git`; empty if it is missing or of another type."""
+        found = self.manifest.get(name)
+        return found if isinstance(found, Mapping) else {}
 
     def teams_of(self, metric: str) -> list[str]:
         """Returns the teams that have a metric such as `eval/return_mean`; "" for a metric without a team's name."""
@@ -179,3 +185,7 @@ class Trial:
     def seconds(self) -> float:
         """Wall time of the last evaluation; NaN if unknown."""
         return float(self.series.seconds[-1]) if len(self.series) else math.nan
+
+    def episodes(self, score: str) -> np.ndarray | None:
+        """Returns the values of the episodes [E] of the score `fresh` or `absolute`; None without, and for others."""
+        return {"fresh": self.fresh, "absolute": self.absolute}.get(score)

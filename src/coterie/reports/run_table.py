@@ -11,8 +11,8 @@ from typing import Any, overload
 from coterie.core.errors import UserError
 from coterie.core.metrics import by_team
 from coterie.reports.collection import RETURN, collect, series_of
-from coterie.reports.grouping import differing_settings
 from coterie.reports.records import CollectedRun
+from coterie.runs.curves import differing_settings
 
 
 class Table(Sequence[dict[str, Any]]):
@@ -102,7 +102,7 @@ def runs(*paths: str | Path, unfinished: bool = True, metric: str = RETURN) -> T
     """
     name, lowest = metric.removeprefix("-"), metric.startswith("-")
     found = collect(paths or ["runs"], unfinished=unfinished).runs
-    settings = differing_settings([run.log for run in found])
+    settings = differing_settings([run.log for run in found if run.settings])
     rows = []
     for run in found:
         for team in run.teams:

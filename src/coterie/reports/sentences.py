@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from coterie.reports.comparison import Comparison, Estimate, PairResult, Score, TaskResult
+from coterie.reports.comparison import Comparison, Estimate, PairResult, TaskResult
+from coterie.reports.options import Score
 
 SCORE_NAMES: dict[Score, str] = {
     "final": "last evaluation",
@@ -57,6 +58,12 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Returns e.g. `a, b, c and 2 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def metric_name(metric: str) -> str:
     """Returns a readable name of a metric: `return` for mean returns of evaluations, `won` for `eval/metric/won`."""
     return {"eval/return_mean": "return", "rollout/return_mean": "training return"}.get(
@@ -73,8 +80,25 @@ def last_step(result: TaskResult) -> float:
 
 
 def notes_on(comparison: Comparison) -> list[str]:
-    """Returns what a reader of the numbers must know: single seeds, few seeds, missing tasks, hardware, opponents."""
-    return [*_seed_notes(comparison), *_coverage_notes(comparison), *_step_notes(comparison), *_run_notes(comparison)]
+    """Returns what a reader of the numbers must know: low scores, seeds, missing tasks, machines, opponents."""
+    return [
+        *_random_notes(comparison),
+        *_seed_notes(comparison),
+        *_coverage_notes(comparison),
+        *_step_notes(comparison),
+        *_run_notes(comparison),
+    ]
+
+
+def _random_notes(comparison: Comparison) -> Iterator[str]:
+    below = []
+    for result in comparison.results.values():
+        random, mean = comparison.tasks[result.task].random, result.statistics.mean
+        highest = mean.high if mean.has_interval else mean.value
+        if random is not None and not comparison.lowest and highest < random:
+            below.append(f"{result.algo} on {result.task} ({number(mean.value)}, random {number(random)})")
+    if below:
+        yield f"below the random policy: {listed(below)}. To find out why: coterie diagnose RUN"
 
 
 def _seed_notes(comparison: Comparison) -> Iterator[str]:
@@ -82,7 +106,7 @@ def _seed_notes(comparison: Comparison) -> Iterator[str]:
     single = [f"{r.algo} on {r.task}" for r in results if len(r.trials) == 1]
     few = sorted({len(r.trials) for r in results if 1 < len(r.trials) < _FEW})
     if single:
-        yield f"one seed, no intervals: {_listed(single)}. Train more seeds, e.g. coterie train -m seed=0,1,2,3,4"
+        yield f"one seed, no intervals: {listed(single)}. Train more seeds, e.g. coterie train -m seed=0,1,2,3,4"
     if few:
         yield f"{min(few)} seeds: percentile intervals of so few cover clearly less than 95%. Train 5 or more"
     counts = {len(r.trials) for r in results}
@@ -94,7 +118,7 @@ def _coverage_notes(comparison: Comparison) -> Iterator[str]:
     for algo, result in comparison.overall.items():
         missing = [task for task in comparison.tasks if task not in result.tasks]
         if missing:
-            yield f"{algo} has no runs on {_listed(missing)}. Its values over tasks are not comparable with others"
+            yield f"{algo} has no runs on {listed(missing)}. Its values over tasks are not comparable with others"
     teams = {t.team for r in comparison.results.values() for t in r.trials}
     if len(teams - {""}) > 1 and comparison.metric.endswith("return_mean"):
         yield (
@@ -111,7 +135,7 @@ def _step_notes(comparison: Comparison) -> Iterator[str]:
             unequal.append(f"{task} ({min(ends):,.0f} to {max(ends):,.0f})")
     if unequal:
         yield (
-            f"runs were trained for different numbers of steps: {_listed(unequal)}. More steps can explain a better "
+            f"runs were trained for different numbers of steps: {listed(unequal)}. More steps can explain a better "
             "score. Learning curves show scores at equal steps"
         )
 
@@ -123,7 +147,7 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
         yield "the runs were made on different or unknown machines, so seconds are not comparable"
     states = {t.run.name for t in trials if t.run.state != "finished"}
     if states:
-        yield f"{count(len(states), 'run')} not finished, compared at the last evaluation: {_listed(sorted(states))}"
+        yield f"{count(len(states), 'run')} not finished, compared at the last evaluation: {listed(sorted(states))}"
     fresh = [t.fresh if comparison.score == "fresh" else t.absolute for t in trials]
     episodes = [len(x) for x in fresh if x is not None]
     if comparison.score in ("fresh", "absolute") and max(episodes) >= 2 * min(episodes):
@@ -133,11 +157,6 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
         )
     if comparison.score == "peak":
         yield "peaks are biased upward, as the best of several noisy evaluations. Add --evaluate for a fresh evaluation"
-
-
-def _listed(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences

@@ -1,21 +1,35 @@
-"""Tables of a comparison, which the terminal, Markdown and LaTeX share, and its values as CSV and JSON."""
+"""Tables of a comparison: printed on the terminal, and as Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from coterie.core.text import csv_text
-from coterie.reports.comparison import Band, Comparison, Estimate, PairResult, Score, Statistics, TaskResult
+from coterie.core.terminal import print_line
+from coterie.core.text import csv_text, printable
+from coterie.reports.comparison import Comparison, Estimate, TaskResult
+from coterie.reports.options import Score
 from coterie.reports.sentences import SCORE_NAMES, digits, last_step, metric_name, number, p_value
+from coterie.runs.tables import print_table
 
 STATISTICS = {"mean": "mean", "median": "median", "iqm": "IQM", "optimality_gap": "optimality gap"}
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",  # without T1 fonts, these three are other letters
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,86 @@ def _best(values: Sequence[Sequence[float]], lowest: Sequence[bool], offset: int
     return frozenset(found)
 
 
+# -------------------------------------------------------------------------------------------------- terminal, documents
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints the sentences, the tables and the notes on stdout."""
+    for sentence in comparison.sentences:
+        print_line(sentence)
+    print_line()
+    for table in tables_of(comparison):
+        print_table(table.columns, table.rows, title=table.title)
+    for line in footnotes(comparison):
+        print_line(line)
+
+
+def footnotes(comparison: Comparison) -> list[str]:
+    """Returns lines that explain the numbers, and the notes."""
+    lines = [f"Brackets: {comparison.resampling}. IQM: interquartile mean."]
+    gap = "the mean amount by which normalized scores miss 1"
+    lines.append(f"Optimality gap: {gap} ({comparison.normalization}).")
+    if any(pair.is_significant for pair in comparison.pairs):
+        lines.append(
+            "*: p below 0.05 after Holm's correction; over tasks, an interval of the probability that excludes 0.5."
+        )
+    return lines + [f"Note: {note}." if not note.endswith((".", "?")) else f"Note: {note}" for note in comparison.notes]
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """Returns the sentences, tables and notes as Markdown, with the best values in bold."""
+    parts = [" ".join(map(_markdown, comparison.sentences))]
+    for table in tables_of(comparison):
+        head = "| " + " | ".join(map(_markdown, table.columns)) + " |"
+        rule = "|" + "|".join("---" if i == 0 else "--:" for i in range(len(table.columns))) + "|"
+        rows = ["| " + " | ".join(cells) + " |" for cells in _cells(table, _markdown, "**{}**")]
+        parts.append("\n".join([f"**{_markdown(table.title)}**", "", head, rule, *rows]))
+    parts.append("\n".join(f"- {_markdown(line)}" for line in footnotes(comparison)))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(comparison: Comparison) -> str:
+    """Returns the tables as LaTeX with booktabs, the best values in bold, and the sentences as comments."""
+    parts = ["% Needs \\usepackage{booktabs}.", *(f"% {printable(s)}" for s in comparison.sentences)]
+    for table in tables_of(comparison):
+        rows = [" & ".join(cells) + r" \\" for cells in _cells(table, _latex, r"\textbf{{{}}}")]
+        parts += [
+            "",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(table.title if table.task else table.title[0].upper() + table.title[1:])}.}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_latex, table.columns)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    parts += ["", *(f"% {printable(line)}" for line in footnotes(comparison))]
+    return "\n".join(parts) + "\n"
+
+
+def _cells(table: ReportTable, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    return [
+        [bold.format(escape(cell)) if (i, j) in table.best else escape(cell) for j, cell in enumerate(row)]
+        for i, row in enumerate(table.rows)
+    ]
+
+
+def _markdown(text: str) -> str:
+    """Returns a text without effects in Markdown. Brackets are left as they are unless a link would begin there."""
+    return re.sub(r"([\\|*_<>`~&$#]|\](?=[(\[:]))", r"\\\1", printable(text))
+
+
+def _latex(text: str) -> str:
+    """Returns a text without effects in LaTeX. A bracket or a star at its start would belong to the line before."""
+    text = "".join(_LATEX.get(letter, letter) for letter in printable(text))
+    text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+    return f"{{{text[0]}}}{text[1:]}" if text[:1] in ("[", "*") else text
+
+
 # ------------------------------------------------------------------------------------------------------------ CSV, JSON
 
 
@@ -184,85 +278,26 @@ def _numbers(estimate: Estimate) -> list[str]:
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Returns the comparison as plain numbers and strings; None for numbers that are not finite."""
-    return {
-        "metric": comparison.metric,
-        "lowest": comparison.lowest,
-        "score": comparison.score,
-        "normalization": comparison.normalization,
-        "resampling": comparison.resampling,
-        "tasks": {name: _plain(vars(task)) for name, task in comparison.tasks.items()},
-        "results": [_result(result) for result in comparison.results.values()],
-        "overall": [
-            {
-                "algo": result.algo,
-                "tasks": list(result.tasks),
-                "runs": result.runs,
-                **_statistics(result.statistics),
-                "profile": _band(result.profile),
-                "steps": _band(result.steps),
-                "seconds": _band(result.seconds),
-            }
-            for result in comparison.overall.values()
-        ],
-        "pairs": [_pair(pair) for pair in comparison.pairs],
-        "sentences": list(comparison.sentences),
-        "notes": list(comparison.notes),
-    }
+    names = ("metric", "lowest", "score", "normalization", "resampling", "tasks", "pairs", "sentences", "notes")
+    content: dict[str, Any] = {name: _plain(getattr(comparison, name)) for name in names}
+    for pair, entry in zip(comparison.pairs, content["pairs"], strict=True):
+        entry["significant"] = bool(pair.is_significant)
+    content["results"] = []
+    for result in comparison.results.values():
+        entry = _plain(result)
+        entry["runs"] = [{"run": t.run.name, "seed": t.seed, "team": t.team} for t in result.trials]
+        entry["time_to_threshold"] = entry.pop("time")
+        content["results"].append(entry | entry.pop("statistics"))
+    overall = [_plain(result) for result in comparison.overall.values()]
+    return content | {"overall": [entry | entry.pop("statistics") for entry in overall]}
 
 
-def _result(result: TaskResult) -> dict[str, Any]:
-    time = result.time
-    return {
-        "task": result.task,
-        "algo": result.algo,
-        "runs": [{"run": t.run.name, "seed": t.seed, "team": t.team} for t in result.trials],
-        "scores": result.scores.tolist(),
-        **_statistics(result.statistics),
-        "std": _finite(result.std),
-        "other_scores": {score: estimate.report() for score, estimate in result.other_scores.items()},
-        "steps": _band(result.steps),
-        "seconds": _band(result.seconds),
-        "time_to_threshold": None
-        if time is None
-        else {
-            "threshold": time.threshold,
-            "reached": time.reached,
-            "runs": time.runs,
-            "steps": time.steps.report(),
-            "seconds": time.seconds.report(),
-        },
-    }
-
-
-def _statistics(statistics: Statistics) -> dict[str, Any]:
-    return {name: getattr(statistics, name).report() for name in STATISTICS}
-
-
-def _pair(pair: PairResult) -> dict[str, Any]:
-    estimates = {"probability": pair.probability.report(), "difference": pair.difference.report()}
-    return {
-        "algo": pair.algo,
-        "other": pair.other,
-        "task": pair.task,
-        "num_tasks": pair.num_tasks,
-        "paired": pair.paired,
-        "runs": list(pair.runs),
-        **estimates,
-        "p": _finite(pair.p),
-        "p_holm": _finite(pair.p_holm),
-        "significant": bool(pair.is_significant),
-    }
-
-
-def _band(band: Band | None) -> dict[str, Any] | None:
-    if band is None:
-        return None
-    return {name: [_finite(x) for x in np.asarray(values).tolist()] for name, values in vars(band).items()}
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _finite(value) if isinstance(value, float) else value for key, value in values.items()}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _plain(value: Any) -> Any:
+    """Returns records as dicts and arrays as lists, without the trials; None for numbers that are not finite."""
+    if is_dataclass(value):
+        return {x.name: _plain(getattr(value, x.name)) for x in fields(value) if x.name != "trials"}
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,29 +20,28 @@ from coterie.algos.optimizer import Optimizer
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
-from coterie.core.ranks import current
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
-from coterie.imitation.demo_batches import DemoBatches, load_demos
-from coterie.math.adversarial_imitation import (
+from coterie.functional.adversarial_imitation import (
     bounded_reward,
     discriminator_loss,
     gradient_penalty,
     negative_reward,
     positive_reward,
 )
-from coterie.math.returns import valid_mask
-from coterie.math.statistics import masked_mean
+from coterie.functional.returns import valid_mask
+from coterie.functional.statistics import masked_mean
+from coterie.imitation.demo_batches import DemoBatches, load_demos
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer, obs_shape
 from coterie.nets.team import AgentNetwork, join_blocks, team_blocks
-from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
     OBS_CLIP,
+    RewardScale,
     RewardSignal,
     mask_signal,
     minibatches,
@@ -85,12 +84,12 @@ class GAIL(RewardSignal):
         _require_vectors(team)
         if config.demos is None:
             raise UserError("rewards.gail has no demonstrations. Set rewards.gail.demos=FILE (see coterie record).")
-        self.config, self.blocks = config, team_blocks(team, config.share_params)
+        self.config, self.blocks, self._ranks = config, team_blocks(team, config.share_params), context.ranks
         demos = load_demos(config.demos, "rewards.gail.demos", None, team)
         self._digest = demos.digest
         self._demos = DemoBatches(demos, team, recurrent=False, timesteps=1, seed=seed, device=device)
         self.nets = self._build(generator(seed, "weights")).to(device)
-        self._optimizer = Optimizer({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm)
+        self._optimizer = Optimizer({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
         self._shuffle = generator(seed, "minibatches", device=device)
         self._interpolation = generator(seed, "penalty", device=device)
         self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device, OBS_CLIP)
@@ -101,6 +100,7 @@ class GAIL(RewardSignal):
             num_agents=team.n,
             gamma=config.gamma,
             device=device,
+            ranks=context.ranks,
         )
         self._updates = 0
         self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
@@ -128,13 +128,17 @@ class GAIL(RewardSignal):
         inputs = tree_map(lambda x: x.flatten(0, 1), self.inputs(obs, rollout.action))
         flat_valid, reports = valid.flatten(0, 1), []
         for index in minibatches(
-            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+            valid,
+            epochs=config.epochs,
+            num_minibatches=config.num_minibatches,
+            generator=self._shuffle,
+            ranks=self._ranks,
         ):
             policy_inputs = tree_map(lambda x, index=index: x.index_select(0, index), inputs)
             loss, mean_probs = self._loss(policy_inputs, flat_valid[index])
             self._optimizer.step(loss, {"gail": config.lr})
             reports.append(torch.cat([loss.detach().view(1), mean_probs]))
-        self.obs_normalizer.update(obs, valid)
+        self.obs_normalizer.update(obs, valid, self._ranks.reduction)
         self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
         found = torch.stack(reports).mean(0).tolist() if reports else [0.0, 0.0, 0.0]
@@ -150,19 +154,20 @@ class GAIL(RewardSignal):
         Returns:
             The loss [], and the mean probabilities of being demonstrated, of demonstrations and of the team's own [2].
         """
-        batch = self._demos.sequences(current().draw(self._demos.places, len(valid), 0))
+        batch = self._demos.sequences(self._ranks.draw(self._demos.places, len(valid), 0))
         demo_inputs = {name: x[0] for name, x in self.inputs(batch.obs, batch.action).items()}
-        demo_valid = batch.valid[0]
+        demo_valid, reduction = batch.valid[0], self._ranks.reduction
         demo_logits, policy_logits = self._logits(demo_inputs), self._logits(policy_inputs)
         demo_loss, policy_loss = discriminator_loss(demo_logits, policy_logits)
-        loss = masked_mean(demo_loss, demo_valid) + masked_mean(policy_loss, valid)
+        loss = masked_mean(demo_loss, demo_valid, reduction) + masked_mean(policy_loss, valid, reduction)
         if self.config.penalty:
             gradients = self.interpolated_gradients(demo_inputs, policy_inputs)
-            loss = loss + self.config.penalty * masked_mean(gradient_penalty(gradients), demo_valid & valid)
+            penalty = masked_mean(gradient_penalty(gradients), demo_valid & valid, reduction)
+            loss = loss + self.config.penalty * penalty
         with torch.no_grad():
             probs = [
-                masked_mean(torch.sigmoid(demo_logits), demo_valid),
-                masked_mean(torch.sigmoid(policy_logits), valid),
+                masked_mean(torch.sigmoid(demo_logits), demo_valid, reduction),
+                masked_mean(torch.sigmoid(policy_logits), valid, reduction),
             ]
         return loss, torch.stack(probs)
 
@@ -186,7 +191,7 @@ class GAIL(RewardSignal):
         def draw(count: int) -> Tensor:
             return torch.rand((count, *x.shape[1:-1], 1), generator=self._interpolation, device=x.device)
 
-        return current().draw(draw, len(x), 0)
+        return self._ranks.draw(draw, len(x), 0)
 
     def inputs(self, obs: dict[str, Tree], action: dict[str, Action]) -> dict[str, Tensor]:
         """Returns the discriminator's inputs by block, [.., n, D]."""

@@ -28,16 +28,16 @@ from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
-from coterie.math.intrinsic_rewards import action_error, curiosity_reward, squared_error
-from coterie.math.statistics import masked_mean
+from coterie.functional.intrinsic_rewards import action_error, curiosity_reward, squared_error
+from coterie.functional.statistics import masked_mean
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.team import AgentNetwork, Block, TeamNetwork, join_blocks, team_blocks
-from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
     OBS_CLIP,
+    RewardScale,
     RewardSignal,
     mask_signal,
     minibatches,
@@ -99,9 +99,9 @@ class ICM(RewardSignal):
     def __init__(self, config: IcmConfig, context: AlgorithmContext) -> None:
         team, seed, device = context.team, context.seed, context.device
         require_equal_spaces("icm", team, config.share_params)
-        self.config = config
+        self.config, self._ranks = config, context.ranks
         self.models = CuriosityModels(team, config, generator(seed, "weights")).to(device)
-        self._optimizer = Optimizer({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm)
+        self._optimizer = Optimizer({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
         self._shuffle = generator(seed, "minibatches", device=device)
         self.obs_normalizer = ObservationNormalizer(
             self.models.blocks if config.normalize_obs else (), device, OBS_CLIP
@@ -112,6 +112,7 @@ class ICM(RewardSignal):
             num_agents=team.n,
             gamma=config.gamma,
             device=device,
+            ranks=context.ranks,
         )
         self._updates = 0
         self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
@@ -138,18 +139,22 @@ class ICM(RewardSignal):
         action_mask = {name: x[:-1].flatten(0, 1) for name, x in rollout.action_mask.items()}
         flat_valid, reports = valid.flatten(0, 1), []
         for index in minibatches(
-            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+            valid,
+            epochs=config.epochs,
+            num_minibatches=config.num_minibatches,
+            generator=self._shuffle,
+            ranks=self._ranks,
         ):
             batch = tree_map(lambda x, index=index: x.index_select(0, index), (obs, action, action_mask))
             next_index = index + rollout.num_envs
             next_obs = tree_map(lambda x, index=next_index: x.index_select(0, index), obs)
             forward, inverse = self._errors(batch[0], next_obs, batch[1], batch[2])
             counts = flat_valid[index]
-            losses = torch.stack([masked_mean(forward, counts), masked_mean(inverse, counts)])
+            losses = torch.stack([masked_mean(x, counts, self._ranks.reduction) for x in (forward, inverse)])
             loss = config.beta * losses[0] + (1 - config.beta) * losses[1]
             self._optimizer.step(loss, {"icm": config.lr})
             reports.append(losses.detach())
-        self.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid)
+        self.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid, self._ranks.reduction)
         self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
         forward, inverse = torch.stack(reports).mean(0).tolist() if reports else (0.0, 0.0)

@@ -8,22 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.algos import registry
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
 from coterie.algos.optimizer import averaged_metrics
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
-from coterie.config import registry
 from coterie.config.rewards import RewardsConfig, SignalConfig
 from coterie.config.schema import Choice
 from coterie.core.errors import UserError
 from coterie.core.metrics import declare
 from coterie.core.seeds import seed_of
 from coterie.core.types import Rollout
-from coterie.math.returns import agent_rewards, valid_mask
-from coterie.math.statistics import masked_moments
+from coterie.functional.returns import agent_rewards, valid_mask
+from coterie.functional.statistics import masked_moments
 from coterie.policies.base import Policy
+from coterie.ranks.ranks import ONE, Ranks
+from coterie.rewards.gail import GAIL
+from coterie.rewards.icm import ICM
+from coterie.rewards.rnd import RND
 from coterie.rewards.signal import RewardSignal, reward_metrics
 
 declare(*reward_metrics("extrinsic", "the environment's reward"))
+
+SIGNALS: dict[str, Any] = {"icm": ICM, "rnd": RND, "gail": GAIL}
+"""Class of each reward signal, by its key in the section `rewards`."""
 
 
 def make_reward_streams(config: RewardsConfig) -> tuple[RewardStream, ...]:
@@ -71,10 +78,10 @@ def make_rewarded(
     if not with_signals:
         return algorithm
     signals = {
-        name: registry.signal(name)(part, replace(context, seed=seed_of(context.seed, "reward", name)))
+        name: SIGNALS[name](part, replace(context, seed=seed_of(context.seed, "reward", name)))
         for name, part in config.signals.items()
     }
-    return RewardedAlgorithm(algorithm, signals, streams)
+    return RewardedAlgorithm(algorithm, signals, streams, context.ranks)
 
 
 def require_one_discount(team: str, choice: Choice, streams: tuple[RewardStream, ...]) -> None:
@@ -114,10 +121,17 @@ class RewardedAlgorithm(Algorithm):
         algorithm: The algorithm to wrap.
         signals: Reward signals by name.
         streams: Reward streams, the environment's first.
+        ranks: Ranks that train the team together.
     """
 
-    def __init__(self, algorithm: Algorithm, signals: dict[str, RewardSignal], streams: tuple[RewardStream, ...]):
-        self.algorithm, self.signals, self.streams = algorithm, signals, streams
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        signals: dict[str, RewardSignal],
+        streams: tuple[RewardStream, ...],
+        ranks: Ranks = ONE,
+    ):
+        self.algorithm, self.signals, self.streams, self._ranks = algorithm, signals, streams, ranks
         self.capabilities = algorithm.capabilities  # pyright: ignore[reportAttributeAccessIssue]
         self.rollout_length, self.notes = algorithm.rollout_length, algorithm.notes
         self._team = algorithm.policy.team
@@ -142,7 +156,7 @@ class RewardedAlgorithm(Algorithm):
             rewarded = add_weighted_rewards(rollout, weights, rewards)
         metrics = self.algorithm.update(rewarded, progress)
         for signal in self.signals.values():
-            metrics |= averaged_metrics(signal.update(rollout))
+            metrics |= averaged_metrics(signal.update(rollout), self._ranks)
         metrics |= self._reward_statistics(rollout, rewards)
         return metrics | {f"reward/{name}_weight": weight for name, weight in weights.items()}
 
@@ -152,9 +166,10 @@ class RewardedAlgorithm(Algorithm):
             self._membership = group_membership(self._team).to(rollout.reward.device)
         extrinsic = agent_rewards(rollout, self._membership, self._team.has_group_reward, False)
         rewards, valid = {"extrinsic": extrinsic} | rewards, valid_mask(rollout)
-        moments = torch.stack([torch.stack(masked_moments(reward, valid)) for reward in rewards.values()]).tolist()
+        reduction = self._ranks.reduction
+        moments = [torch.stack(masked_moments(reward, valid, reduction)) for reward in rewards.values()]
         metrics = {}
-        for name, (mean, variance) in zip(rewards, moments, strict=True):
+        for name, (mean, variance) in zip(rewards, torch.stack(moments).tolist(), strict=True):
             metrics |= {f"reward/{name}_mean": mean, f"reward/{name}_std": variance**0.5}
         return metrics
 

@@ -25,13 +25,13 @@ from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Rollout
-from coterie.math.statistics import masked_mean
+from coterie.functional.statistics import masked_mean
 from coterie.nets.config import NetworkConfig
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.team import TeamNetwork, join_blocks
-from coterie.rewards.reward_scale import RewardScale
 from coterie.rewards.signal import (
     OBS_CLIP,
+    RewardScale,
     RewardSignal,
     mask_signal,
     minibatches,
@@ -54,12 +54,12 @@ class RND(RewardSignal):
     def __init__(self, config: RndConfig, context: AlgorithmContext) -> None:
         team, seed, device = context.team, context.seed, context.device
         require_equal_spaces("rnd", team, config.share_params)
-        self.config = config
+        self.config, self._ranks = config, context.ranks
         self.target = self._net(team, config.hidden_sizes, generator(seed, "target")).to(device).requires_grad_(False)
         # One layer more than the target, as in the source.
         deeper = (*config.hidden_sizes, config.hidden_sizes[-1])
         self.predictor = self._net(team, deeper, generator(seed, "predictor")).to(device)
-        self._optimizer = Optimizer({"rnd": self.predictor}, 1e-8, 0.0, config.max_grad_norm)
+        self._optimizer = Optimizer({"rnd": self.predictor}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
         self._shuffle = generator(seed, "minibatches", device=device)
         self.obs_normalizer = ObservationNormalizer(
             self.target.blocks if config.normalize_obs else (), device, OBS_CLIP
@@ -70,6 +70,7 @@ class RND(RewardSignal):
             num_agents=team.n,
             gamma=config.gamma,
             device=device,
+            ranks=context.ranks,
         )
         self._updates = 0
         self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
@@ -92,13 +93,17 @@ class RND(RewardSignal):
         scaled_obs = tree_map(lambda x: x.flatten(0, 1), self.obs_normalizer(next_obs))
         flat_valid, losses = valid.flatten(0, 1), []
         for index in minibatches(
-            valid, epochs=config.epochs, num_minibatches=config.num_minibatches, generator=self._shuffle
+            valid,
+            epochs=config.epochs,
+            num_minibatches=config.num_minibatches,
+            generator=self._shuffle,
+            ranks=self._ranks,
         ):
             error = self._error(tree_map(lambda x, index=index: x.index_select(0, index), scaled_obs))
-            loss = masked_mean(error, flat_valid[index])
+            loss = masked_mean(error, flat_valid[index], self._ranks.reduction)
             self._optimizer.step(loss, {"rnd": config.lr})
             losses.append(loss.detach())
-        self.obs_normalizer.update(next_obs, valid)
+        self.obs_normalizer.update(next_obs, valid, self._ranks.reduction)
         self._reward_scale.observe(self._unscaled, valid)
         self._updates += 1
         return {"loss/rnd": float(torch.stack(losses).mean()) if losses else 0.0}

@@ -13,11 +13,72 @@ from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.minibatches import own_parts
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric
-from coterie.core.ranks import current
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Rollout
+from coterie.functional.intrinsic_rewards import running_return
+from coterie.functional.statistics import initial_moments, mean_and_std, update_moments
 from coterie.nets.config import ShareParams
 from coterie.nets.encoders import can_share_network
+from coterie.ranks.ranks import ONE, Ranks
+
+_MIN_VARIANCE = 1e-12
+"""Variance below which rewards count as constant."""
+
+
+class RewardScale:
+    """Divides rewards by the running standard deviation of their discounted returns.
+
+    A weight thus keeps its meaning throughout a run. Rewards are not shifted, so that their sign is kept. Before the
+    first observation they are unchanged.
+
+    Args:
+        enabled: False to leave rewards unchanged.
+        num_envs: Number of environments.
+        num_agents: Number of agents.
+        gamma: Discount factor of the returns. None: 0.99.
+        device: Device of the rewards.
+        ranks: Ranks that train the team together.
+    """
+
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        num_envs: int,
+        num_agents: int,
+        gamma: float | None,
+        device: torch.device,
+        ranks: Ranks = ONE,
+    ):
+        self._enabled, self._gamma, self._ranks = enabled, 0.99 if gamma is None else gamma, ranks
+        self._returns = torch.zeros(num_envs, num_agents, device=device)
+        self._moments = initial_moments(1, device)
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Scales rewards [T, B, N]."""
+        return reward / mean_and_std(self._moments, _MIN_VARIANCE)[1] if self._enabled else reward
+
+    def observe(self, reward: Tensor, valid: Tensor) -> None:
+        """Updates the statistics.
+
+        Args:
+            reward: Rewards before scaling, [T, B, N].
+            valid: True where rewards count, [T, B, N] bool.
+        """
+        if self._enabled:
+            returns = running_return(reward, valid, self._returns, self._gamma)
+            self._returns = returns[-1].clone()
+            self._moments = update_moments(self._moments, returns.unsqueeze(-1), valid, self._ranks.reduction)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the running returns and their moments."""
+        return {"returns": self._returns, "moments": self._moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state returned by `state_dict`."""
+        self._returns = state["returns"].to(self._returns.device)
+        self._moments = {name: x.to(self._returns.device) for name, x in state["moments"].items()}
+
 
 OBS_CLIP = 5.0
 """Standard deviations from the mean to which observations are clipped. Source: Burda et al. 2018, section 2.4."""
@@ -94,7 +155,9 @@ def observed_outcome(rollout: Rollout) -> Tensor:
     return rollout.alive[:-1] & rollout.alive[1:] & ~rollout.first[1:] & rollout.acted[:-1, :, None]
 
 
-def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: torch.Generator) -> Iterator[Tensor]:
+def minibatches(
+    valid: Tensor, *, epochs: int, num_minibatches: int, generator: torch.Generator, ranks: Ranks = ONE
+) -> Iterator[Tensor]:
     """Yields shuffled minibatches of the timesteps in which any agent counts, none of them empty.
 
     Several ranks draw the same minibatches of all timesteps, and each yields its own part, which may be empty.
@@ -104,15 +167,16 @@ def minibatches(valid: Tensor, *, epochs: int, num_minibatches: int, generator: 
         epochs: Passes over the timesteps.
         num_minibatches: Minibatches per pass.
         generator: Shuffles the timesteps.
+        ranks: Ranks that train the team together.
 
     Yields:
         Indices t * B + b, [M] int64.
     """
     num_envs = valid.shape[1]
-    timesteps = current().all_envs(valid.any(-1), 1).flatten().nonzero().squeeze(-1)
+    timesteps = ranks.all_envs(valid.any(-1), 1).flatten().nonzero().squeeze(-1)
     for _ in range(epochs if len(timesteps) else 0):
         order = timesteps[torch.randperm(len(timesteps), generator=generator, device=generator.device)]
-        yield from own_parts(order.chunk(num_minibatches), num_envs)
+        yield from own_parts(order.chunk(num_minibatches), num_envs, ranks)
 
 
 def mask_signal(reward: Tensor, valid: Tensor, updates: int) -> Tensor:

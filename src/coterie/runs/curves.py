@@ -39,6 +39,9 @@ _IGNORED_SETTINGS = (
 )
 """Settings, and sections of settings, that may differ between runs that are averaged."""
 
+_MOST_WORDS = 3
+"""Settings in the label of a group."""
+
 _MAX_POINTS = 500
 """Longer curves are averaged to this number of points, enough for the width of a panel."""
 
@@ -108,13 +111,13 @@ class Run:
     @property
     def group_key(self) -> str:
         """Key that is equal for runs that are averaged."""
-        return json.dumps([self.env, self.algo, self.settings], sort_keys=True, default=str)
+        return settings_key([self.env, self.algo, self.settings])
 
     @property
     def task(self) -> str:
         """Key that is equal for runs with equal settings of the environment."""
         task = {key: value for key, value in self.settings.items() if key.startswith("env.")}
-        return json.dumps(task, sort_keys=True, default=str)
+        return settings_key(task)
 
     def teams(self, names: Sequence[str] = RETURNS) -> list[str]:
         """Returns the teams that have one of the metrics, by default returns, in the order of the metrics."""
@@ -147,15 +150,11 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in runs:
         by_key.setdefault(run.group_key, []).append(run)
     firsts = [members[0] for members in by_key.values()]
-    keys = dict.fromkeys(key for run in firsts for key in run.settings)
     groups: dict[str, list[Run]] = {}
     for first, members in zip(firsts, by_key.values(), strict=True):
         # Groups with the same algorithm and environment are labeled by their settings.
         similar = [run for run in firsts if (run.env, run.algo) == (first.env, first.algo)]
-        differing = [key for key in keys if len({str(run.settings.get(key)) for run in similar}) > 1]
-        present = [key for key in differing if first.settings.get(key) is not None]
-        words = dict.fromkeys(setting_label(key, first, similar) for key in present)
-        label = " ".join([first.algo or "run", *list(words)[:3]])
+        label = group_label(first.algo or "run", first, similar, differing_settings(similar))
         while any(run.env == first.env for run in groups.get(label, ())):
             label += "'"
         groups.setdefault(label, []).extend(members)
@@ -205,6 +204,30 @@ def table(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str], smooth: i
                         more = [] if smoothed is None else [repr(float(smoothed[i]))]
                         writer.writerow([*names, csv_text(team), csv_text(metric), *row, *more])
     return text.getvalue()
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Returns the keys of the settings in which runs differ, without seeds, folders and logs."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    return [key for key in keys if len({settings_key(run.settings.get(key)) for run in runs}) > 1]
+
+
+def group_label(name: str, run: Run, others: Sequence[Run], keys: Sequence[str]) -> str:
+    """Returns a name with at most three of the settings in which a run differs from others.
+
+    Args:
+        name: Start of the label.
+        run: The run.
+        others: Runs of all groups that have the name.
+        keys: Keys of these settings.
+    """
+    words = dict.fromkeys(setting_label(key, run, others) for key in keys if run.settings.get(key) is not None)
+    return " ".join([name, *list(words)[:_MOST_WORDS]])
+
+
+def settings_key(value: Any) -> str:
+    """Returns a text that is equal for equal values of settings."""
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def setting_label(key: str, run: Run, others: Sequence[Run]) -> str:

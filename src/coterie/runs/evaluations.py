@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.math.intervals import error_from_std, welch_test
+from coterie.functional.intervals import error_from_std, welch_test
 from coterie.runs import loggers
 
 SIGNIFICANCE = 0.05
@@ -55,17 +55,21 @@ def measurement(row: Mapping[str, Any], metric: str) -> Measurement | None:
     mean, episodes = row.get(metric, math.nan), row["eval/episodes"]
     if not math.isfinite(mean) or not math.isfinite(episodes):
         return None
-    return Measurement(row["steps"], mean, _error(row, metric, episodes), int(episodes))
+    return Measurement(row["steps"], mean, _error(row, metric), int(episodes))
 
 
-def _error(row: Mapping[str, Any], metric: str, episodes: float) -> float:
-    """Returns the standard error of a metric; that of returns of older runs from their standard deviation."""
+def _error(row: Mapping[str, Any], metric: str) -> float:
+    """Returns the standard error of a metric."""
     if metric.startswith("eval/metric/"):
         return row.get(metric.replace("eval/metric/", "eval/metric_error/", 1), math.nan)
-    if not metric.endswith("/return_mean"):
-        return math.nan
-    area = metric.removesuffix("return_mean")
-    return row.get(f"{area}return_error", error_from_std(row.get(f"{area}return_std", math.nan), episodes))
+    return return_error(row, metric) if metric.endswith("/return_mean") else math.nan
+
+
+def return_error(row: Mapping[str, Any], metric: str) -> float:
+    """Returns the standard error of a mean return; that of training and older runs from the standard deviation."""
+    area, prefix = metric.partition("/")[0], metric.removesuffix("return_mean")
+    from_std = error_from_std(row.get(f"{prefix}return_std", math.nan), row.get(f"{area}/episodes", math.nan))
+    return row.get(f"{prefix}return_error", from_std)
 
 
 def better_last(chosen: Measurement, last: Measurement, metric: str, *, lowest: bool = False) -> str | None:

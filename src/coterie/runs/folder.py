@@ -1,24 +1,28 @@
-"""The folder of a run: its files, its lock and the manifest of its process."""
+"""The folder of a run: its files, its lock and its manifest, and the search for runs."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import platform
 import re
 import shutil
 import weakref
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from coterie.config.messages import first_mistake
 from coterie.core import strict_json
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, read_bytes, without_links, write_text
-from coterie.core.shell import coterie_command
-from coterie.runs.manifest import read_manifest
+from coterie.core.text import coterie_command
 
 try:
     import fcntl
@@ -42,6 +46,11 @@ _WRITTEN_FOLDERS = ("checkpoints", "checkpoints/segments", "tensorboard", "video
 
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Errors of `flock` on cluster file systems without locks. The run continues unlocked there."""
+
+_RESTORE = "Restore it from a backup."
+
+_MOST_RUNS = 100_000
+_DEEPEST = 12
 
 
 class RunFolder:
@@ -324,6 +333,48 @@ def _folders(path: Path) -> list[Path]:
         return []
 
 
+# ------------------------------------------------------------------------------------------------------------- manifest
+
+
+class _Manifest(BaseModel):
+    """Entries that are used again; others only inform readers of the file."""
+
+    model_config = ConfigDict(strict=True)
+
+    env: str = ""
+    algo: str = ""
+    seed: int | None = None
+    random: dict[str, float | None] | None = None
+    random_error: dict[str, float | None] | None = None
+    episode_limit: int | None = None
+    published: dict[str, float | None] | None = None
+    levels: dict[str, dict[str, float | None]] | None = None
+    environment: dict[str, Any] | None = None
+    init: dict[str, Any] | None = None
+    teams: dict[str, dict[str, Any]] | None = None
+    teams_because: str | None = None
+    project: dict[str, Any] | None = None
+    installed: dict[str, str] | None = None
+    versions: dict[str, Any] = {}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Returns the content of a `manifest.json`.
+
+    Raises:
+        UserError: If it cannot be read, or an entry that is used again has another type.
+    """
+    manifest = strict_json.read_object(path, _RESTORE)
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        raise UserError(f"{path}: cannot be read ({first_mistake(error)}). {_RESTORE}") from error
+    return manifest
+
+
+# --------------------------------------------------------------------------------------------------------------- search
+
+
 def runs_below(path: Path, depth: int = 5, limit: int = 100) -> list[Path]:
     """Returns at most `limit` runs in the folders below `path`, up to `depth` levels deep, sorted by path."""
     found: list[Path] = []
@@ -335,3 +386,45 @@ def runs_below(path: Path, depth: int = 5, limit: int = 100) -> list[Path]:
         elif depth > 1:
             found += runs_below(folder, depth - 1, limit - len(found))
     return found
+
+
+def find_runs(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Returns the JSON files and the folders of runs of the paths, each once.
+
+    Raises:
+        UserError: If a path is neither and contains no run.
+    """
+    files: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
+    for given in paths:
+        matches = [Path(given)]
+        if not matches[0].exists() and glob.has_magic(str(given)):
+            matches = [Path(match) for match in sorted(glob.glob(str(given), recursive=True))]
+        before = len(files) + len(folders)
+        known = False
+        for path in matches:
+            if path.is_file() and path.suffix == ".json" and len(matches) == 1:
+                files.setdefault(path.resolve(), path)
+                continue
+            for folder in _runs_of(path):
+                known = True
+                folders.setdefault(folder.resolve(), folder)
+        if len(files) + len(folders) == before and not known and not (len(matches) == 1 and matches[0].is_file()):
+            raise _not_found(given, matches)
+        if len(matches) == 1 and matches[0].is_file() and matches[0].suffix != ".json":
+            raise UserError(f"{given}: is a file. Name folders of runs, or JSON files of marl-eval.")
+    return list(files.values()), list(folders.values())
+
+
+def _runs_of(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    if (path / "config.yaml").is_file() and (path / "manifest.json").is_file():
+        return [path]
+    return runs_below(path, depth=_DEEPEST, limit=_MOST_RUNS)
+
+
+def _not_found(given: str | Path, matches: Sequence[Path]) -> UserError:
+    if len(matches) == 1 and not matches[0].exists():
+        return UserError(f"{given}: no such folder or file. Name folders of runs, or folders that contain runs.")
+    return UserError(f"{given}: contains no runs. Name folders that `coterie train` has written.")

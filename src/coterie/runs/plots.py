@@ -15,7 +15,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, write_bytes
 from coterie.core.text import printable
 from coterie.runs.curves import RETURNS, Curve, Levels, Run, group_by_setting, group_runs, table
-from coterie.runs.folder import runs_below
+from coterie.runs.folder import RunFolder, runs_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +31,10 @@ _DASHES = {"random": (0, (1, 1.5)), "published": (0, (5, 2))}
 _LEVEL_NAMES = {"random": "random policy", "published": "published score"}
 _AREAS = {"eval/return_mean": "evaluation return", "rollout/return_mean": "training return"}
 
-_STEP_UNITS = ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps"))
-_TIME_UNITS = ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)"))
+_UNITS = {
+    "steps": ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps")),
+    "seconds": ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)")),
+}
 
 _LARGEST = 1e300
 """Largest absolute value that is drawn."""
@@ -57,6 +59,11 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ drawing
+
+
+def draw_curves(folder: RunFolder) -> None:
+    """Draws the learning curves of a run into its folder. It takes about a second."""
+    plot([folder.path], folder.path / "curves.png")
 
 
 def mean_and_band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...] | None:
@@ -232,14 +239,15 @@ def _draw_row(
     curves = [curve for _, members in drawn.values() for curve in members]
     for x, panel in axes.items():
         if x == "steps":
-            size, label = _unit(max((curve.steps[-1] for curve in curves), default=0), _STEP_UNITS)
+            size, label = axis_unit("steps", max((curve.steps[-1] for curve in curves), default=0))
         else:
-            size, label = _unit(max((np.nan_to_num(c.wall_s).max() for c in curves), default=0), _TIME_UNITS)
+            size, label = axis_unit("seconds", max((np.nan_to_num(c.wall_s).max() for c in curves), default=0))
         for style, members in drawn.values():
             timed = members if x == "steps" else [curve for curve in members if np.isfinite(curve.wall_s).all()]
             lines = [((curve.steps if x == "steps" else curve.wall_s) / size, curve.value) for curve in timed]
             _draw_group(panel, lines, style)
-        _style_axes(panel, label)
+        style_axes(panel, label)
+        panel.set_xlim(left=0)
     words = f"\n(mean of {smooth} log entries)" if smooth > 1 else ""
     next(iter(axes.values())).set_ylabel(f"{_AREAS.get(row.metric, printable(row.metric))}{words}")
     return {label: _handle(style, len(members)) for label, (style, members) in drawn.items()}
@@ -289,14 +297,15 @@ def _draw_levels(axes: Sequence[Axes], row: _Row) -> dict[str, Any]:
     return handles
 
 
-def _unit(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """Returns the largest unit in which `largest` is at least 2, otherwise the smallest unit."""
+def axis_unit(axis: Literal["steps", "seconds"], largest: float) -> tuple[float, str]:
+    """Returns size and label of the largest unit in which `largest` is at least 2, otherwise of the smallest unit."""
+    units = _UNITS[axis]
     return next(((size, word) for size, word in units if largest >= 2 * size), units[-1])
 
 
-def _style_axes(axes: Axes, label: str) -> None:
-    axes.set_xlabel(label)
-    axes.set_xlim(left=0)
+def style_axes(axes: Axes, label: str) -> None:
+    """Gives a panel its grid and the label of its horizontal axis."""
+    axes.set_xlabel(printable(label))
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -335,12 +344,8 @@ def plot(
         targets.append(targets[0].with_suffix(".pdf"))
     figure = draw(drawable, options)
     for target in targets:
-        content = io.BytesIO()
-        # Without the date, so that equal plots are equal files.
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix)
-        figure.savefig(content, format=target.suffix[1:], dpi=200, metadata=metadata)
+        write_figure(figure, target)
         figure.set_layout_engine("none")  # other formats have the same layout, which takes a third of the time
-        _write(target, content.getvalue())
     if options.csv:
         names = options.metrics or tuple(dict.fromkeys(row.metric for row in _rows(drawable, ())))
         _write(csv_file, table(options.groups(drawable), names, options.smooth).encode())
@@ -362,6 +367,18 @@ def _check_range(runs: Sequence[Run], names: Sequence[str]) -> None:
         curves = [curve for team in run.teams(names) for name in names if (curve := run.curve(team, name)) is not None]
         if any(np.abs(curve.value).max() > _LARGEST for curve in curves):
             raise UserError(f"{run.path}: cannot be drawn, its log contains values beyond {_LARGEST:g}. Plot others.")
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure as .png, .svg or .pdf. Equal figures give equal files.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
+    content = io.BytesIO()
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+    figure.savefig(content, format=path.suffix[1:], dpi=200, metadata=metadata)
+    _write(path, content.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:

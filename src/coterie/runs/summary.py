@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coterie.config.schema import RunConfig
 from coterie.core.metrics import by_team
-from coterie.core.shell import coterie_command
-from coterie.core.text import printable
+from coterie.core.text import coterie_command, printable
+from coterie.runs.evaluations import return_error
+from coterie.runs.outcome import Level, Outcome, outcome_of
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
 
@@ -36,7 +36,8 @@ class TeamSummary:
     `team` is "" if there is only one. `area` is `evaluation`, or `training` without evaluations. `best` is the best
     return after the start of training and `best_steps` its step. `now_error` and `best_error` are standard errors of
     these means, NaN if unknown. `random` is the return of the random policy and `published` the score in the
-    literature, None if unknown. `history` contains all returns, oldest first.
+    literature, None if unknown. `history` contains all returns, oldest first. `outcome` compares the last returns with
+    the random policy and the best; None if lessons of a curriculum changed the task.
     """
 
     team: str
@@ -50,26 +51,35 @@ class TeamSummary:
     history: tuple[float, ...]
     now_error: float = math.nan
     best_error: float = math.nan
+    outcome: Outcome | None = None
 
     @property
     def comparison(self) -> str:
-        """Comparison of the best return with the random policy and the published score. "" if neither is known."""
+        """Comparison of the last returns with the random policy, the published score and the best. "" if unknown."""
+        outcome = self.outcome
+        if outcome is None or (self.random is None and self.published is None and outcome.count == 0):
+            return ""
+        if self.published is None:
+            return f"ends {outcome.describe(number)}"
+        end, published = outcome.end.mean, f"the published score ({number(self.published)})"
         if self.random is None:
-            if self.published is None:
-                return ""
-            return _compare(self.best - self.published, f"the published score ({number(self.published)})")
-        if self.published is None or self.published <= self.random or self.best < self.random:
-            return _compare(self.best - self.random, f"the random policy ({number(self.random)})")
-        share = (self.best - self.random) / (self.published - self.random)
-        return (
-            f"best is {share:.0%} of the way from the random policy ({number(self.random)}) "
-            f"to the published score ({number(self.published)})"
-        )
+            position = "above" if end >= self.published else "below"
+            return f"ends {number(abs(end - self.published))} {position} {published}{outcome.describe_fall(number)}"
+        if self.published <= self.random or end < self.random:
+            return f"ends {outcome.describe(number)}"
+        share = (end - self.random) / (self.published - self.random)
+        way = f"ends {share:.0%} of the way from the random policy ({number(self.random)}) to {published}"
+        return way + outcome.describe_fall(number)
 
+    @property
+    def is_below_random(self) -> bool:
+        """True if the last returns are below those of the random policy by more than their errors explain."""
+        return self.outcome is not None and self.outcome.is_random and self.outcome.is_below
 
-def _compare(difference: float, reference: str) -> str:
-    position = "above" if difference >= 0 else "below"
-    return f"best is {number(abs(difference))} {position} {reference}"
+    @property
+    def is_poor(self) -> bool:
+        """True if the last returns are not above those of the random policy or the start, or fell since the best."""
+        return self.outcome is not None and self.outcome.is_poor
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,24 @@ class Summary:
     """Findings of high severity on the run, one line each, the worst first."""
 
     @property
+    def needs_diagnosis(self) -> bool:
+        """True if there are findings, or the only team has learned nothing or fell."""
+        return bool(self.findings) or (not self.is_contested and any(team.is_poor for team in self.teams))
+
+    @property
+    def is_contested(self) -> bool:
+        """True if the return of a team depends on others that may learn."""
+        return len(self.teams) > 1 or bool(self.elo)
+
+    @property
+    def comparisons(self) -> tuple[str, ...]:
+        """Comparison of every team's last returns, and the command to examine the run if something is wrong."""
+        lines = [f"{team.team}: {team.comparison}".removeprefix(": ") for team in self.teams if team.comparison]
+        if lines and self.needs_diagnosis:
+            lines[-1] += f". Examine the run: {coterie_command('diagnose', self.run)}"
+        return tuple(lines)
+
+    @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
         """Useful next commands, each with a word that describes it."""
         more = [] if self.steps < self.total else [f"steps={2 * self.steps}"]
@@ -105,10 +133,10 @@ class Summary:
             ("exploit", coterie_command("exploit", self.run)),
         )
         return (
-            ("video", coterie_command("play", self.run, "--video", "out.mp4")),
+            ("video", coterie_command("play", self.run, "--video", "out.gif")),
             ("evaluate", coterie_command("evaluate", self.run)),
             *(opponents if self.elo else ()),
-            *([("diagnose", coterie_command("diagnose", self.run))] if self.findings else ()),
+            *([("diagnose", coterie_command("diagnose", self.run))] if self.needs_diagnosis else ()),
             ("continue", coterie_command("resume", self.run, *more)),
             ("plot", coterie_command("plot", self.run)),
         )
@@ -118,7 +146,7 @@ class Summary:
         if self.teams:
             yield ""
             yield self._returns(history=options.max_width >= 100)
-        comparisons = [f"{team.team}: {team.comparison}".removeprefix(": ") for team in self.teams if team.comparison]
+        comparisons = list(self.comparisons)
         comparisons += [
             f"{team}: {rated}".removeprefix(": ")
             for team, (rating, error) in self.elo.items()
@@ -182,6 +210,7 @@ def summarize(
     total: int,
     random: Mapping[str, float] | None = None,
     published: Mapping[str, float] | None = None,
+    random_error: Mapping[str, float] | None = None,
 ) -> Summary:
     """Creates the summary of a run.
 
@@ -191,31 +220,36 @@ def summarize(
         total: Number of environment steps requested.
         random: Returns of the random policy by team. With one team, its name does not matter.
         published: Published scores by team.
+        random_error: Standard errors of the returns of the random policy by team.
     """
     area = "eval/return_mean" if any(by_team(row, "eval/return_mean") for row in rows) else "rollout/return_mean"
-    history: dict[str, list[tuple[int, float, float]]] = {}
+    history: dict[str, list[Level]] = {}
     for row in rows:
-        errors = by_team(row, "eval/return_error")
         for team, value in by_team(row, area).items():
             if math.isfinite(value):
-                history.setdefault(team, []).append((int(row["steps"]), float(value), errors.get(team, math.nan)))
+                name = area if not team else area.replace("/", f"/{team}/")
+                level = Level(float(value), return_error(row, name), int(row["steps"]))
+                history.setdefault(team, []).append(level)
+    has_lessons = len({row["lesson/index"] for row in rows if "lesson/index" in row}) > 1
     teams = []
     for team, points in history.items():
-        trained = [point for point in points if point[0] > 0] or points  # the untrained policy is not the best
-        best_steps, best, best_error = max(trained, key=lambda point: point[1])
+        trained = [point for point in points if point.steps > 0] or points  # the untrained policy is not the best
+        best, level = max(trained, key=lambda point: point.mean), _level(random, team)
+        reference = None if level is None else Level(level, _level(random_error, team) or math.nan)
         teams.append(
             TeamSummary(
                 team=team,
                 area="evaluation" if area.startswith("eval") else "training",
-                start=points[0][1],
-                now=points[-1][1],
-                best=best,
-                best_steps=best_steps,
-                random=_level(random, team),
+                start=points[0].mean,
+                now=points[-1].mean,
+                best=best.mean,
+                best_steps=best.steps,
+                random=level,
                 published=_level(published, team),
-                history=tuple(value for _, value, _ in points),
-                now_error=points[-1][2],
-                best_error=best_error,
+                history=tuple(point.mean for point in points),
+                now_error=points[-1].error if area.startswith("eval") else math.nan,
+                best_error=best.error if area.startswith("eval") else math.nan,
+                outcome=None if has_lessons else outcome_of(points, reference),
             )
         )
     return Summary(
@@ -239,28 +273,33 @@ def _elo(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def no_gradient_step_warnings(
-    config: RunConfig, learners: Iterable[str], rows: Sequence[Mapping[str, Any]], steps: int
+    learners: Mapping[str, Mapping[str, Any]],
+    keys: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    steps: int,
+    total: int,
 ) -> tuple[str, ...]:
     """Returns a warning for each off-policy learner that took no gradient step: the reason and the setting to change.
 
     Learners that may still start to learn after resuming are omitted.
 
     Args:
-        config: Configuration of the run.
-        learners: Names of the teams that learn.
+        learners: Settings of the algorithm of each team that learns.
+        keys: Section of these settings by team: `algo` or `teams.NAME.algo`.
         rows: All rows of metrics of the run.
         steps: Environment steps done.
+        total: Environment steps requested.
     """
     lines = []
-    for team in learners:
-        settings = vars(config.algo_of(team).params)
+    for team, settings in learners.items():
         if "learning_starts" not in settings or any(_values(rows, team, "replay/updates")):
             continue
-        key = f"teams.{team}.algo" if team in config.teams else "algo"
+        key = keys[team]
         starts, batch = settings["learning_starts"], settings["batch_size"]
         stored = int(max(_values(rows, team, "replay/sequences"), default=0))
         if steps < starts:
-            if steps < config.steps:
+            if steps < total:
                 continue
             reason = (
                 f"the run ended after {steps:,} steps, before {key}.learning_starts={starts}. "

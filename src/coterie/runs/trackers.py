@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from coterie.config.schema import RunConfig
+from coterie.config.schema import LogConfig
 from coterie.core.errors import UserError
 from coterie.core.files import read_text, write_text
 from coterie.core.installation import install_extra
@@ -36,17 +36,24 @@ class Labels:
     tags: tuple[str, ...] = ()
 
 
-def trackers(config: RunConfig, folder: Path) -> list[Logger]:
-    """Returns the trackers that a configuration asks for, for the run in a folder."""
-    log, found = config.log, []
+def trackers(log: LogConfig, folder: Path, *, env: str, settings: Mapping[str, Any]) -> list[Logger]:
+    """Returns the trackers that the settings `log.*` ask for.
+
+    Args:
+        log: The settings.
+        folder: Folder of the run.
+        env: Name of the environment.
+        settings: All settings of the run as nested dicts, which the trackers show.
+    """
+    found = []
 
     def labels(project: str) -> Labels:
         return Labels(log.project or project, log.name or folder.name, log.group, log.tags)
 
     if log.wandb:
-        found.append(WandbLogger(folder, labels("coterie"), config.tree()))
+        found.append(WandbLogger(folder, labels("coterie"), settings))
     if log.mlflow:
-        found.append(MlflowLogger(folder, labels(config.env.name), config.tree(), uri=log.mlflow_uri))
+        found.append(MlflowLogger(folder, labels(env), settings, uri=log.mlflow_uri))
     return found
 
 

@@ -10,7 +10,7 @@ from coterie.config.curriculum import AdvanceConfig
 from coterie.core.errors import UserError, nearest
 from coterie.core.metrics import Metric, declare
 from coterie.training.callback import ActiveTeams, TrainerCallback
-from coterie.training.curriculum.criterion import Criterion
+from coterie.training.curriculum import Criterion
 from coterie.training.episodes import FinishedEpisodes
 
 declare(

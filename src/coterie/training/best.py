@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.training.curriculum.metric import check_metric
+from coterie.training.curriculum import check_metric
 
 _UNKNOWN = -math.inf
 

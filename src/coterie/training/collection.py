@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core import cuda_graphs
 from coterie.core.errors import EnvironmentFailedError
 from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import Tree, tree_map
@@ -25,13 +24,14 @@ from coterie.training.trajectory import Actor, Trajectory, collect
 
 
 class CollectFunction:
-    """`collect`, as a CUDA graph if the setting `cuda_graphs` is on and environment and policies can be captured.
+    """`collect`, as a CUDA graph if `cuda_graphs` is set and environment and policies can be captured.
 
     On a CPU with kernels, policies act by traces where they can be traced. Results are those of `collect`. The next
     call overwrites tensors in lists of a captured trajectory, but neither its last timestep nor its hidden states.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cuda_graphs: bool = False) -> None:
+        self.cuda_graphs = cuda_graphs
         self._graphed: GraphedCollection | None = None
         self.actors: dict[str, Actor] = {}
         """Policies, or traces of them, that acted in the last rollout without CUDA graphs, by team."""
@@ -51,7 +51,7 @@ class CollectFunction:
         Raises:
             UserError: If the operations of environment or policies cannot be captured.
         """
-        if not cuda_graphs.enabled or not isinstance(env, CapturableEnv) or obstacle(env, policies) is not None:
+        if not self.cuda_graphs or not isinstance(env, CapturableEnv) or obstacle(env, policies) is not None:
             self._graphed = None
             with_traces = switch.on and env.device.type == "cpu"
             self.actors = self._traced(policies) if with_traces else {**policies}

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from coterie.core.errors import NonFiniteError
 from coterie.core.metrics import Metric, declare
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator, restore, seed_of
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_leaves, tree_map
-from coterie.core.types import Rollout, Step, Timestep
+from coterie.core.types import TIME_LEFT, Rollout, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, reset_env
 from coterie.policies.base import Mode, Policy
+from coterie.ranks.ranks import ONE, Ranks
 from coterie.training.collection import CollectFunction
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
-from coterie.training.inference import inference_context
 from coterie.training.other_teams import OtherTeamsRecorder
 from coterie.training.rank_episodes import episodes_of_all_ranks
 from coterie.training.rollout_builder import (
@@ -29,12 +28,13 @@ from coterie.training.rollout_builder import (
     mask_rewards,
     opponent_labels,
     stack_time,
+    steps_done,
     team_rollout,
     truncate_before_lost,
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import Actor
+from coterie.training.trajectory import Actor, Trajectory, inference_context
 
 declare(
     Metric(
@@ -61,6 +61,7 @@ class Collector:
         seed: Seed of the policies' noise.
         readers: Teams whose rollouts include the other teams, for global critics.
         ranks: Ranks that collect together. Counts and finished episodes are those of all ranks.
+        cuda_graphs: Capture rollouts as CUDA graphs where environment and policies permit it.
     """
 
     def __init__(
@@ -70,17 +71,20 @@ class Collector:
         seed: int,
         readers: Collection[str] = (),
         ranks: Ranks = ONE,
+        *,
+        cuda_graphs: bool = False,
     ):
         self._ranks = ranks
         self.env, self.policies = env, dict(policies)
         self._seed = seed
-        self._collect = CollectFunction()
+        self._collect = CollectFunction(cuda_graphs)
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
         self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device, ranks)
         self._timestep: Timestep | None = None
         self._hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
         self.episodes = EpisodeTracker(env.spec, env.num_envs, env.device)
+        self._steps_done = self._no_steps()  # of the present episodes
         self.finished: list[FinishedEpisodes] = []
         """Episodes that ended since the last call of `pop_finished`."""
         self.last_finished: FinishedEpisodes | None = None
@@ -108,33 +112,11 @@ class Collector:
         self._timestep = now = tree_map(contiguous, trajectory.timesteps[-1])
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
         self._collected += steps
-        observed: Timestep = stack_time(trajectory.timesteps)
         lost = lost_steps(trajectory.steps)
-        if lost is not None:
-            observed = replace(observed, acted=unset_lost(observed.acted, lost))
-        acted = observed.acted[:-1]
-        outcome = self._stack_steps(trajectory.steps, observed.alive[:-1], acted)
+        observed = self._stack_timesteps(trajectory.timesteps, lost)
+        outcome = self._stack_steps(trajectory.steps, observed.alive[:-1], observed.acted[:-1])
         visible = self._visible(observed, outcome)
-        episode_end = outcome.episode_terminated | outcome.episode_truncated
-        if lost is not None:
-            episode_end |= lost
-        num_acted, num_ended, largest_rewards = self._checked_counts(observed, outcome, visible, episode_end)
-        self.last_finished = self.episodes.add(
-            reward=outcome.reward,
-            group_reward=outcome.group_reward,
-            acted=acted,
-            episode_end=episode_end,
-            num_ended=num_ended,
-            metrics=[step.metrics for step in trajectory.steps],
-            lost=lost,
-            labels=opponent_labels(trajectory.extras),
-        )
-        dropped = 0 if lost is None else int(lost.sum())
-        num_acted, dropped, largest_rewards = self._of_all_ranks(num_acted, dropped, largest_rewards)
-        self.reward_abs_max = dict(zip(self.policies, largest_rewards, strict=True))
-        if len(self.last_finished):
-            self.finished.append(self.last_finished)
-        self.dropped += dropped
+        num_acted = self._track(trajectory, observed, outcome, visible, lost)
         if lost is not None:
             outcome = truncate_before_lost(outcome, lost, observed.alive[:-1])
         actions, extras = stack_time(trajectory.actions), stack_time(trajectory.extras)
@@ -151,6 +133,37 @@ class Collector:
         }
         last = self._others.last_actions(self.env, self.policies, now, self._hidden_state)
         return self._others.add(rollouts, self.policies, observed, visible, actions, last), num_acted
+
+    def _track(
+        self, trajectory: Trajectory, observed: Timestep, outcome: Step, visible: Tensor, lost: Tensor | None
+    ) -> int:
+        """Adds a rollout to the counts, the largest rewards and the episodes. Returns the environment steps taken.
+
+        Raises:
+            NonFiniteError: If there is a NaN or infinity that counts.
+        """
+        episode_end = outcome.episode_terminated | outcome.episode_truncated
+        if lost is not None:
+            episode_end |= lost
+        num_acted, num_ended, largest_rewards = self._checked_counts(observed, outcome, visible, episode_end)
+        self.last_finished = self.episodes.add(
+            reward=outcome.reward,
+            group_reward=outcome.group_reward,
+            acted=observed.acted[:-1],
+            episode_end=episode_end,
+            episode_truncated=outcome.episode_truncated,
+            num_ended=num_ended,
+            metrics=[step.metrics for step in trajectory.steps],
+            lost=lost,
+            labels=opponent_labels(trajectory.extras),
+        )
+        dropped = 0 if lost is None else int(lost.sum())
+        num_acted, dropped, largest_rewards = self._of_all_ranks(num_acted, dropped, largest_rewards)
+        self.reward_abs_max = dict(zip(self.policies, largest_rewards, strict=True))
+        if len(self.last_finished):
+            self.finished.append(self.last_finished)
+        self.dropped += dropped
+        return num_acted
 
     def _draw_noise(self, steps: int) -> dict[str, list[Tree]]:
         """Draws the noise of the policies, by team and timestep. All ranks draw that of all environments."""
@@ -197,11 +210,27 @@ class Collector:
             name: policy.initial_hidden_state(self.env.num_envs) for name, policy in self.policies.items()
         }
         self.episodes = EpisodeTracker(self.env.spec, self.env.num_envs, self.env.device)
+        self._steps_done = self._no_steps()
+
+    def _no_steps(self) -> Tensor:
+        return torch.zeros(self.env.num_envs, dtype=torch.int64, device=self.env.device)
 
     def pop_finished(self) -> FinishedEpisodes | None:
         """Returns the episodes that ended since the last call; None if none did."""
         taken, self.finished = self.finished, []
         return FinishedEpisodes.concatenate(taken) if taken else None
+
+    def _stack_timesteps(self, timesteps: list[Timestep], lost: Tensor | None) -> Timestep:
+        """Stacks timesteps to [T + 1, B, ..], and adds the time left to the state if the environment has a limit."""
+        observed: Timestep = stack_time(timesteps)
+        if lost is not None:
+            observed = replace(observed, acted=unset_lost(observed.acted, lost))
+        if (limit := self.env.spec.episode_limit) is not None:
+            done = steps_done(observed.acted, self._steps_done)
+            self._steps_done = done[-1].clone()
+            left = 1 - done.unsqueeze(-1).to(torch.float32) / limit
+            observed = replace(observed, state=observed.state | {TIME_LEFT: left})
+        return observed
 
     def _stack_steps(self, steps: list[Step], alive: Tensor, acted: Tensor) -> Step:
         """Stacks steps to [T, B, ..]. Flags that are equal for all agents are stacked once and expanded.
@@ -314,6 +343,7 @@ class Collector:
             "env": self.env.state_dict() if self.env.spec.exact_resume else {},
             "timestep": None if timestep is None else {k: x for k, x in vars(timestep).items() if k != "others"},
             "truncated_agents": self._truncated_agents,
+            "steps_done": self._steps_done,
             "hidden_state": self._hidden_state,
             "noise": {name: g.get_state() for name, g in self._noise.items()},
             "collected": self._collected,
@@ -343,6 +373,7 @@ class Collector:
         self._timestep = Timestep(**tree_map(lambda x: x.to(device), state["timestep"]))
         truncated: Tensor | None = state["truncated_agents"]
         self._truncated_agents = None if truncated is None else truncated.to(device)
+        self._steps_done = state["steps_done"].to(device)
         self._hidden_state = tree_map(lambda x: x.to(device), state["hidden_state"])
         self.episodes.load_state_dict(state["episodes"])
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
-from coterie.math.indices import true_indices
-from coterie.math.intervals import standard_error
+from coterie.functional.intervals import standard_error
+from coterie.functional.statistics import true_indices
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -50,6 +50,13 @@ for _area, _when in (("rollout", "during training"), ("eval", "during evaluation
 declare(
     Metric("eval/return_error", "reward", "standard error of a team's mean return in an evaluation", better=None),
     Metric("eval/metric_error", "", "standard error of an environment metric in an evaluation", better=None),
+    Metric(
+        "rollout/truncated",
+        "share",
+        "share of the episodes that a limit ended during training",
+        better=None,
+        combine="mean",
+    ),
 )
 
 
@@ -61,6 +68,7 @@ class FinishedEpisodes:
         returns: Sum of each agent's own rewards, [E, N].
         group_returns: Sum of each group's rewards, [E, G].
         length: Number of steps, [E].
+        truncated: True where a limit ended the episode, not the task, [E] bool.
         env_index: Index of the environment that played the episode, [E].
         metrics: Environment metrics at the last step by name, [E] each.
         labels: For teams that play as one of several opponents, the opponent's number by team, [E] int64 each.
@@ -69,6 +77,7 @@ class FinishedEpisodes:
     returns: Tensor
     group_returns: Tensor
     length: Tensor
+    truncated: Tensor
     env_index: Tensor
     metrics: dict[str, Tensor]
     labels: dict[str, Tensor] = field(default_factory=dict)
@@ -84,6 +93,7 @@ class FinishedEpisodes:
             returns=torch.cat([p.returns for p in parts]),
             group_returns=torch.cat([p.group_returns for p in parts]),
             length=torch.cat([p.length for p in parts]),
+            truncated=torch.cat([p.truncated for p in parts]),
             env_index=torch.cat([p.env_index for p in parts]),
             metrics={name: torch.cat([p.metrics[name] for p in parts]) for name in parts[0].metrics},
             labels={team: torch.cat([p.labels[team] for p in parts]) for team in labeled},
@@ -99,6 +109,7 @@ class FinishedEpisodes:
             returns=self.returns[index],
             group_returns=self.group_returns[index],
             length=self.length[index],
+            truncated=self.truncated[index],
             env_index=self.env_index[index],
             metrics={name: x[index] for name, x in self.metrics.items()},
             labels={team: x[index] for team, x in self.labels.items()},
@@ -151,6 +162,8 @@ class FinishedEpisodes:
         out |= {f"{area}/metric/{name}": float(x.double().mean()) for name, x in self.metrics.items()}
         if area == "eval":
             out |= {f"eval/metric_error/{name}": standard_error(x) for name, x in self.metrics.items()}
+        else:
+            out[f"{area}/truncated"] = float(self.truncated.double().mean())
         return out
 
     def mean_by_group(self, team: TeamSpec) -> dict[str, float]:
@@ -205,6 +218,7 @@ class EpisodeTracker:
         group_reward: Tensor,
         acted: Tensor,
         episode_end: Tensor,
+        episode_truncated: Tensor,
         num_ended: int | None = None,
         metrics: list[dict[str, Tensor]],
         lost: Tensor | None = None,
@@ -217,6 +231,7 @@ class EpisodeTracker:
             group_reward: Rewards of the groups, [T, B, G].
             acted: True where an action was taken, [T, B] bool.
             episode_end: True where an episode ends, [T, B] bool.
+            episode_truncated: True where a limit ends an episode, [T, B] bool.
             num_ended: Number of episodes that end or are dropped; None to read it.
             metrics: Environment metrics of each step by name, T dicts of [B].
             lost: True where an episode is dropped because its worker failed, [T, B] bool. Its rewards are discarded.
@@ -243,6 +258,7 @@ class EpisodeTracker:
             returns=returns,
             group_returns=group_returns,
             length=length.squeeze(-1).long(),
+            truncated=episode_truncated[step, env],
             env_index=env,
             metrics={name: torch.stack([m[name] for m in metrics])[step, env] for name in self._metrics}
             if len(env)

@@ -15,12 +15,11 @@ from coterie.core.errors import UserError
 from coterie.core.seeds import generator, seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv, reset_env
-from coterie.math.intervals import interval_95, standard_error
+from coterie.functional.intervals import interval_95, standard_error
 from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
-from coterie.training.inference import inference_context
 from coterie.training.rollout_builder import lost_steps, mask_rewards, opponent_labels
-from coterie.training.trajectory import Trajectory, collect
+from coterie.training.trajectory import Trajectory, collect, inference_context
 
 CHUNK = 32
 """Steps between two checks of which environments have played their episodes."""
@@ -210,6 +209,7 @@ def _finished_episodes(trajectory: Trajectory, tracker: EpisodeTracker, agents_c
         group_reward=mask_rewards(torch.stack([step.group_reward for step in steps]), acted),
         acted=acted,
         episode_end=torch.stack([step.episode_terminated | step.episode_truncated for step in steps]),
+        episode_truncated=torch.stack([step.episode_truncated for step in steps]),
         metrics=[step.metrics for step in steps],
         lost=lost,
         labels=opponent_labels(trajectory.extras),

@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, OtherTeams, Rollout, Timestep
 from coterie.envs.contract.vector import VectorEnv
 from coterie.policies.base import Mode, Policy
-from coterie.training.inference import inference_context
+from coterie.ranks.ranks import ONE, Ranks
 from coterie.training.rollout_builder import zero_roles_obs
-from coterie.training.trajectory import act
+from coterie.training.trajectory import act, inference_context
 
 
 class OtherTeamsRecorder:

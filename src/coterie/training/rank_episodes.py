@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from coterie.core.ranks import Ranks
+from coterie.ranks.ranks import Ranks
 from coterie.training.episodes import FinishedEpisodes
 from coterie.training.rank_states import pack, unpack
 
@@ -36,7 +36,8 @@ def episodes_of_all_ranks(
     """
     count, labels = len(own), tuple(own.labels)
     empty = torch.zeros(count, device=own.length.device)
-    columns = [own.length, own.env_index + ranks.rank * num_envs, *(own.metrics.get(name, empty) for name in metrics)]
+    columns = [own.length, own.truncated, own.env_index + ranks.rank * num_envs]
+    columns += [own.metrics.get(name, empty) for name in metrics]
     columns += [own.labels[team] for team in labels]
     table = torch.cat([own.returns, own.group_returns, *(x.unsqueeze(1).double() for x in columns)], 1)
     padded = table.new_zeros(max(counts), table.shape[1])
@@ -50,7 +51,8 @@ def episodes_of_all_ranks(
         returns=returns,
         group_returns=group_returns,
         length=rest[:, 0].long(),
-        env_index=rest[:, 1].long(),
-        metrics={name: rest[:, 2 + i].float() for i, name in enumerate(metrics)} if len(table) else {},
-        labels={team: rest[:, 2 + len(metrics) + i].long() for i, team in enumerate(labels)},
+        truncated=rest[:, 1].bool(),
+        env_index=rest[:, 2].long(),
+        metrics={name: rest[:, 3 + i].float() for i, name in enumerate(metrics)} if len(table) else {},
+        labels={team: rest[:, 3 + len(metrics) + i].long() for i, team in enumerate(labels)},
     )

@@ -15,9 +15,8 @@ import safetensors.torch
 import torch
 
 from coterie.core.errors import ReportedError
-from coterie.core.ranks import Ranks
-from coterie.core.segments import Segment, Written
-from coterie.core.serialize import Parts, decode, encode
+from coterie.core.serialize import Parts, Segment, Written, decode, encode
+from coterie.ranks.ranks import Ranks
 
 _RANKS = "ranks"
 """Entry of a checkpoint's state with the differences of ranks 1, 2, ..."""

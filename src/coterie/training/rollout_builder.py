@@ -51,6 +51,19 @@ def truncate_before_lost(outcome: Step, lost: Tensor, alive: Tensor) -> Step:
     )
 
 
+def steps_done(acted: Tensor, before: Tensor) -> Tensor:
+    """Returns the steps of its episode before each timestep, [T + 1, B] int64.
+
+    Args:
+        acted: [T + 1, B] bool, False at the final timesteps of episodes.
+        before: The same for the first timestep [B].
+    """
+    index = torch.arange(len(acted), device=acted.device).unsqueeze(-1)
+    begins = torch.cat([torch.zeros_like(acted[:1]), ~acted[:-1]])
+    begin = torch.where(begins, index, -1).cummax(0).values
+    return torch.where(begin < 0, index + before, index - begin)
+
+
 def team_rollout(
     team: TeamSpec,
     observed: Timestep,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.algos.algorithm import Algorithm
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import close_env
+from coterie.ranks.ranks import ONE, Ranks
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.loggers import JsonlLogger, Logger
 from coterie.runs.progress import Progress

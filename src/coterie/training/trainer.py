@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from coterie.core.errors import NonFiniteError, UserError, one_line
+from coterie.core.errors import NonFiniteError, UserCodeError, UserError, one_line
 from coterie.core.metrics import Metric, declare
-from coterie.core.ranks import sharing
 from coterie.core.serialize import compare
 from coterie.core.types import Rollout
-from coterie.kernels.adaptive_threads import AdaptiveThreads
 from coterie.runs.checkpoints import LoadedCheckpoint
 from coterie.runs.loggers import Logger
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.best import Best, BestChoice
-from coterie.training.hooks import HookCaller
+from coterie.training.callback import HookCaller
 from coterie.training.rank_states import join_states, own_state
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
-from coterie.training.update_metrics import require_metrics
 
 declare(
     Metric("time/wall_s", "s", "wall time of the run so far, over all sessions", better=None, combine="max"),
@@ -64,7 +60,6 @@ class Trainer:
         schedule: Schedule,
         outputs: Outputs,
         hooks: HookCaller | None = None,
-        threads: AdaptiveThreads | None = None,
     ):
         self._ranks = components.ranks
         self.algorithms, self.collector = components.algorithms, components.collector
@@ -86,7 +81,6 @@ class Trainer:
         self.wall_s = 0.0
         self.stop_requested = False
         self.hooks = hooks or HookCaller()
-        self._iteration = nullcontext if threads is None else threads.iteration
         self._saved_at, self._evaluated_at = -1, -1
 
     @property
@@ -159,14 +153,11 @@ class Trainer:
     def train_once(self) -> None:
         """Collects one chunk, updates the teams whose rollouts are complete, and calls the callbacks."""
         try:
-            with self._iteration():
-                is_due = self._collect_and_update()
+            is_due = self._collect_and_update()
             finished = self.collector.last_finished
             assert finished is not None
             for callback in self._callbacks:
-                with sharing(self._ranks):
-                    lines = callback.on_update(self.steps, finished)
-                self._show(lines)
+                self._show(callback.on_update(self.steps, finished))
             entry = self._training_entry() if is_due else {}
         except NonFiniteError as error:
             raise NonFiniteError(f"after {self.steps:,} steps: {error}") from error
@@ -175,9 +166,7 @@ class Trainer:
             self._call("on_update", metrics=entry)
         learning = self._active_teams.learning
         for callback in self._callbacks:
-            with sharing(self._ranks):
-                lines = callback.on_rollout_end(self.steps, finished)
-            self._show(lines)
+            self._show(callback.on_rollout_end(self.steps, finished))
         if self._active_teams.learning != learning:  # teams change between episodes only
             self.collector.restart()
         if self.hooks.callbacks:
@@ -202,8 +191,8 @@ class Trainer:
             rollout = concatenate_rollouts(pending)
             self._pending[name] = []
             progress = min(1.0, self.steps / self.schedule.steps)
-            with sharing(self._ranks):
-                metrics = require_metrics(algorithm, algorithm.update(rollout, progress))
+            self._ranks.start_batch()
+            metrics = require_metrics(algorithm, algorithm.update(rollout, progress))
             for key, value in metrics.items():
                 self._unlogged.setdefault(self._metric_name(key, name), []).append(value)
             if metrics.get("replay/updates", 1.0) > 0:  # off-policy learners wait for `learning_starts`
@@ -414,3 +403,26 @@ def _fixed_shapes(algorithms: dict[str, Any], collector: dict[str, Any]) -> dict
         for name, state in algorithms.items()
     }
     return {"teams": teams, "collector": {key: collector[key] for key in ("hidden_state", "episodes")}}
+
+
+def require_metrics(algorithm: Any, found: Any) -> dict[str, float]:
+    """Returns the metrics of an update.
+
+    Args:
+        algorithm: The algorithm, for error messages.
+        found: Result of its `update`.
+
+    Raises:
+        UserCodeError: If it is no dict of numbers by name.
+    """
+    place = f"{type(algorithm).__module__}:{type(algorithm).__qualname__}: update returned"
+    if not isinstance(found, dict):
+        raise UserCodeError(f"{place} {type(found).__name__}. Return a dict of metrics by name, which may be empty.")
+    for name, value in found.items():
+        if not isinstance(name, str) or "/" not in name:
+            raise UserCodeError(
+                f"{place} a metric named {name!r}. Use a name of the form area/name, such as loss/value."
+            )
+        if not isinstance(value, int | float):
+            raise UserCodeError(f"{place} {name} of type {type(value).__name__}. Return a number, e.g. x.item().")
+    return found

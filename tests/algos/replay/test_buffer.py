@@ -20,10 +20,10 @@ from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import no_memory_check
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.errors import UserError
-from coterie.core.ranks import Ranks
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.core.types import Action, Rollout
+from coterie.ranks.ranks import Ranks
 from coterie.runs.checkpoints import Checkpoints
 from rank_threads import on_ranks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.algos.replay.mapped_files import MappedFiles
+from coterie.algos.replay.memory import MappedFiles
 from coterie.core.errors import UserError
 
 

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from coterie.algos.replay import memory
 from coterie.algos.replay.memory import MemoryReservation, no_memory_check
+from coterie.algos.replay.prioritized import SumTree
 from coterie.algos.replay.spec import ReplaySpec
-from coterie.algos.replay.sum_tree import SumTree
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 

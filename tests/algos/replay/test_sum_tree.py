@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.algos.replay.sum_tree import SumTree
+from coterie.algos.replay.prioritized import SumTree
 
 CPU = torch.device("cpu")
 

@@ -319,7 +319,7 @@ def test_reach_limits_the_initial_distance_between_blocks_and_goal():
 
 
 def test_every_parameter_has_a_meaning_and_its_default_in_the_state():
-    from coterie.config import registry
+    from coterie.envs import registry
 
     seen = 0
     for name in registry.environments():
@@ -339,7 +339,7 @@ def test_every_parameter_has_a_meaning_and_its_default_in_the_state():
 
 
 def test_the_documentation_lists_exactly_the_parameters_of_the_worlds():
-    from coterie.config import registry
+    from coterie.envs import registry
 
     page = (ROOT / "docs" / "how-to" / "curricula.md").read_text()
     lines = page.partition("<!-- parameters -->")[2].partition("\n\n`reach`")[0].split("\n")[4:]

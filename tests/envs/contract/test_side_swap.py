@@ -9,7 +9,7 @@ import torch
 from coterie.core.types import Action
 from coterie.envs.contract.side_swap import SideSwapEnv
 from coterie.envs.make import make
-from coterie.envs.worlds.matrix.general_sum import RockPaperScissorsConfig
+from coterie.envs.worlds.matrix.games import RockPaperScissorsConfig
 
 CPU = torch.device("cpu")
 

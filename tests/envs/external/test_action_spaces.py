@@ -15,9 +15,6 @@ from pettingzoo import AECEnv
 
 import coterie
 from coterie.__main__ import main
-from coterie.commands.export.description import _space as described
-from coterie.commands.export.portable.player import Player, _native
-from coterie.commands.export.portable.policy_files import PolicyError
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.core.specs import ActionSpec
 from coterie.envs.contract.traces import random_actions
@@ -25,6 +22,9 @@ from coterie.envs.external.batched_spaces import BatchActuator
 from coterie.envs.external.mask_sources import as_mask
 from coterie.envs.external.spaces import Actuator
 from coterie.envs.make import make
+from coterie.export.export import _space as described
+from coterie.export.portable.player import Player, _native
+from coterie.export.portable.policy_files import PolicyError
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 SPACES: dict[str, spaces.Space] = {

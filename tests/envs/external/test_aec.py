@@ -12,7 +12,7 @@ from gymnasium import spaces
 from coterie.__main__ import main
 from coterie.core.errors import UserError
 from coterie.envs.make import make
-from gymworlds import played
+from gymnasium_worlds import played
 
 HERE = __name__
 VALUES: dict[str, Any] = {"none": None, "number": 3, "list": [0, 0], "text": "x", "array": np.zeros(2)}

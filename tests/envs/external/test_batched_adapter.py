@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from coterie.config import registry
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
+from coterie.envs import registry
 from coterie.envs.make import make
 
 

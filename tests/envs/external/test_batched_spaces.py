@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from coterie.core.errors import UserError
 from coterie.envs.external.batched_spaces import BatchActuator, BatchObserver
 from coterie.envs.external.spaces import Actuator, Observer
-from vecworlds import ANY_SPACES
+from vector_worlds import ANY_SPACES
 
 
 @pytest.mark.parametrize("observation", [observation for observation, _ in ANY_SPACES.values()], ids=str)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.checks.environment.check_env import check_env
 from coterie.config.schema import WorkersConfig
 from coterie.core import waiting
 from coterie.core.errors import LimitExceededError, ReportedError, UserError, message_of, one_line
 from coterie.envs.contract import closing
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import close_env, render_env, reset_env, step_env
-from coterie.envs.external.checking.check_env import check_env
 from coterie.envs.external.workers import processes
 from coterie.envs.make import make
 from endings import Ending, Stop, Unreadable
@@ -110,7 +110,7 @@ def test_check_env_reports_whatever_an_environment_raises(at: str, kind: str) ->
 
 
 def registry_params(at: str, kind: str) -> Any:
-    from coterie.config import registry
+    from coterie.envs import registry
 
     return registry.environment("endings:make").Config.model_validate({"at": at, "kind": kind})
 

@@ -13,11 +13,11 @@ import torch
 from gymnasium.envs.registration import load_env_creator
 
 import coterie
+from coterie.checks.environment.contract import check
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.external import grids
 from coterie.envs.make import make, spec_of
@@ -68,7 +68,7 @@ def test_every_environment_equals_the_package_s_own_loop(name: str, limit: dict[
 )
 def test_the_environments_keep_the_contract(name: str, params: dict[str, int]):
     report = check(lambda num_envs, seed: make(name, params, num_envs, seed))
-    assert not [finding for finding in report.findings if finding.rule != "slow"], (
+    assert not [finding for finding in report.findings if finding.name != "slow"], (
         report
     )  # depends on the load of the machine
 
@@ -79,7 +79,7 @@ def test_the_check_finds_that_uncleared_players_change_a_seeded_reset(monkeypatc
     kept = replace(grids.LIBRARIES["lbforaging"], clear=lambda env: None)
     monkeypatch.setitem(grids.LIBRARIES, "lbforaging", kept)
     report = check(lambda num_envs, seed: make(FORAGING, {}, num_envs, seed))
-    assert {finding.rule for finding in report.findings} - {"slow"} == {"reset-seed"}
+    assert {finding.name for finding in report.findings} - {"slow"} == {"reset-seed"}
 
 
 @pytest.mark.parametrize(("limit", "truncated"), [(50, False), (1, False), (1, True)])

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import coterie
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.make import make, spec_of
 
 RELAY = "relay:Relay"

@@ -15,23 +15,23 @@ from gymnasium import spaces
 
 import coterie
 from coterie.__main__ import main
-from coterie.config import registry
-from coterie.config.external_scenarios import SCENARIOS
+from coterie.assembly.resolve import load_resolved, resolve
+from coterie.checks.environment.contract import check
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import load_resolved, resolve
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
-from coterie.runs import checkpoint_file
-from gymworlds import PICTURE, RECEIVED_ACTIONS, played, registered
+from coterie.envs.registry import EXTERNAL_SCENARIOS
+from coterie.runs import checkpoints
+from gymnasium_worlds import PICTURE, RECEIVED_ACTIONS, played, registered
 from tinyruns import assert_resumes_exactly, train
 
-ALL = tuple(f"gym/{name}" for name in SCENARIOS["gym"])
-CLASSIC = tuple(f"gym/{name}" for name in SCENARIOS["gym"][:5])
+ALL = tuple(f"gym/{name}" for name in EXTERNAL_SCENARIOS["gym"])
+CLASSIC = tuple(f"gym/{name}" for name in EXTERNAL_SCENARIOS["gym"][:5])
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_returned_observations_are_not_overwritten():
 @pytest.mark.parametrize("name", CLASSIC)
 def test_classic_control_keeps_the_contract(name: str):
     report = check(lambda num_envs, seed: make(name, {"episode_limit": 12}, num_envs, seed), steps=30, num_envs=3)
-    assert {finding.rule for finding in report.findings} <= {"slow"}, report.render()
+    assert {finding.name for finding in report.findings} <= {"slow"}, report.render()
     assert report.summary["resume"] == "bit-for-bit"
 
 
@@ -159,7 +159,7 @@ OWN = ("Picture", "Gray", "Nested", "Discrete", "Multi", "Tuple", "Wide", "Both"
 @pytest.mark.parametrize("name", OWN)
 def test_environments_of_all_spaces_keep_the_contract(name: str):
     report = check(lambda num_envs, seed: make(f"gym/{name}-v0", {}, num_envs, seed), steps=20, num_envs=3)
-    assert {finding.rule for finding in report.findings} <= {"slow", "render-missing"}, report.render()
+    assert {finding.name for finding in report.findings} <= {"slow", "render-missing"}, report.render()
     assert report.summary["resume"] == "starts new episodes"
 
 
@@ -209,10 +209,10 @@ def test_a_saved_state_resumes_bit_for_bit(name: str, steps: int, tmp_path: Path
     env.reset()
     for _ in played(env, steps):
         pass
-    checkpoint_file.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
     picture = env.render(1, 64)
     expected = future(env)
-    state = checkpoint_file.load(tmp_path / "state")[0]["env"]
+    state = checkpoints.load(tmp_path / "state")[0]["env"]
     for other in (env, make(name, {"episode_limit": 9}, num_envs=3, seed=77)):
         other.load_state_dict(state)
         np.testing.assert_array_equal(other.render(1, 64), picture)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from coterie.__main__ import main
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
 from coterie.core.specs import ActionSpec
-from coterie.envs.contract.check import check
 from coterie.envs.make import make, spec_of
 
 
@@ -55,7 +55,7 @@ def test_physics_tasks_keep_the_contract(name: str):
     persistent = (
         {"reset-seed"} if "Walker" in name else set()
     )  # the physics world persists across episodes, as in Gymnasium's own loop
-    assert {finding.rule for finding in report.findings} <= {"slow", "render-missing", *persistent}, report.render()
+    assert {finding.name for finding in report.findings} <= {"slow", "render-missing", *persistent}, report.render()
     assert report.summary["resume"] == "starts new episodes"
 
 

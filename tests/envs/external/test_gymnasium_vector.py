@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-import vecworlds
+import vector_worlds
 from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Timestep
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.gymnasium_vector import GymnasiumBatch
 from coterie.envs.make import make, spec_of
-from coterie.runs import checkpoint_file
-from gymworlds import registering
+from coterie.runs import checkpoints
+from gymnasium_worlds import registering
 from tinyruns import TINY, assert_resumes_exactly, checkpoint_state, tiny, train
-from vecworlds import (
+from vector_worlds import (
     ANY_SPACES,
     Broken,
     Counting,
@@ -242,7 +242,7 @@ def test_all_autoreset_modes_keep_the_contract(mode: str):
     report = check(
         lambda num_envs, seed: make("gymvec/Singles-v0", {"mode": mode, "episode_limit": 9}, num_envs, seed), 40, 3
     )
-    assert {finding.rule for finding in report.findings} <= EXPECTED, report.render()
+    assert {finding.name for finding in report.findings} <= EXPECTED, report.render()
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_all_autoreset_modes_keep_the_contract(mode: str):
 def test_environments_of_all_spaces_keep_the_contract(name: str):
     limit = {"episode_limit": 12} if name == "CartPole-v1" else {}
     report = check(lambda num_envs, seed: make(f"gymvec/{name}", limit, num_envs, seed), 30, 3)
-    assert {finding.rule for finding in report.findings} <= EXPECTED, report.render()
+    assert {finding.name for finding in report.findings} <= EXPECTED, report.render()
 
 
 def test_undeclared_shapes_raise_one_line_errors():
@@ -274,8 +274,8 @@ def test_a_saved_state_resumes_bit_for_bit_and_every_part_is_needed(part: str, t
         return env
 
     env, other = started(2, 9), started(7, 4)
-    checkpoint_file.save(tmp_path / "state", {"env": env.state_dict()}, {})
-    state, expected = checkpoint_file.load(tmp_path / "state")[0]["env"], list(played(env, 30, 9))
+    checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
+    state, expected = checkpoints.load(tmp_path / "state")[0]["env"], list(played(env, 30, 9))
     if part:
         state[part] = other.state_dict()[part] if part != "final" else ~state[part]
     other.load_state_dict(state)
@@ -387,14 +387,14 @@ def test_a_nan_reward_stops_the_run(tmp_path: Path):
 def test_an_error_inside_the_environment_is_reported_with_its_file_and_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    source = Path(vecworlds.__file__).read_text().splitlines()
+    source = Path(vector_worlds.__file__).read_text().splitlines()
     line = next(k for k, text in enumerate(source, 1) if "raise ZeroDivisionError" in text)
     own = ("algo=ppo", "algo.num_minibatches=1", "env=gymvec/Broken-v0", "env.fault=raises", "eval.every=0")
     assert main(["train", *tiny(*own), f"out={tmp_path / 'run'}"]) == 3
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in errors
-    assert f"(vecworlds.py:{line})" in errors
+    assert f"(vector_worlds.py:{line})" in errors
     assert f"The last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in errors
 
 

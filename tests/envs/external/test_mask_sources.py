@@ -16,9 +16,6 @@ from gymnasium import spaces
 
 import coterie
 from coterie.__main__ import main
-from coterie.commands.export.description import _space as described
-from coterie.commands.export.portable.player import Player
-from coterie.commands.export.portable.player import _flat_mask as flat_in_exports
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.specs import ActionSpec
@@ -27,7 +24,10 @@ from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.mask_sources import MaskForm, as_mask
 from coterie.envs.make import make
-from gymworlds import registering
+from coterie.export.export import _space as described
+from coterie.export.portable.player import Player
+from coterie.export.portable.player import _flat_mask as flat_in_exports
+from gymnasium_worlds import registering
 from maskworlds import PLACES, Masked, expected_masks, masked, masked_processes, masked_vector
 from tinyruns import train
 
@@ -223,7 +223,7 @@ def test_keys_that_look_like_masks_are_noted(key: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("mask", "place"), [("info", "info"), ("obs", "observation")])
 def test_the_place_of_the_masks_of_several_agents_is_noted(mask: str, place: str):
-    (note,) = make("zooworlds:isle", {"mask": mask}).spec.notes
+    (note,) = make("pettingzoo_worlds:isle", {"mask": mask}).spec.notes
     assert note.startswith(f"action masks of worker are read from {place}['action_mask'];")
 
 

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 import coterie
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.multi_agent_export import MultiAgentWorld
 from coterie.envs.make import make
@@ -85,7 +85,7 @@ def test_a_reimported_environment_without_deaths_and_masks_equals_the_original()
 @pytest.mark.parametrize(("name", "short"), [(BATTLE, {"limit": 12}), (SPREAD, {})])
 def test_reimported_environments_keep_the_contract(name: str, short: dict[str, int]):
     report = check(lambda num_envs, seed: make(name, short, num_envs, seed, with_state=True), steps=20, num_envs=2)
-    assert not [finding for finding in report.findings if finding.rule != "slow"], report
+    assert not [finding for finding in report.findings if finding.name != "slow"], report
 
 
 # ------------------------------------------------------------------------------------------------------- PyMARL's calls

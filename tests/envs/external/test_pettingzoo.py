@@ -17,21 +17,21 @@ import torch
 from gymnasium import spaces
 
 import coterie
-import zooworlds
+import pettingzoo_worlds
 from coterie.__main__ import main
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.algos.qlearning import QLearning, QLearningConfig
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.spec import ReplaySpec
-from coterie.config import registry
+from coterie.assembly.resolve import load_resolved, resolve
+from coterie.checks.environment.contract import check
 from coterie.config.provenance import to_yaml
-from coterie.config.resolve import load_resolved, resolve
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.aec import TurnBasedEnv, with_waiting
@@ -148,13 +148,13 @@ def test_every_environment_equals_the_library_s_parallel_loop(name: str, params:
     assert ("global" in env.spec.state_sizes) == (state or name == SPREAD or "mpe2" in name)
 
 
-@pytest.mark.parametrize(("name", "wins"), [(FOUR, True), (NOUGHTS, True), ("zooworlds:Ring", False)])
+@pytest.mark.parametrize(("name", "wins"), [(FOUR, True), (NOUGHTS, True), ("pettingzoo_worlds:Ring", False)])
 def test_every_environment_equals_the_library_s_turn_based_loop(name: str, wins: bool):
     env = make(name, num_envs=2, seed=4)
     path = list(played(env, 60))
     ends = 0
     for b in range(2):
-        own = zooworlds.Ring() if name == "zooworlds:Ring" else library_env(name, "env", {})
+        own = pettingzoo_worlds.Ring() if name == "pettingzoo_worlds:Ring" else library_env(name, "env", {})
         at, seeds, pending = 0, seeds_of(env, 4, b), defaultdict(float)
         while True:
             own.reset(seed=next(seeds))
@@ -219,16 +219,16 @@ CLEAN = (
     ("pettingzoo/butterfly.pistonball_v6", {"max_cycles": 4, "n_pistons": 2}),
     ("pettingzoo/sisl.multiwalker_v9", {"max_cycles": 9, "terminate_on_fall": False, "n_walkers": 2}),
     ("pettingzoo/sisl.pursuit_v5", {"max_cycles": 9, "n_evaders": 3, "n_pursuers": 3}),
-    ("zooworlds:isle", {}),
-    ("zooworlds:isle", {"mask": "obs", "episode_limit": 7}),
-    ("zooworlds:Crowd", {"max_agents": 5, "episode_limit": 7}),
-    ("zooworlds:Crowd", {"max_agents": {"ant": 4}}),
-    ("zooworlds:Ring", {}),
-    ("zooworlds:Recalled", {}),
-    ("zooworlds:Shifts", {}),
-    ("zooworlds:Shifts", {"episode_limit": 3}),
-    ("zooworlds:pendulum", {"episode_limit": 8}),
-    ("zooworlds:spread_aec", {"N": 2, "max_cycles": 5}),
+    ("pettingzoo_worlds:isle", {}),
+    ("pettingzoo_worlds:isle", {"mask": "obs", "episode_limit": 7}),
+    ("pettingzoo_worlds:Crowd", {"max_agents": 5, "episode_limit": 7}),
+    ("pettingzoo_worlds:Crowd", {"max_agents": {"ant": 4}}),
+    ("pettingzoo_worlds:Ring", {}),
+    ("pettingzoo_worlds:Recalled", {}),
+    ("pettingzoo_worlds:Shifts", {}),
+    ("pettingzoo_worlds:Shifts", {"episode_limit": 3}),
+    ("pettingzoo_worlds:pendulum", {"episode_limit": 8}),
+    ("pettingzoo_worlds:spread_aec", {"N": 2, "max_cycles": 5}),
 )
 HARMLESS = {"slow", "render-missing", "seed-ignored", "envs-identical", "episode-limit-undeclared"}
 
@@ -237,7 +237,7 @@ HARMLESS = {"slow", "render-missing", "seed-ignored", "envs-identical", "episode
 @pytest.mark.parametrize(("name", "params"), CLEAN, ids=[f"{n.partition('/')[2] or n}-{len(p)}" for n, p in CLEAN])
 def test_environments_keep_the_contract(name: str, params: dict[str, Any]):
     report = check(lambda num_envs, seed: make(name, params, num_envs, seed, with_state=True), steps=20, num_envs=2)
-    assert {finding.rule for finding in report.findings} <= HARMLESS, report.render()
+    assert {finding.name for finding in report.findings} <= HARMLESS, report.render()
     assert report.summary["resume"] == "starts new episodes"
 
 
@@ -246,14 +246,14 @@ def test_the_check_finds_state_that_persists_across_resets_of_knights_archers_zo
     params = {"max_cycles": 30, "spawn_delay": 5}
     name = "pettingzoo/butterfly.knights_archers_zombies_v11"
     report = check(lambda num_envs, seed: make(name, params, num_envs, seed), steps=10, num_envs=2)
-    assert {finding.rule for finding in report.findings} - HARMLESS == {"reset-seed"}, report.render()
+    assert {finding.name for finding in report.findings} - HARMLESS == {"reset-seed"}, report.render()
 
 
 # ------------------------------------------------------------------------------------------- agents that leave and join
 
 
 def play_isle(**params: Any) -> tuple[VectorEnv, list[tuple[Timestep, dict[str, Action], Step, Timestep]]]:
-    env = make("zooworlds:isle", params, num_envs=2, seed=1, with_state=True)
+    env = make("pettingzoo_worlds:isle", params, num_envs=2, seed=1, with_state=True)
     return env, list(played(env, 10))
 
 
@@ -307,9 +307,11 @@ def test_masks_are_found_in_observations_and_in_infos():
 
 
 def test_actions_of_all_spaces_reach_their_agents(monkeypatch: pytest.MonkeyPatch):
-    made: list[zooworlds.Isle] = []
+    made: list[pettingzoo_worlds.Isle] = []
     monkeypatch.setattr(
-        zooworlds, "isle", lambda dies=4, mask="info": made.append(zooworlds.Isle(dies, mask)) or made[-1]
+        pettingzoo_worlds,
+        "isle",
+        lambda dies=4, mask="info": made.append(pettingzoo_worlds.Isle(dies, mask)) or made[-1],
     )
     env, path = play_isle()
     given = made[-2:][0]  # the first of two environments
@@ -333,7 +335,7 @@ def test_the_limit_truncates_living_agents_and_deaths_at_the_limit_terminate():
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_individually_truncated_agent_shows_its_last_observation_once(workers: int):
-    env = make("zooworlds:Shifts", {"clock": True}, 2, workers=WorkersConfig(count=workers))
+    env = make("pettingzoo_worlds:Shifts", {"clock": True}, 2, workers=WorkersConfig(count=workers))
     try:
         path = list(played(env, 7))
     finally:
@@ -362,7 +364,7 @@ def test_an_agent_truncated_with_its_episode_is_alive_at_the_final_timestep():
 
 
 def test_an_individually_truncated_agent_of_a_turn_based_game_waits_at_its_last_timestep():
-    path = list(played(make("zooworlds:Recalled", num_envs=1), 7))
+    path = list(played(make("pettingzoo_worlds:Recalled", num_envs=1), 7))
     assert path[4][2].truncated[0].tolist() == [False, True, False]
     shown = [
         (timestep.obs["player"][0, 1].tolist(), timestep.action_mask["player"][0, 1].int().tolist())
@@ -401,7 +403,7 @@ def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observatio
 ):
     if mistake:
         mistake(monkeypatch)
-    env = make("zooworlds:Shifts", {"clock": True}, 2)
+    env = make("pettingzoo_worlds:Shifts", {"clock": True}, 2)
     (team,) = env.spec.default_teams()
     config = PPOConfig(
         rollout_length=6, hidden_sizes=(8,), gamma=0.9, gae_lambda=0.0, normalize_value=False, critic="own"
@@ -427,11 +429,12 @@ def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_
     """A constant reward of 1 has the value 2 at gamma 0.5."""
     if mistake:
         mistake(monkeypatch)
-    env = make("zooworlds:Shifts", num_envs=2)
+    env = make("pettingzoo_worlds:Shifts", num_envs=2)
     (team,) = env.spec.default_teams()
     config = QLearningConfig(
         mixer="none", share_params="none", gamma=0.5, hidden_sizes=(16,), lr=1e-2, rollout_length=5,
         learning_starts=0, batch_size=32, target_update_interval=10, gradient_steps=4,
+        reward_scale="none", normalize_obs=False,
     )  # fmt: skip
     learner = QLearning(config, AlgorithmContext(team=team, num_envs=2, seed=0, device=torch.device("cpu")))
     collector = Collector(env, {team.name: learner.policy}, seed=0)
@@ -445,7 +448,7 @@ def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_
 
 
 def test_rollouts_and_replay_buffers_contain_last_observations_at_any_rollout_boundary():
-    env = make("zooworlds:Shifts", {"clock": True}, 2)
+    env = make("pettingzoo_worlds:Shifts", {"clock": True}, 2)
     (team,) = env.spec.default_teams()
     collector = Collector(env, {team.name: RandomPolicy(team, torch.device("cpu"))}, seed=0)
     replay = ReplayBuffer(
@@ -469,7 +472,7 @@ def test_rollouts_and_replay_buffers_contain_last_observations_at_any_rollout_bo
 
 
 def test_a_nan_last_observation_stops_the_run():
-    env = make("zooworlds:Shifts", {"last": float("nan")}, 2)
+    env = make("pettingzoo_worlds:Shifts", {"last": float("nan")}, 2)
     (team,) = env.spec.default_teams()
     collector = Collector(env, {team.name: RandomPolicy(team, torch.device("cpu"))}, seed=0)
     collector.advance(2)
@@ -478,7 +481,7 @@ def test_a_nan_last_observation_stops_the_run():
 
 
 def test_new_agents_take_free_slots_that_stay_empty_for_a_timestep():
-    env = make("zooworlds:Crowd", {"max_agents": 4}, num_envs=1, seed=2)
+    env = make("pettingzoo_worlds:Crowd", {"max_agents": 4}, num_envs=1, seed=2)
     assert env.spec.agents == ("ant_0", "ant_1", "ant_2", "ant_3")
     path = list(played(env, 13))
     alive = [timestep.alive[0].int().tolist() for timestep, *_ in path]
@@ -495,7 +498,7 @@ def test_new_agents_take_free_slots_that_stay_empty_for_a_timestep():
 
 
 def test_too_few_slots_raise_an_error_with_the_setting():
-    env = make("zooworlds:Crowd", {"max_agents": 2})
+    env = make("pettingzoo_worlds:Crowd", {"max_agents": 2})
     with pytest.raises(UserError, match=r"all 2 slots of role ant are taken. Set env.max_agents.ant=4"):
         list(played(env, 9))
 
@@ -516,18 +519,18 @@ def test_names_without_trailing_numbers_are_roles():
 
 
 def test_agents_of_one_name_with_different_spaces_are_roles_of_one_group():
-    class Mixed(zooworlds.Isle):
+    class Mixed(pettingzoo_worlds.Isle):
         possible_agents = ["unit_0", "unit_1", "unit_2", "other"]  # noqa: RUF012
 
         def observation_space(self, agent: str) -> spaces.Space:
-            return zooworlds.FAR if agent == "unit_1" else zooworlds.NEAR
+            return pettingzoo_worlds.FAR if agent == "unit_1" else pettingzoo_worlds.NEAR
 
         def action_space(self, agent: str) -> spaces.Space:
             return spaces.Discrete(2)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zooworlds, "isle", Mixed)
-        assert roles("zooworlds:isle") == [
+        patch.setattr(pettingzoo_worlds, "isle", Mixed)
+        assert roles("pettingzoo_worlds:isle") == [
             ("unit_kind1", "unit", ("unit_0", "unit_2")),
             ("unit_kind2", "unit", ("unit_1",)),
             ("other", "other", ("other",)),
@@ -600,7 +603,7 @@ def test_an_illegal_move_would_be_detected():
 
 
 def test_rewards_between_turns_are_returned_immediately_and_deaths_pass_the_turn():
-    env = make("zooworlds:Ring", num_envs=1)
+    env = make("pettingzoo_worlds:Ring", num_envs=1)
     path = list(played(env, 12))
     moves = [
         int(native_actions(env, action, 0)[f"player_{who}"])
@@ -625,7 +628,7 @@ def test_a_wait_action_is_appended_to_every_component():
 
 def test_aec_environments_that_update_once_per_cycle_are_parallel():
     (_, _, one, timestep), (_, _, other, same) = (
-        next(played(make(f"zooworlds:{name}", {"N": 2}, seed=1), 1)) for name in ("spread", "spread_aec")
+        next(played(make(f"pettingzoo_worlds:{name}", {"N": 2}, seed=1), 1)) for name in ("spread", "spread_aec")
     )
     assert one.reward.all()
     assert timestep.action_mask == {}
@@ -648,7 +651,9 @@ def test_constructor_parameters_are_settings(tmp_path: Path):
     assert (spec.n, spec.episode_limit, spec.agents_can_die, spec.exact_resume) == (4, 9, False, False)
     assert spec_of(SPREAD, {"episode_limit": 5}).episode_limit == 5
     assert spec_of("pettingzoo/sisl.multiwalker_v9", {"n_walkers": 2}).n == 2
-    own = resolve(["env=zooworlds:isle", "env.dies=2", "env.max_agents.worker=5", "algo=random"]).config.env.params
+    own = resolve(
+        ["env=pettingzoo_worlds:isle", "env.dies=2", "env.max_agents.worker=5", "algo=random"]
+    ).config.env.params
     dumped = own.model_dump(exclude_none=True, exclude={"wrappers"})
     assert dumped == {"dies": 2, "mask": "info", "max_agents": {"worker": 5}, "teams": "separate"}
 
@@ -673,11 +678,15 @@ WRONG = (
     ("pettingzoo/sisl.multiwalker_v9", {"n_walker": 3}, "unexpected keyword argument 'n_walker'"),
     (FOUR, {"wrappers": {"action_repeat": 2}}, "agents act in turn, so an action cannot be repeated in the next step"),
     (FOUR, {"wrappers": {"sticky_actions": 0.1}}, "env.wrappers.sticky_actions: agents act in turn"),
-    ("zooworlds:isle", {"deis": 3}, "has no setting 'env.deis'. Did you mean 'env.dies'"),
-    ("zooworlds:needy", {}, "missing 1 required positional argument: 'size'"),
-    ("zooworlds:Seedless", {}, "Define reset(self, seed=None, options=None)"),
-    ("zooworlds:pendulum", {"roles": {"a": "*"}}, "env.roles: environment 'zooworlds:pendulum' is a gymnasium.Env"),
-    ("zooworlds:flat", {}, "module 'zooworlds' has no 'flat'"),
+    ("pettingzoo_worlds:isle", {"deis": 3}, "has no setting 'env.deis'. Did you mean 'env.dies'"),
+    ("pettingzoo_worlds:needy", {}, "missing 1 required positional argument: 'size'"),
+    ("pettingzoo_worlds:Seedless", {}, "Define reset(self, seed=None, options=None)"),
+    (
+        "pettingzoo_worlds:pendulum",
+        {"roles": {"a": "*"}},
+        "env.roles: environment 'pettingzoo_worlds:pendulum' is a gymnasium.Env",
+    ),
+    ("pettingzoo_worlds:flat", {}, "module 'pettingzoo_worlds' has no 'flat'"),
 )
 
 
@@ -707,12 +716,12 @@ def test_invalid_names_and_settings_raise_one_line_errors(name: str, params: dic
 )
 def test_faults_of_an_environment_are_reported(fault: str, message: str):
     with pytest.raises(UserError) as error:
-        list(played(make("zooworlds:Faulty", {"fault": fault}, with_state=True), 9))
+        list(played(make("pettingzoo_worlds:Faulty", {"fault": fault}, with_state=True), 9))
     assert message in str(error.value)
 
 
 def test_the_same_environment_without_a_fault_raises_no_error():
-    assert len(list(played(make("zooworlds:Faulty", {"fault": "none"}), 20))) == 20
+    assert len(list(played(make("pettingzoo_worlds:Faulty", {"fault": "none"}), 20))) == 20
 
 
 def test_late_masks_and_undeclared_deaths_are_reported():
@@ -726,8 +735,8 @@ def test_late_masks_and_undeclared_deaths_are_reported():
 
 @pytest.mark.parametrize("name", ["raising", "leaving"])
 def test_an_error_inside_a_factory_is_one_line_with_its_place(name: str):
-    with pytest.raises(EnvironmentFailedError, match=r"failed in its factory: .*\(zooworlds.py:\d+\)") as error:
-        make(f"zooworlds:{name}")
+    with pytest.raises(EnvironmentFailedError, match=r"failed in its factory: .*\(pettingzoo_worlds.py:\d+\)") as error:
+        make(f"pettingzoo_worlds:{name}")
     assert isinstance(error.value.__cause__, TypeError if name == "raising" else SystemExit)
 
 
@@ -767,14 +776,14 @@ def test_a_missing_library_is_reported_with_the_install_command(
 
 
 def test_factories_of_batches_have_a_parameter_num_envs():
-    assert not registry.is_batch_factory("zooworlds:isle")
-    assert not registry.is_batch_factory("zooworlds:Ring")
+    assert not registry.is_batch_factory("pettingzoo_worlds:isle")
+    assert not registry.is_batch_factory("pettingzoo_worlds:Ring")
     assert registry.is_batch_factory("worlds:counter")
     assert not registry.is_batch_factory(SPREAD)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "params"), [(FOUR, {}), ("zooworlds:Crowd", {"max_agents": {"ant": 5}})])
+@pytest.mark.parametrize(("name", "params"), [(FOUR, {}), ("pettingzoo_worlds:Crowd", {"max_agents": {"ant": 5}})])
 def test_workers_do_not_change_results(name: str, params: dict[str, Any]):
     alone, shared = (make(name, params, 3, seed=2, workers=WorkersConfig(count=count)) for count in (0, 2))
     try:
@@ -807,8 +816,8 @@ def test_images_are_rendered_on_request(name: str):
         ("algo=mappo", f"env={SPREAD}", "env.max_cycles=8"),
         ("algo=ippo", f"env={NOUGHTS}"),
         ("algo=qmix", f"env={NOUGHTS}", "algo.learning_starts=20", "algo.batch_size=4", "algo.hypernet_embed_dim=4"),
-        ("algo=ippo", "env=zooworlds:isle", "env.episode_limit=7", "teams.all.roles=[worker,scout]"),
-        ("algo=ippo", "env=zooworlds:Crowd", "env.max_agents=5", "algo.rnn=gru", "algo.rnn_size=8"),
+        ("algo=ippo", "env=pettingzoo_worlds:isle", "env.episode_limit=7", "teams.all.roles=[worker,scout]"),
+        ("algo=ippo", "env=pettingzoo_worlds:Crowd", "env.max_agents=5", "algo.rnn=gru", "algo.rnn_size=8"),
         ("algo=mappo", "env=pettingzoo/sisl.multiwalker_v9", "env.max_cycles=12", "env.n_walkers=2"),
         (
             *("algo=ippo", "env=pettingzoo/butterfly.knights_archers_zombies_v11", "env.max_cycles=12"),

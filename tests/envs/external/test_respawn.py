@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import coterie
+from coterie.checks.environment.contract import check
 from coterie.core.types import Step, Timestep
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
@@ -21,7 +21,7 @@ from preset_learners import LEARNERS, preset_learner, supports_actions, supports
 
 CPU = torch.device("cpu")
 
-ARENA, CROWD = "zooworlds:Arena", "zooworlds:Crowd"
+ARENA, CROWD = "pettingzoo_worlds:Arena", "pettingzoo_worlds:Crowd"
 
 
 def played(name: str, steps: int, **params: Any) -> Iterator[tuple[Timestep, Step, Timestep]]:
@@ -96,7 +96,7 @@ def test_frames_are_stacked_and_actions_repeated_within_one_life_only():
 
 def test_a_sticky_action_does_not_reach_the_next_life():
     """With probability 1, an action is repeated for the whole life, so that each life has one."""
-    env = make("zooworlds:Arena", {"wrappers": {"sticky_actions": 0.99}})
+    env = make("pettingzoo_worlds:Arena", {"wrappers": {"sticky_actions": 0.99}})
     (instance,) = env.backend._envs.instances  # pyright: ignore[reportAttributeAccessIssue]
     taken: list[int] = []
     inner = instance.inner
@@ -141,6 +141,6 @@ def test_a_return_ends_with_its_life(name: str):
 
 def test_check_env_finds_nothing_wrong_with_new_lives_and_names_agents_that_are_not_removed():
     report = coterie.check_env(ARENA)
-    assert "agents-not-removed" not in {finding.rule for finding in report.findings}
+    assert "agents-not-removed" not in {finding.name for finding in report.findings}
     report = coterie.check_env(ARENA, revives=False)
-    assert "agents-not-removed" in {finding.rule for finding in report.findings}
+    assert "agents-not-removed" in {finding.name for finding in report.findings}

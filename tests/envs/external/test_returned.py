@@ -13,7 +13,7 @@ from gymnasium import spaces
 from coterie.__main__ import main
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.envs.make import make
-from gymworlds import played
+from gymnasium_worlds import played
 
 HERE = __name__
 SPACE = spaces.Box(-1, 1, (2,))

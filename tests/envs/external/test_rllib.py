@@ -12,8 +12,8 @@ import torch
 
 import coterie
 import rllibworlds
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.rllib import RllibEnv, is_rllib
 from coterie.envs.make import make
@@ -70,7 +70,7 @@ def test_the_setting_comes_before_the_probe_and_a_late_wait_is_one_line():
     with pytest.raises(UserError, match=r"agent 'worker_1' has to wait for others, .* Set env.waiting=true"):
         env.step(random_actions(env.spec, timestep, torch.Generator()))
     with pytest.raises(UserError, match=r"env.waiting: .* does not have RLlib's interface. Remove the setting"):
-        make("zooworlds:Arena", {"waiting": True})
+        make("pettingzoo_worlds:Arena", {"waiting": True})
 
 
 @pytest.mark.parametrize("simultaneous", [False, True])

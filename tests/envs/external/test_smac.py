@@ -16,13 +16,13 @@ import torch
 import squads
 import starcraft
 from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands import train as training
-from coterie.config.resolve import resolve
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.check import check
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
@@ -156,7 +156,7 @@ def test_smaclite_has_smac_s_limit_and_keeps_the_contract(game: Path):
     *_, (step, _) = play(short, *[[1, 1]] * 3)
     assert (bool(step.episode_terminated), bool(step.episode_truncated)) == (False, True)
     report = check(lambda num_envs, seed: make("smaclite/2s3z", {}, num_envs, seed), steps=20, num_envs=2)
-    assert {finding.rule for finding in report.findings} - {"slow"} == {"render-missing"}, report
+    assert {finding.name for finding in report.findings} - {"slow"} == {"render-missing"}, report
 
 
 @pytest.mark.slow

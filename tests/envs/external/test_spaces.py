@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.specs import to_bounds
 from coterie.envs.external.batched_spaces import BatchObserver
 from coterie.envs.external.spaces import Actuator, Observer
-from gymworlds import NESTED, hybrid, uneven
+from gymnasium_worlds import NESTED, hybrid, uneven
 
 
 def written(space: spaces.Space, value: Any) -> Any:

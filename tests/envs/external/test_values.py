@@ -19,7 +19,7 @@ from coterie.core.types import Action
 from coterie.envs.contract.vector import GlobalSettings, VectorEnv, reset_env, step_env
 from coterie.envs.external.returned import WrongReturn, to_flag, to_flags, to_number, to_numbers
 from coterie.envs.make import make
-from gymworlds import played
+from gymnasium_worlds import played
 
 HERE = __name__
 SPACE = spaces.Box(-1, 1, (2,))

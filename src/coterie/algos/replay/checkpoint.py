@@ -1,7 +1,7 @@
 """State of a replay buffer in checkpoints.
 
 The stream of timesteps is split into segments of a fixed length, counted from its start. Complete segments are
-`coterie.core.segments.Segment`s: a checkpoint writes each of them once and refers to those that are saved already. The
+`coterie.core.serialize.Segment`s: a checkpoint writes each of them once and refers to those that are saved already. The
 oldest and the newest timesteps, less than two segments, are tensors of the state itself.
 """
 
@@ -19,7 +19,7 @@ from coterie.algos.replay.buffer import ReplayBuffer, SequenceStorage
 from coterie.algos.replay.prioritized import PrioritizedPositions
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.seeds import restore
-from coterie.core.segments import Segment, Written
+from coterie.core.serialize import Segment, Written
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import Action
 

@@ -5,22 +5,61 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
+import shutil
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from coterie.algos.replay.mapped_files import MappedFiles
 from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.errors import UserError
-from coterie.core.free_memory import format_bytes, free_bytes
+from coterie.core.files import disk_error
+from coterie.core.process import format_bytes, free_bytes
 from coterie.core.specs import RoleSpec
 from coterie.core.tree import Tree, tree_leaves
-from coterie.core.types import Action
+from coterie.core.types import TIME_LEFT, Action
+
+
+class MappedFiles:
+    """Tensors in files of a temporary folder, which the operating system frees however the process ends."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="coterie-replay-"))
+        self._count = 0
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Returns a tensor of zeros in a new file.
+
+        Raises:
+            UserError: If the disk is full.
+        """
+        numel = int(torch.Size(shape).numel())
+        if numel == 0:
+            return torch.zeros(shape, dtype=dtype)
+        nbytes = numel * dtype.itemsize
+        path = self._folder / str(self._count)
+        self._count += 1
+        try:
+            with open(path, "wb") as file:
+                if hasattr(os, "posix_fallocate"):  # a hole that cannot be filled later would kill the process
+                    os.posix_fallocate(file.fileno(), 0, nbytes)
+                else:
+                    file.truncate(nbytes)
+        except OSError as error:
+            raise disk_error("the replay buffer in the temporary folder", self._folder, error) from error
+        tensor = torch.from_file(str(path), shared=True, size=numel, dtype=dtype).view(shape)
+        if os.name != "nt":  # the mapping outlasts the name, and a killed process leaves no file
+            path.unlink()
+        return tensor
+
 
 _unchecked: ContextVar[bool] = ContextVar("unchecked", default=False)
 
@@ -128,7 +167,7 @@ def example_rollout(spec: ReplaySpec) -> tuple[Tree, Tree]:
     timesteps: dict[str, Tree] = {
         "obs": {role.name: observation(role.observation_space, role.n) for role in team.roles},
         "action_mask": {r.name: flag(r.n, r.action.mask_size) for r in team.roles if r.action.mask_size},
-        "state": {name: like(team.state_sizes[name]) for name in spec.states},
+        "state": {name: like(1 if name == TIME_LEFT else team.state_sizes[name]) for name in spec.states},
         "alive": flag(n), "first": flag(n), "acted": flag(),
     }  # fmt: skip
     if roles := spec.other_roles:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
+from coterie.ranks.ranks import ONE, Ranks
 
 Storage = Literal["device", "cpu", "disk"]
 SequenceStart = Literal["timestep", "rollout", "episode"]

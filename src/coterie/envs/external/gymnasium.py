@@ -1,7 +1,8 @@
 """Gymnasium environments, `gym/<ID>`: one agent.
 
 Equivalent to Gymnasium's own loop: equal seeds and actions give equal observations and rewards. The time limit and the
-call order check of its wrappers are implemented here once per environment; its passive checker is omitted.
+call order check of its wrappers are implemented here once per environment; its passive checker is omitted. Environments
+that implement the interface without subclassing it are wrapped.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from pydantic import BaseModel, Field
 
-from coterie.config.registry import require_importable
+from coterie.config.user_code import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import Choices, Part
 from coterie.envs.external.base_adapter import Adapter
-from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
@@ -56,6 +56,7 @@ from coterie.envs.external.returned import (
     to_number,
 )
 from coterie.envs.external.spaces import Actuator, Observer
+from coterie.envs.external.spaces_fit import UNLIKE, KeyCheck, misfit
 
 ROLE = "agent"
 
@@ -380,3 +381,39 @@ def _package(registered: GymSpec | None, error: Exception) -> str:
     if found:
         return f'"gymnasium[{_EXTRAS.get(found[1], found[1])}]"'
     return str(getattr(error, "name", None) or "it")
+
+
+def as_gym(env: Any) -> Any:
+    """Wraps the environment as a gymnasium.Env if it has the methods and spaces of one; returns others unchanged."""
+    if isinstance(env, gymnasium.Env) or not (callable(getattr(env, "reset", None)) and hasattr(env, "step")):
+        return env
+    found = (getattr(env, "observation_space", None), getattr(env, "action_space", None))
+    return GymLike(env) if all(isinstance(space, spaces.Space) for space in found) else env
+
+
+@final
+class GymLike(gymnasium.Env):
+    """Forwards every call to an environment with the same methods."""
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata = getattr(env, "metadata", None) or {"render_modes": []}
+        self.render_mode = getattr(env, "render_mode", None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
+    def render(self) -> Any:
+        self.env.render_mode = self.render_mode
+        return self.env.render()
+
+    def close(self) -> None:
+        if hasattr(self.env, "close"):
+            self.env.close()

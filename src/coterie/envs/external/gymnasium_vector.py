@@ -43,9 +43,8 @@ from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.envs.external.agents import Part
-from coterie.envs.external.batched_adapter import BatchAdapter
-from coterie.envs.external.batched_masks import BatchMasks, find_batched_masks
-from coterie.envs.external.batched_spaces import BatchActuator, BatchObserver
+from coterie.envs.external.base_adapter import BatchAdapter
+from coterie.envs.external.batched_spaces import BatchActuator, BatchMasks, BatchObserver, find_batched_masks
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.gymnasium import ROLE, registered, user_errors
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state

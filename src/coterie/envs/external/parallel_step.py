@@ -13,7 +13,6 @@ import numpy as np
 from coterie.core.errors import UserError
 from coterie.envs.external.aec import TurnBasedEnv
 from coterie.envs.external.agents import AgentLayout, Choices, Part
-from coterie.envs.external.checking.spaces_fit import UNLIKE, KeyCheck, misfit
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance
 from coterie.envs.external.mask_sources import MASK, late_mask
 from coterie.envs.external.returned import (
@@ -28,6 +27,7 @@ from coterie.envs.external.returned import (
     to_number,
 )
 from coterie.envs.external.rllib import RllibEnv
+from coterie.envs.external.spaces_fit import UNLIKE, KeyCheck, misfit
 
 
 @final

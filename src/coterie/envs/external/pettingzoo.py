@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from coterie.config.registry import require_importable
 from coterie.config.trust import is_known_module
+from coterie.config.user_code import require_importable
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.specs import EnvSpec

@@ -9,14 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from pydantic import BaseModel
 
-from coterie.config import registry
 from coterie.core.errors import UserError
+from coterie.envs import registry
 from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.hosting.factory import instance_factory, making
-from coterie.envs.external.hosting.instance import Instance
+from coterie.envs.external.hosting.instance import Instance, Wrapper
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
-from coterie.envs.external.wrappers.wrapper import Wrapper
 
 
 @runtime_checkable

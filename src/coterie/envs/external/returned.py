@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 from gymnasium import spaces
 
-from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
+from coterie.envs.registry import place_of
 
 ALL_KEY = "__all__"
 """RLlib's key of the flag that ends an episode."""

@@ -480,3 +480,10 @@ def _integers_within(space: spaces.Box) -> Native:
         return numbers.view(np.int64).astype(space.dtype).reshape(len(values), *space.shape)
 
     return convert
+
+
+def accepts_booleans(space: spaces.Space) -> bool:
+    """True for observations and masks of zeros and ones, which may be booleans."""
+    if isinstance(space, spaces.MultiBinary):
+        return True
+    return isinstance(space, spaces.Box) and bool((space.low == 0).all() and (space.high == 1).all())

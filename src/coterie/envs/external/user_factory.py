@@ -16,22 +16,21 @@ import gymnasium
 from gymnasium.wrappers import TimeLimit
 from pydantic import BaseModel
 
-from coterie.config import registry
-from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError, message_of
+from coterie.envs import registry
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import AgentsConfig
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.constructor_settings import typed_keys
 from coterie.envs.external.foreign_interfaces import EXPECTED, foreign_interface
 from coterie.envs.external.grouping import group_roles
-from coterie.envs.external.gym_like import as_gym
-from coterie.envs.external.gymnasium import GymInstance, SingleLayout, single_layout
+from coterie.envs.external.gymnasium import GymInstance, SingleLayout, as_gym, single_layout
 from coterie.envs.external.hosting.instance import Instance, Layout
 from coterie.envs.external.multi_agent_env import MultiAgentInstance, TeamLayout, is_multiagent, probe_layout
 from coterie.envs.external.pettingzoo import ZooLayout, is_zoo
 from coterie.envs.external.returned import described
 from coterie.envs.external.rllib import RllibEnv, is_rllib
+from coterie.envs.registry import place_of
 
 _CONFIGS: dict[str, tuple[Callable[..., Any], type[AgentsConfig]]] = {}
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from coterie.core.ranks import ONE, Ranks
+from coterie.ranks.ranks import ONE, Ranks
 
 
 class EpisodeStarts:

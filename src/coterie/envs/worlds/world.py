@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coterie.config.samplers import Sampler
-from coterie.core.ranks import ONE, Ranks
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import EnvSpec
 from coterie.core.tree import Tree
@@ -22,6 +21,7 @@ from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
 from coterie.envs.worlds.episode_starts import EpisodeStarts
 from coterie.kernels import switch
+from coterie.ranks.ranks import ONE, Ranks
 
 State = dict[str, Tensor]
 """The state of a batch of environments: tensors [B, ...] by name."""

@@ -11,20 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands import train as training
 from coterie.commands.benchmark import bench
-from coterie.config.resolve import resolve
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import WorkersFailedError
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, Rollout, Step, Timestep
-from coterie.envs.contract.check import check
 from coterie.envs.contract.partial_step import PartitionedEnv, concat_envs, concat_steps, env_parts, split_envs
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
-from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
-from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv, SerialBackend
 from coterie.envs.make import make
 from coterie.nets.config import NetworkConfig
 from coterie.policies.base import Mode, Policy, RandomPolicy
@@ -37,7 +36,7 @@ from tinyruns import assert_same, checkpoint_state, log_entries, stop_at
 
 CARTPOLE = "gym/CartPole-v1"
 COUNTING = "gym/faultyworlds:Counting-v0"
-PATIENT = "gym/patientworlds:Patient-v0"
+PATIENT = "gym/waiting_worlds:Patient-v0"
 
 
 def env_of(

@@ -17,8 +17,8 @@ from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from coterie.core.types import Step, Timestep
-from coterie.envs.contract.consistency_checks import random_actions
 from coterie.envs.contract.parameters import RandomizableEnv
+from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.hosting.randomized import EnvFactory, parameter_receiver
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
 from coterie.envs.make import make
@@ -188,7 +188,7 @@ def test_invalid_parameters_are_one_line_errors(name: str, given: dict[str, Any]
 
 def test_parameters_of_a_batched_environment_cannot_be_sampled():
     from coterie.config.curriculum import CurriculumConfig
-    from coterie.training.curriculum.lessons import Lessons
+    from coterie.training.curriculum import Lessons
 
     env = make("gymvec/CartPole-v1", None, 2)
     with pytest.raises(

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 import coterie
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
 from coterie.config.samplers import parse_sampler
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec
@@ -22,10 +22,9 @@ from coterie.core.types import Action, Step, Timestep
 from coterie.envs.external.hosting.instance import Layout
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
-from coterie.envs.external.unity.agent_lifetimes import UnityAgent, group_rewards
 from coterie.envs.external.unity.behaviors import behaviors
 from coterie.envs.external.unity.client import Frame, UnityClient
-from coterie.envs.external.unity.environment import UnityInstance, UnityOptions
+from coterie.envs.external.unity.environment import UnityAgent, UnityInstance, UnityOptions, group_rewards
 from coterie.envs.external.unity.framing import pack_message, unpack_message
 
 WALKER = {"name": "Walker?team=0", "observations": [{"name": "Body", "shape": [1], "image": False}]}
@@ -476,5 +475,5 @@ def test_a_missing_build_is_an_error():
 def test_the_unity_preset_has_few_environments():
     found = resolve(["env=unity/any/path.x86_64", "algo=poca"])
     assert (found.config.num_envs, found.config.eval.num_envs) == (4, 1)
-    assert found.origins["num_envs"] == "preset family/unity"
+    assert found.origins["num_envs"] == "preset env/unity"
     assert resolve(["env=unity/any", "num_envs=9"]).config.num_envs == 9

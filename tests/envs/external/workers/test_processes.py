@@ -25,10 +25,10 @@ from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.external.hosting.factory import instance_factory
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
-from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
+from coterie.envs.external.workers.worker_loop import pack, unpack
 from coterie.policies.base import RandomPolicy
-from coterie.runs import checkpoint_file
+from coterie.runs import checkpoints
 from coterie.runs.checkpoints import Checkpoints
 from coterie.training.collector import Collector
 from places import HELPERS
@@ -91,9 +91,9 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
     envs = [make_env("gym/CartPole-v1", workers) for workers in (2, 0, 3)]
     envs[0].reset()
     play(envs[0], 12)
-    checkpoint_file.save(tmp_path / "state", {"env": envs[0].state_dict()}, {})
+    checkpoints.save(tmp_path / "state", {"env": envs[0].state_dict()}, {})
     expected = play(envs[0], 30)
-    state = checkpoint_file.load(tmp_path / "state")[0]["env"]
+    state = checkpoints.load(tmp_path / "state")[0]["env"]
     for env in envs[1:]:
         env.load_state_dict(state)
         assert all(first_difference(a, b) is None for a, b in zip(play(env, 30), expected, strict=True))

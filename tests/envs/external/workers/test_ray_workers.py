@@ -24,9 +24,8 @@ from coterie.core.errors import UserError, WorkersFailedError
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
-from coterie.envs.external.hosting.double_buffer import DoubleBufferedEnv
 from coterie.envs.external.hosting.factory import instance_factory
-from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv, SerialBackend
 from coterie.envs.external.workers import ray_workers
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy

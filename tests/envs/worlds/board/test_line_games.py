@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands.evaluate import evaluate_baseline
-from coterie.config.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.make import make
 from coterie.envs.worlds.board.line_games import (
     ConnectFour,
@@ -20,8 +20,8 @@ from coterie.envs.worlds.board.line_games import (
     Rules,
     TicTacToe,
     TicTacToeConfig,
+    win_or_block,
 )
-from coterie.envs.worlds.board.scripts import win_or_block
 from coterie.envs.worlds.world import State, WorldEnv
 
 
@@ -58,7 +58,7 @@ def metrics_of(outcome: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["connect_four", "tictactoe"])
 def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
     report = check(lambda n, seed: make(f"board/{name}", None, n, seed, with_state=True), steps=60, num_envs=4)
-    found = [finding for finding in report.findings if finding.rule != "envs-identical"]  # by lot all may begin alike
+    found = [finding for finding in report.findings if finding.name != "envs-identical"]  # by lot all may begin alike
     assert found == [], report.render()
     assert report.summary["resume"] == "bit-for-bit"
 

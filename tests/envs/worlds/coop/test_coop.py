@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from coopplay import env_of, placed, step, world_state
-from coterie.config import registry
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.make import make
 from coterie.envs.worlds.coop import SCENARIOS
-from coterie.envs.worlds.coop.grid import MOVES, grid
-from coterie.envs.worlds.coop.render import Scene, Sprite, draw
+from coterie.envs.worlds.coop.rooms import MOVES, Scene, Sprite, draw, grid
 from episodeplay import random_legal_action
 from places import ROOT
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import coterie
-from coterie.config import registry
+from coterie.checks.environment.contract import check
 from coterie.config.samplers import parse_sampler
 from coterie.core.errors import UserError
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.make import make
-from coterie.envs.worlds.foraging.task import ACTIONS, Foraging, field_state
+from coterie.envs.worlds.foraging.foraging import ACTIONS, Foraging, field_state
 from coterie.envs.worlds.world import Outcome, State, WorldEnv
 
 

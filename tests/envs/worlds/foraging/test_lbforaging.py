@@ -12,10 +12,10 @@ import pytest
 import torch
 from lbforaging.foraging.environment import ForagingEnv
 
-from coterie.config import registry
 from coterie.core.types import Action
+from coterie.envs import registry
 from coterie.envs.worlds.foraging import find, settings
-from coterie.envs.worlds.foraging.task import Foraging, field_state
+from coterie.envs.worlds.foraging.foraging import Foraging, field_state
 from coterie.envs.worlds.world import State
 
 EPISODES = 1000

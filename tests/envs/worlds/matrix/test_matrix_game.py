@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.make import make
 from coterie.envs.worlds.matrix import SCENARIOS
 from coterie.envs.worlds.matrix.matrix_game import BimatrixGame, CooperativeGame, MatrixWorld
@@ -231,11 +231,11 @@ def test_the_last_joint_action_is_observed_if_requested():
 @pytest.mark.parametrize("last_action", [False, True])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_game_passes_the_environment_check(name: str, last_action: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.envs.contract.consistency_checks.MIN_SPEED", 0)
+    monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
     params = {"last_action": last_action} | ({} if name == "two_step" else {"episode_limit": 3})
     report = check(lambda n, seed: make(f"matrix/{name}", params, n, seed, with_state=True), steps=20, num_envs=4)
     # Nothing is random: equal actions give equal timesteps for every seed.
-    assert [finding.rule for finding in report.findings] == ["seed-ignored"], report.render()
+    assert [finding.name for finding in report.findings] == ["seed-ignored"], report.render()
 
 
 @pytest.mark.parametrize(

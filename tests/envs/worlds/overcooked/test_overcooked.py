@@ -8,19 +8,18 @@ from typing import Any, cast
 import pytest
 import torch
 
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.config.samplers import Constant, Integers
 from coterie.core.errors import UserError
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.make import make
 from coterie.envs.script_registry import load_script
 from coterie.envs.worlds.overcooked import LAYOUTS
-from coterie.envs.worlds.overcooked.interactions import DISH, NOTHING, ONION, SOUP
-from coterie.envs.worlds.overcooked.kitchen import ACTIONS, drawn_kitchen
+from coterie.envs.worlds.overcooked.kitchen import ACTIONS, DISH, NOTHING, ONION, SOUP, drawn_kitchen
 from coterie.envs.worlds.overcooked.observations import LAYERS
-from coterie.envs.worlds.overcooked.task import ROLE, Overcooked
+from coterie.envs.worlds.overcooked.overcooked import ROLE, Overcooked
 from coterie.envs.worlds.world import Outcome, State, WorldEnv
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands.evaluate import evaluate_baseline
-from coterie.config.resolve import resolve
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.make import make
 from coterie.envs.worlds.particle.ball import SimpleBall, SimpleBallConfig
 
@@ -153,9 +153,7 @@ def test_the_scripted_side_beats_a_random_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("agents", [1, 5])
 def test_sides_of_any_size_pass_the_environment_check(agents: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
     params = {"agents": agents, "episode_limit": 12}
     report = check(lambda n, seed: make("particle/simple_ball", params, n, seed), steps=20, num_envs=4)
     assert report.findings == (), report.render()

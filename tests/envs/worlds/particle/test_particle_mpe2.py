@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.core.types import Action
 from coterie.envs.worlds.particle import SCENARIOS
-from coterie.envs.worlds.particle.task import ParticleWorld
+from coterie.envs.worlds.particle.particle_world import ParticleWorld
 from coterie.envs.worlds.world import Outcome, State
 
 NUM_ENVS, STEPS = 3, 25

@@ -12,8 +12,8 @@ import torch
 
 from coterie.core.types import Action
 from coterie.envs.worlds.particle import SCENARIOS
+from coterie.envs.worlds.particle.particle_world import ParticleWorld
 from coterie.envs.worlds.particle.scripts import follow_speaker, spread_greedily
-from coterie.envs.worlds.particle.task import ParticleWorld
 from coterie.envs.worlds.world import WorldEnv
 
 SCENARIO_NAMES = ["simple_spread", "simple_tag", "simple_push", "simple_adversary", "simple_speaker_listener"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.envs.worlds.drawing.colors import PALETTE
-from coterie.envs.worlds.drawing.scene import Disc, Message, Scene
-from coterie.envs.worlds.particle.render import draw_scene
+from coterie.envs.worlds.drawing import PALETTE
+from coterie.envs.worlds.particle.render import Disc, Message, Scene, draw_scene
 
 BLUE, RED, GREEN = PALETTE["blue"], PALETTE["red"], PALETTE["green"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.config import registry
+from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.make import make, spec_of
 from coterie.envs.worlds.skirmish import ROSTERS
 from coterie.envs.worlds.skirmish.battle import Skirmish
@@ -47,9 +47,7 @@ SIZES = {
 @pytest.fixture
 def steady_clock(monkeypatch: pytest.MonkeyPatch):
     """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
 
 
 @pytest.mark.slow

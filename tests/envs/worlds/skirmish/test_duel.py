@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands.evaluate import evaluate_baseline
-from coterie.config.resolve import resolve
 from coterie.core.types import Action
-from coterie.envs.contract.check import check
 from coterie.envs.make import make
 from coterie.envs.worlds.skirmish import DUELS, ROSTERS
 from coterie.envs.worlds.skirmish.duel import Duel
-from coterie.envs.worlds.skirmish.rosters import PARK
+from coterie.envs.worlds.skirmish.units import PARK
 from coterie.envs.worlds.world import WorldEnv
 
 NOOP, STOP, NORTH, SOUTH, EAST, WEST, FIRST = range(7)
@@ -55,9 +55,7 @@ def row_of(world: Duel, state: dict[str, Any], name: str) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["3m_duel", "MMM_duel"])
 def test_world_satisfies_the_environment_contract(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
     params = {"episode_limit": 30}
     report = check(lambda n, seed: make(f"skirmish/{name}", params, n, seed, with_state=True), steps=40, num_envs=4)
     assert not report.findings, report.render()

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.config.registry import load, scripts
+from coterie.checks.environment.contract import check
 from coterie.config.schema import Choice
+from coterie.config.user_code import load
 from coterie.core.types import Action, Timestep
-from coterie.envs.contract.check import check
 from coterie.envs.make import make
+from coterie.envs.registry import scripts
 from coterie.envs.worlds.sparse.chain import Chain, chain, corner
 from coterie.envs.worlds.world import WorldEnv
 
@@ -186,9 +187,7 @@ def test_script_always_reaches_the_goal_and_random_play_never_does(name: str, sc
 @pytest.fixture
 def steady_clock(monkeypatch: pytest.MonkeyPatch):
     """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr(
-        "coterie.envs.contract.consistency_checks.perf_counter", lambda ticks=count(): next(ticks) * 1e-4
-    )
+    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
 
 
 @pytest.mark.slow

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.config import registry
-from coterie.config.resolve import resolve
+from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.config.samplers import Constant, Integers
 from coterie.core.errors import UserError
 from coterie.core.types import Action, Timestep
-from coterie.envs.contract.check import check
+from coterie.envs import registry
 from coterie.envs.make import make
 from coterie.envs.script_registry import load_script
 from coterie.envs.worlds.warehouse.layout import DOWN, LEFT, RIGHT, UP, drawn_floor, regular_floor
-from coterie.envs.worlds.warehouse.task import FORWARD, ROLE, STAY, TOGGLE, replaced
+from coterie.envs.worlds.warehouse.warehouse import FORWARD, ROLE, STAY, TOGGLE, replaced
 from coterie.envs.worlds.world import WorldEnv
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.warehouse import moves, set_order
+from coterie.envs.worlds.warehouse import moves
 from coterie.envs.worlds.warehouse.layout import DOWN, LEFT, RIGHT, UP
 from fakecuda import CUDA, fake_cuda
 from rwareplay import package_moves, world_of
@@ -100,14 +100,14 @@ def test_a_gpu_moves_the_same_agents():
 def test_sets_are_visited_in_the_order_of_python():
     random.seed(1)
     rows, columns, num_sets = 20, 16, 200
-    sizes = set_order.sizes(60)
+    sizes = moves.table_sizes(60)
     assert sizes == [8, 32, 128]
-    probes = {size: set_order.probe_table(columns, rows, 0, size, CPU) for size in sizes}
+    probes = {size: moves.probe_table(columns, rows, 0, size, CPU) for size in sizes}
     places = [(x, y) for y in range(rows) for x in range(columns)]
     for most in (4, 18, 60):
         chosen = [random.sample(range(len(places)), most) for _ in range(num_sets)]
         count = torch.randint(1, most + 1, (num_sets,), generator=torch.Generator().manual_seed(most))
-        _, order = set_order.iterated(torch.tensor(chosen), count, probes)
+        _, order = moves.set_order(torch.tensor(chosen), count, probes)
         for cells, n, found in zip(chosen, count.tolist(), order.tolist(), strict=True):
             filled: set[tuple[int, int]] = set()
             for cell in cells[:n]:

@@ -11,7 +11,7 @@ import torch
 
 from coterie.core.types import Timestep
 from coterie.envs.worlds.warehouse.scripts import couriers
-from coterie.envs.worlds.warehouse.task import FORWARD, ROLE, TOGGLE
+from coterie.envs.worlds.warehouse.warehouse import FORWARD, ROLE, TOGGLE
 from rwareplay import Pair, pair, shown, state_of
 
 NAMES = ("cell", "direction", "carrying", "delivered", "shelves", "robots", "requested")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from coterie.config import registry
 from coterie.config.schema import WorkersConfig
-from coterie.config.source_places import place_of
 from coterie.core.errors import EnvironmentFailedError, ReportedError
 from coterie.core.waiting import limited
+from coterie.envs import registry
 from coterie.envs.external.hosting.instance import Instance, Layout
-from coterie.envs.external.wrappers.apply import apply_wrappers
+from coterie.envs.external.hosting.wrappers import apply_wrappers
+from coterie.envs.registry import place_of
 
 
 def instance_factory(name: str, params: Mapping[str, Any]) -> tuple[Layout, Callable[[], Instance]]:

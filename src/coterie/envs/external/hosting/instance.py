@@ -1,4 +1,4 @@
-"""Interface of one environment instance of another library. It writes NumPy arrays into buffers that it is given."""
+"""Interface of a single environment of another library, which writes its timesteps into given NumPy buffers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class EnvBuffers:
-    """The arrays that one environment instance writes to: views of arrays shared by all instances.
+    """Arrays that one environment writes to, as views of the arrays of all environments.
 
-    The fields that belong to a step (`reward` to `metrics`) are zero and False when `Instance.step` is called.
+    `Instance.step` is called with zero or False in the fields of a step, which are `reward` to `metrics`.
 
     Attributes:
         obs: By role and sensor, [n, ...].
@@ -75,10 +75,9 @@ class Instance(ABC):
 
     @abstractmethod
     def step(self, actions: list[Any]) -> None:
-        """Writes the result of a step and the next timestep, at the end of an episode its final timestep.
+        """Executes a step, and writes its result and the next timestep, which is the final one if the episode ended.
 
-        Agents that are truncated while others continue show their last observation at that timestep, at which they are
-        not alive.
+        An agent that is truncated while others continue is not alive in that timestep, which has its last observation.
 
         Args:
             actions: Native actions of all agents in the order of the spec. Those of absent agents are arbitrary.
@@ -99,3 +98,20 @@ class Instance(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases what the library holds. May be called more than once."""
+
+
+class Wrapper(Instance):
+    """An instance that changes what another one, `inner`, reads or writes."""
+
+    def __init__(self, inner: Instance):
+        self.inner = inner
+
+    @abstractmethod
+    def attach(self, buffers: EnvBuffers) -> None:
+        """Attaches the inner instance to these buffers, or to others of which some arrays differ."""
+
+    def render(self) -> np.ndarray | None:
+        return self.inner.render()
+
+    def close(self) -> None:
+        self.inner.close()

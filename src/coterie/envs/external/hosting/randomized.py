@@ -17,16 +17,16 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 from pydantic import ValidationError
 
-from coterie.config import messages, registry
+from coterie.config import messages
 from coterie.config.samplers import Constant, Sampler, Value
 from coterie.core.errors import UserError, one_line
 from coterie.core.seeds import seed_of
+from coterie.envs import registry
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.contract.parameters import Parameter, unknown_parameter
 from coterie.envs.external.hosting.factory import instance_factory, making, start_limit
-from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout
+from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout, Wrapper
 from coterie.envs.external.hosting.numpy_state import rng_state, set_rng_state
-from coterie.envs.external.wrappers.wrapper import Wrapper
 
 _NOT_PARAMETERS = frozenset(
     {"wrappers", "episode_limit", "roles", "teams", "max_agents", "agent_order", "agents_can_die", "waiting", "state"}

@@ -34,8 +34,6 @@ from coterie.envs.external.hosting.factory import instance_factory, making
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
 from coterie.envs.external.hosting.vector_adapter import EnvBackend
-from coterie.envs.external.workers.codec import pack, unpack
-from coterie.envs.external.workers.worker import Worker, WorkerFailure
 from coterie.envs.external.workers.worker_loop import (
     CLOSE,
     CLOSED,
@@ -46,8 +44,12 @@ from coterie.envs.external.workers.worker_loop import (
     SET_SAMPLERS,
     STATE,
     STEP,
+    Worker,
+    WorkerFailure,
     WorkerSpec,
+    pack,
     run_worker,
+    unpack,
 )
 
 log = logging.getLogger(__name__)

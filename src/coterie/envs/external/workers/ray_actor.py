@@ -67,8 +67,7 @@ class RayActor:
         from coterie.core.errors import UserError
         from coterie.envs.external.hosting.factory import instance_factory
         from coterie.envs.external.hosting.shared_arrays import SharedArrays
-        from coterie.envs.external.workers.codec import pack, unpack
-        from coterie.envs.external.workers.worker_loop import DONE, WorkerService, WorkerSpec
+        from coterie.envs.external.workers.worker_loop import DONE, WorkerService, WorkerSpec, pack, unpack
 
         trainer_versions, _, rest = content.partition(b"\n")
         versions, host = required_versions(), socket.gethostname()

@@ -24,15 +24,23 @@ import numpy as np
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.installation import install_extra
-from coterie.core.threads import available_cores
+from coterie.core.process import available_cores
 from coterie.core.waiting import noted
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
-from coterie.envs.external.workers.codec import pack, unpack
 from coterie.envs.external.workers.processes import ProcessBackend
 from coterie.envs.external.workers.ray_actor import HEADER, START, action_arrays, array_shapes, required_versions
 from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LOCAL
-from coterie.envs.external.workers.worker import Worker, WorkerFailure
-from coterie.envs.external.workers.worker_loop import FAILED, LOAD, RESET, STEP, WorkerSpec
+from coterie.envs.external.workers.worker_loop import (
+    FAILED,
+    LOAD,
+    RESET,
+    STEP,
+    Worker,
+    WorkerFailure,
+    WorkerSpec,
+    pack,
+    unpack,
+)
 
 _START_TIMEOUT = 120.0  # seconds to start Ray or to connect to it
 _CLOSE_TIMEOUT = 10.0  # seconds for it to end

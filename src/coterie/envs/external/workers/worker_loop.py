@@ -1,13 +1,19 @@
-"""The main loop of a worker: executes the commands of the trainer on its share of the environments."""
+"""Workers: a worker as its backend sees it, and the main loop that executes the commands of the trainer on its share of
+the environments.
+
+Messages are encoded as JSON and safetensors, which cannot execute code.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,16 +22,36 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load, save
 
 from coterie.config import callables
 from coterie.config.samplers import parse_sampler
 from coterie.core import waiting
 from coterie.core.errors import one_line
+from coterie.core.serialize import Parts, decode, encode
 from coterie.envs.external.hosting.factory import instance_factory
-from coterie.envs.external.hosting.in_process import SerialEnvs
 from coterie.envs.external.hosting.randomized import EnvFactory
-from coterie.envs.external.hosting.shared_arrays import SharedArrays
-from coterie.envs.external.workers.codec import pack, unpack
+from coterie.envs.external.hosting.shared_arrays import SerialEnvs, SharedArrays
+
+_HEADER = 8  # bytes that hold the length of the JSON part
+
+
+def pack(value: Any) -> bytes:
+    """Encodes nested plain values and tensors.
+
+    Raises:
+        TypeError: For values of other types.
+    """
+    parts = Parts()
+    text = json.dumps(encode(value, "", parts)).encode()
+    return len(text).to_bytes(_HEADER, "big") + text + save(parts.tensors)
+
+
+def unpack(content: bytes) -> Any:
+    """Decodes what `pack` encoded."""
+    stop = _HEADER + int.from_bytes(content[:_HEADER], "big")
+    return decode(json.loads(content[_HEADER:stop]), Parts(load(content[stop:])))
+
 
 STEP, RESET, STATE, LOAD, RENDER, SET_SAMPLERS, CLOSE = b"s", b"r", b"g", b"l", b"p", b"v", b"c"
 """First byte of a command."""
@@ -213,3 +239,55 @@ def _exit_with_trainer(lifeline: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+class WorkerFailure(Exception):
+    """A worker failed. The message gives the reason.
+
+    Attributes:
+        replied: The worker reported an error of its environment; otherwise it ended or did not reply in time.
+        timed_out: It did not reply in time.
+    """
+
+    def __init__(self, reason: str, *, replied: bool = False, timed_out: bool = False):
+        super().__init__(reason)
+        self.replied, self.timed_out = replied, timed_out
+
+
+class Worker(ABC):
+    """Receives commands and replies to each. Results are in the backend's shared arrays when it has replied."""
+
+    spec: WorkerSpec
+
+    @property
+    @abstractmethod
+    def pid(self) -> int | None:
+        """Process ID on the machine where the worker runs."""
+
+    @abstractmethod
+    def send(self, command: bytes) -> None:
+        """Sends a command.
+
+        Raises:
+            WorkerFailure: If the connection is closed.
+        """
+
+    @abstractmethod
+    def receive(self, deadline: float, timeout: float) -> bytes:
+        """Waits for the reply to the last command.
+
+        Args:
+            deadline: Monotonic time until which to wait.
+            timeout: Seconds that the worker had, for the error message.
+
+        Raises:
+            WorkerFailure: If there is no reply in time, or it reports an error.
+        """
+
+    @abstractmethod
+    def close(self, grace: float = 0.0) -> None:
+        """Ends the worker.
+
+        Args:
+            grace: Seconds for a process to end on its own before it is killed, once its environments are closed.
+        """

@@ -15,8 +15,8 @@ SCENARIOS: dict[str, str] = {
 """World name to `module:Class`; the class holds its configuration model as `Config`."""
 
 SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
-    "connect_four": {"win_or_block": (f"{_HERE}.scripts:winners_or_blockers", ("red", "yellow"))},
-    "tictactoe": {"win_or_block": (f"{_HERE}.scripts:winners_or_blockers", ("cross", "nought"))},
+    "connect_four": {"win_or_block": (f"{_HERE}.line_games:winners_or_blockers", ("red", "yellow"))},
+    "tictactoe": {"win_or_block": (f"{_HERE}.line_games:winners_or_blockers", ("cross", "nought"))},
 }
 """World name to its scripts: script name to `module:make` and the roles it can play. See
 `coterie.envs.script_registry`.

@@ -1,24 +1,101 @@
-"""Board games in which two players alternate and the first to complete a line wins.
+"""Board games in which two players alternate and the first to complete a line wins, and a scripted player of them.
 
 Squares are numbered row by row from the bottom left: row * columns + column.
 """
 
 from __future__ import annotations
 
-from typing import Literal, final
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from PIL import Image, ImageDraw
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.config.schema import Choice
 from coterie.core.device_constants import DeviceConstant
-from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.core.types import Action
-from coterie.envs.worlds.board.render import Look, draw
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
+from coterie.core.types import Action, Timestep
+from coterie.envs.worlds.drawing import GRID, INK, MIN_SIZE_WITH_TEXT, PALETTE, PAPER, WHITE, Color, layout_header, mix
 from coterie.envs.worlds.world import Observation, Outcome, State, World
+
+Look = Literal["holes", "marks"]
+
+_BOARD: Color = PALETTE["blue"]
+_STONES: tuple[Color, Color] = (PALETTE["red"], PALETTE["yellow"])
+_MARKS: tuple[Color, Color] = (PALETTE["blue"], PALETTE["red"])
+_SMOOTH = 3  # supersampling factor
+
+
+def draw(
+    title: str,
+    look: Look,
+    owner: Sequence[Sequence[float]],
+    line: Sequence[Sequence[float]],
+    last: tuple[int, int] | None,
+    score: dict[str, float],
+    size: int = 480,
+) -> np.ndarray:
+    """Draws a board as uint8 [size, size, 3]. Images under 120 pixels have no text.
+
+    Args:
+        owner: Stones by row from the bottom: 1 for the first player, -1 for the second, 0 for empty.
+        line: 1 on the squares of the winning line.
+        last: Row and column of the last move.
+    """
+    header = layout_header(title, score, size) if size >= MIN_SIZE_WITH_TEXT else None
+    top = header.height if header else 0
+    rows, columns, k = len(owner), len(owner[0]), _SMOOTH
+    image = Image.new("RGB", (size * k, size * k), PAPER)
+    brush = ImageDraw.Draw(image)
+    pad = 0.03 * size
+    cell = min((size - 2 * pad) / columns, (size - top - 2 * pad) / rows)
+    left, upper = (size - cell * columns) / 2, top + (size - top - cell * rows) / 2
+    frame = (left * k, upper * k, (left + cell * columns) * k, (upper + cell * rows) * k)
+    brush.rounded_rectangle(frame, 0.15 * cell * k, fill=_BOARD if look == "holes" else WHITE, outline=GRID, width=k)
+    for r in range(rows):
+        for c in range(columns):
+            x, y = (left + cell * (c + 0.5)) * k, (upper + cell * (rows - r - 0.5)) * k
+            place = (x, y, 0.4 * cell * k)
+            side = None if owner[r][c] == 0 else int(owner[r][c] < 0)
+            (_hole if look == "holes" else _mark)(brush, place, side, line[r][c] > 0, last == (r, c))
+    image = image.reduce(k)
+    if header:
+        header.write(image)
+    return np.array(image)
+
+
+def _hole(
+    brush: ImageDraw.ImageDraw, place: tuple[float, float, float], side: int | None, won: bool, last: bool
+) -> None:
+    x, y, r = place
+    fill = mix(_BOARD, WHITE, 0.85) if side is None else _STONES[side]
+    rim = WHITE if won else mix(fill, INK, 0.35) if side is not None else mix(_BOARD, INK, 0.25)
+    brush.ellipse((x - r, y - r, x + r, y + r), fill=fill, outline=rim, width=round(r * (0.22 if won else 0.1)))
+    if last and side is not None:
+        d = 0.25 * r
+        brush.ellipse((x - d, y - d, x + d, y + d), fill=mix(fill, INK, 0.5))
+
+
+def _mark(
+    brush: ImageDraw.ImageDraw, place: tuple[float, float, float], side: int | None, won: bool, last: bool
+) -> None:
+    x, y, r = place
+    edge, width = 1.25 * r, max(1, round(0.2 * r))
+    fill = mix(PALETTE["green"], WHITE, 0.6) if won else mix(PALETTE["orange"], WHITE, 0.75) if last else None
+    brush.rectangle((x - edge, y - edge, x + edge, y + edge), fill=fill, outline=GRID, width=max(1, width // 3))
+    if side is None:
+        return
+    r = 0.75 * r
+    if side == 0:
+        brush.line((x - r, y - r, x + r, y + r), fill=_MARKS[0], width=width)
+        brush.line((x - r, y + r, x + r, y - r), fill=_MARKS[0], width=width)
+    else:
+        brush.ellipse((x - r, y - r, x + r, y + r), outline=_MARKS[1], width=width)
 
 
 class LineConfig(BaseModel):
@@ -212,3 +289,43 @@ class TicTacToe(LineGame):
         self.config = config
         sides = ("cross", "nought")
         super().__init__("tictactoe", sides, Rules(config, False), "marks", config=config, with_state=with_state)
+
+
+def winners_or_blockers(team: TeamSpec, env: Choice) -> Callable[[Timestep], dict[str, Action]]:
+    """Returns a scripted policy for one or both sides of a line game, see `win_or_block`."""
+    config: Any = env.params
+    rules = Rules(config, env.name == "board/connect_four")
+
+    def act(timestep: Timestep) -> dict[str, Action]:
+        chosen = {}
+        for role in team.roles:
+            obs, mask = timestep.obs[role.name][:, 0], timestep.action_mask[role.name][:, 0]
+            move = win_or_block(rules, obs[:, : rules.squares], obs[:, rules.squares : -1], mask)
+            chosen[role.name] = Action(move.view(-1, 1, 1))
+        return chosen
+
+    return act
+
+
+def win_or_block(rules: Rules, own: Tensor, other: Tensor, mask: Tensor) -> Tensor:
+    """Returns the move [B] for a player with stones `own` against `other` (both [B, C]).
+
+    The first available of: a winning move; a move that blocks the opponent's win; a move that does not allow the
+    opponent to win on top of it. Ties are broken by the number of lines through the square.
+
+    Args:
+        mask: Legal actions [B, moves + 1].
+    """
+    free = mask[:, :-1]
+    taken = own + other
+    square = rules.squares_of(taken)
+    stone = one_hot(square, rules.squares).to(own)  # [B, moves, C]
+    wins, blocks = (rules.won(stones.unsqueeze(1) + stone) for stones in (own, other))
+    score = rules.lines.on(own.device).to(own.dtype).sum(1)[square] + 1e4 * blocks + 1e6 * wins
+    if rules.falls:
+        above = square + rules.columns
+        inside = above < rules.squares
+        next_stone = one_hot(above.clamp(max=rules.squares - 1), rules.squares).to(own)
+        score = score - 1e3 * (rules.won(other.unsqueeze(1) + next_stone) & inside)
+    best = score.masked_fill(~free, -1e9).argmax(1)
+    return torch.where(free.any(1), best, rules.moves)

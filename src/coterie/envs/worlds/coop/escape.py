@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
-from coterie.envs.worlds.coop.render import Scene, Sprite
-from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, Layout, first_of, scaled
+from coterie.envs.worlds.coop.rooms import CoopConfig, CoopWorld, Layout, Scene, Sprite, first_of, scaled
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 

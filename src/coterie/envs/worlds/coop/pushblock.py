@@ -14,9 +14,7 @@ from torch import Tensor
 from coterie.core.device_constants import DeviceConstant
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
-from coterie.envs.worlds.coop.grid import MOVES
-from coterie.envs.worlds.coop.render import Scene, Sprite
-from coterie.envs.worlds.coop.task import CoopConfig, CoopWorld, Layout, scaled
+from coterie.envs.worlds.coop.rooms import MOVES, CoopConfig, CoopWorld, Layout, Scene, Sprite, scaled
 from coterie.envs.worlds.world import Observation, Outcome, State
 
 Weight = Annotated[int, Field(ge=1, le=16)]

@@ -17,9 +17,8 @@ from torch import Tensor
 from coterie.config.schema import Choice
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Action, Timestep
-from coterie.envs.worlds.coop.grid import MOVES, RIGHT, STAY, Grid, grid
 from coterie.envs.worlds.coop.pushblock import PushBlock
-from coterie.envs.worlds.coop.task import ROLE
+from coterie.envs.worlds.coop.rooms import MOVES, RIGHT, ROLE, STAY, Grid, grid
 from coterie.envs.worlds.world import State
 
 Act = Callable[[Timestep], dict[str, Action]]

@@ -19,7 +19,7 @@ TASKS: tuple[str, ...] = (
 )
 """Tasks that are listed: the benchmark of Papoudakis et al. 2021, and the task without forced cooperation."""
 
-SCENARIOS: dict[str, str] = {name: f"{_HERE}.tasks:{name}" for name in TASKS}
+SCENARIOS: dict[str, str] = {name: f"{_HERE}.foraging:{name}" for name in TASKS}
 """Task name to `module:maker`; the maker holds its configuration model as `Config`."""
 
 SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 def find(name: str) -> str | None:
     """Returns the maker `module:name` of any task by the package's naming scheme, or None for another name."""
-    return f"{_HERE}.tasks:{name}" if _NAME.fullmatch(name) else None
+    return f"{_HERE}.foraging:{name}" if _NAME.fullmatch(name) else None
 
 
 def settings(name: str) -> dict[str, Any]:

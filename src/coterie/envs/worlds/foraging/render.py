@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from coterie.envs.worlds.drawing.colors import INK, PALETTE, WHITE, Color, mix
-from coterie.envs.worlds.drawing.shapes import FLOOR, SPRITES, WALL, Pen
-from coterie.envs.worlds.drawing.text import MIN_SIZE_WITH_TEXT, layout_header
+from coterie.envs.worlds.drawing import (
+    FLOOR,
+    INK,
+    MIN_SIZE_WITH_TEXT,
+    PALETTE,
+    SPRITES,
+    WALL,
+    WHITE,
+    Color,
+    Pen,
+    layout_header,
+    mix,
+)
 
 _MARGIN = 0.35  # wall around the field, in squares
 _APPLE: Color = (205, 62, 52)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Action, Timestep
-from coterie.envs.worlds.foraging.task import LOAD, ROLE
+from coterie.envs.worlds.foraging.foraging import LOAD, ROLE
 
 Act = Callable[[Timestep], dict[str, Action]]
 _FAR = 10_000

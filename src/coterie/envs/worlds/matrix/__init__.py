@@ -11,16 +11,16 @@ from __future__ import annotations
 _HERE = "coterie.envs.worlds.matrix"
 
 SCENARIOS: dict[str, str] = {
-    "battle_of_sexes": f"{_HERE}.general_sum:BattleOfSexes",
-    "climbing": f"{_HERE}.cooperative:Climbing",
-    "coordination": f"{_HERE}.cooperative:Coordination",
-    "hawk_dove": f"{_HERE}.general_sum:HawkDove",
-    "matching_pennies": f"{_HERE}.general_sum:MatchingPennies",
-    "monotonic": f"{_HERE}.cooperative:Monotonic",
-    "penalty": f"{_HERE}.cooperative:Penalty",
-    "prisoners_dilemma": f"{_HERE}.general_sum:PrisonersDilemma",
-    "rock_paper_scissors": f"{_HERE}.general_sum:RockPaperScissors",
-    "stag_hunt": f"{_HERE}.general_sum:StagHunt",
-    "two_step": f"{_HERE}.two_step:TwoStep",
+    "battle_of_sexes": f"{_HERE}.games:BattleOfSexes",
+    "climbing": f"{_HERE}.games:Climbing",
+    "coordination": f"{_HERE}.games:Coordination",
+    "hawk_dove": f"{_HERE}.games:HawkDove",
+    "matching_pennies": f"{_HERE}.games:MatchingPennies",
+    "monotonic": f"{_HERE}.games:Monotonic",
+    "penalty": f"{_HERE}.games:Penalty",
+    "prisoners_dilemma": f"{_HERE}.games:PrisonersDilemma",
+    "rock_paper_scissors": f"{_HERE}.games:RockPaperScissors",
+    "stag_hunt": f"{_HERE}.games:StagHunt",
+    "two_step": f"{_HERE}.games:TwoStep",
 }
 """World to `module:Class`. The class has its settings as `Config`."""

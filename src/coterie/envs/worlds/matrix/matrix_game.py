@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
-from coterie.envs.worlds.drawing.cells import Cell, Line, Table, draw_table
+from coterie.envs.worlds.cell_tables import Cell, Line, Table, draw_table
 from coterie.envs.worlds.world import Observation, Outcome, State, World
 
 MAX_JOINT_ACTIONS = 1_000_000

@@ -17,7 +17,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 }
 """Rows of each layout: `X` counter, `O` onions, `D` dishes, `P` pot, `S` serving window, `1`, `2` starts of agents."""
 
-SCENARIOS: dict[str, str] = {name: f"{_HERE}.tasks:{name}" for name in LAYOUTS}
+SCENARIOS: dict[str, str] = {name: f"{_HERE}.overcooked:{name}" for name in LAYOUTS}
 """Layout name to `module:maker`; the maker holds its configuration model as `Config`."""
 
 SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {"*": {"cook": (f"{_HERE}.scripts:cook", ("agent",))}}

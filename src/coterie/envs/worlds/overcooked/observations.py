@@ -18,8 +18,20 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from coterie.envs.worlds.overcooked.interactions import DISH, ITEMS, MAX_ONIONS, ONION, SOUP
-from coterie.envs.worlds.overcooked.kitchen import COUNTER, DISHES, ONIONS, POT, WINDOW, Kitchen, Tables
+from coterie.envs.worlds.overcooked.kitchen import (
+    COUNTER,
+    DISH,
+    DISHES,
+    ITEMS,
+    MAX_ONIONS,
+    ONION,
+    ONIONS,
+    POT,
+    SOUP,
+    WINDOW,
+    Kitchen,
+    Tables,
+)
 
 LAYERS = (
     *("own_position", "other_position"),

@@ -7,12 +7,21 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from coterie.envs.worlds.drawing.colors import INK, PALETTE, WHITE, Color, mix
-from coterie.envs.worlds.drawing.shapes import FLOOR as FLOOR_COLORS
-from coterie.envs.worlds.drawing.shapes import WALL, Pen
-from coterie.envs.worlds.drawing.text import MIN_SIZE_WITH_TEXT, layout_header
-from coterie.envs.worlds.overcooked.interactions import DISH, MAX_ONIONS, ONION, SOUP
-from coterie.envs.worlds.overcooked.kitchen import DISHES, FLOOR, ONIONS, POT, STEPS, WINDOW, Kitchen
+from coterie.envs.worlds.drawing import FLOOR as FLOOR_COLORS
+from coterie.envs.worlds.drawing import INK, MIN_SIZE_WITH_TEXT, PALETTE, WALL, WHITE, Color, Pen, layout_header, mix
+from coterie.envs.worlds.overcooked.kitchen import (
+    DISH,
+    DISHES,
+    FLOOR,
+    MAX_ONIONS,
+    ONION,
+    ONIONS,
+    POT,
+    SOUP,
+    STEPS,
+    WINDOW,
+    Kitchen,
+)
 
 _MARGIN = 0.35  # wall around the kitchen, in cells
 _COUNTER: Color = (205, 170, 125)

@@ -20,18 +20,18 @@ _HERE = "coterie.envs.worlds.particle"
 
 SCENARIOS: dict[str, str] = {
     "collect_treasure": f"{_HERE}.treasure:CollectTreasure",
-    "simple": f"{_HERE}.simple:Simple",
-    "simple_adversary": f"{_HERE}.adversary:SimpleAdversary",
+    "simple": f"{_HERE}.targets:Simple",
+    "simple_adversary": f"{_HERE}.targets:SimpleAdversary",
     "simple_ball": f"{_HERE}.ball:SimpleBall",
-    "simple_crypto": f"{_HERE}.crypto:SimpleCrypto",
-    "simple_formation": f"{_HERE}.circle:SimpleFormation",
-    "simple_line": f"{_HERE}.line:SimpleLine",
-    "simple_push": f"{_HERE}.push:SimplePush",
-    "simple_reference": f"{_HERE}.reference:SimpleReference",
-    "simple_speaker_listener": f"{_HERE}.speaker_listener:SimpleSpeakerListener",
+    "simple_crypto": f"{_HERE}.communication:SimpleCrypto",
+    "simple_formation": f"{_HERE}.formations:SimpleFormation",
+    "simple_line": f"{_HERE}.formations:SimpleLine",
+    "simple_push": f"{_HERE}.targets:SimplePush",
+    "simple_reference": f"{_HERE}.communication:SimpleReference",
+    "simple_speaker_listener": f"{_HERE}.communication:SimpleSpeakerListener",
     "simple_spread": f"{_HERE}.spread:SimpleSpread",
     "simple_tag": f"{_HERE}.tag:SimpleTag",
-    "simple_world_comm": f"{_HERE}.world_comm:SimpleWorldComm",
+    "simple_world_comm": f"{_HERE}.tag:SimpleWorldComm",
 }
 """Scenario to `module:Class`. The class has its settings as `Config`."""
 

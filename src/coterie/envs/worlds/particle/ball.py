@@ -10,10 +10,19 @@ from torch import Tensor
 
 from coterie.core.device_constants import constant
 from coterie.envs.contract.parameters import Parameter
-from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features
+from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body
-from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
-from coterie.envs.worlds.particle.task import DiscOverrides, ParticleConfig, ParticleWorld
+from coterie.envs.worlds.particle.scenario import (
+    Neighbors,
+    NoiseReader,
+    Role,
+    ScenarioOutcome,
+    ScenarioSpec,
+    Transition,
+    concat_features,
+    others,
+    own_features,
+)
 
 SIZE, THRUST, MAX_SPEED = 0.075, 4.0, 1.2
 """Radius, thrust and speed limit of a player."""

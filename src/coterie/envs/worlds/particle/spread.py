@@ -13,11 +13,21 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.envs.contract.parameters import Parameter
-from coterie.envs.worlds.drawing.colors import PALETTE
-from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features
+from coterie.envs.worlds.drawing import PALETTE
+from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body, Variant
-from coterie.envs.worlds.particle.scenario import Coverage, NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
-from coterie.envs.worlds.particle.task import DiscOverrides, ParticleConfig, ParticleWorld
+from coterie.envs.worlds.particle.scenario import (
+    Coverage,
+    Neighbors,
+    NoiseReader,
+    Role,
+    ScenarioOutcome,
+    ScenarioSpec,
+    Transition,
+    concat_features,
+    others,
+    own_features,
+)
 from coterie.envs.worlds.world import State
 
 _STAGE = "0: collisions are free; 1: collisions are penalized"

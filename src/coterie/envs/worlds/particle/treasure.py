@@ -11,11 +11,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coterie.envs.worlds.drawing.colors import PALETTE
-from coterie.envs.worlds.particle.observations import Neighbors, concat_features, others, own_features
+from coterie.envs.worlds.drawing import PALETTE
+from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body
-from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
-from coterie.envs.worlds.particle.task import DiscOverrides, ParticleConfig, ParticleWorld
+from coterie.envs.worlds.particle.scenario import (
+    Neighbors,
+    NoiseReader,
+    Role,
+    ScenarioOutcome,
+    ScenarioSpec,
+    Transition,
+    concat_features,
+    others,
+    own_features,
+)
 
 _COLLECTOR, _DEPOSIT, _TREASURE = 0.05, 0.075, 0.025
 _BOUND = 0.95

@@ -18,7 +18,7 @@ SCENARIOS: dict[str, str] = {
     "both": f"{_HERE}.single_agent:BothProbe",
     "endless": f"{_HERE}.single_agent:EndlessProbe",
     "masked": f"{_HERE}.single_agent:MaskedProbe",
-    "memory": f"{_HERE}.recall:MemoryProbe",
+    "memory": f"{_HERE}.single_agent:MemoryProbe",
     "roles": f"{_HERE}.team_probes:RolesProbe",
     "additive": f"{_HERE}.team_probes:AdditiveProbe",
     "irrelevant": f"{_HERE}.team_probes:IrrelevantProbe",

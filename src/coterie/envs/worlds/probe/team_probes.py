@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.core.device_constants import constant
-from coterie.envs.worlds.probe.task import (
+from coterie.envs.worlds.probe.probe import (
     ProbeAction,
     ProbeConfig,
     ProbeOutcome,

@@ -12,7 +12,7 @@ _HERE = "coterie.envs.worlds.skirmish"
 
 
 class Roster(NamedTuple):
-    """Units of both sides by kind; limit: steps per episode; walled: see `terrain.Wall`."""
+    """Units of both sides by kind; limit: steps per episode; walled: see `combat.Wall`."""
 
     allies: dict[str, int]
     enemies: dict[str, int]

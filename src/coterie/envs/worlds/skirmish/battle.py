@@ -7,6 +7,7 @@ farmed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, final
 
 import numpy as np
@@ -15,19 +16,160 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.device_constants import DeviceConstant
+from coterie.core.device_constants import DeviceConstant, constant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.skirmish import Roster
-from coterie.envs.worlds.skirmish.combat import Combat, Layout, Orders
-from coterie.envs.worlds.skirmish.enemy import Enemy, Focus
-from coterie.envs.worlds.skirmish.formation import ENEMY_START, TEAM_START, begun, fighters, formation
-from coterie.envs.worlds.skirmish.observations import ObservationBuilder
-from coterie.envs.worlds.skirmish.render import Scene, draw
-from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, HEAL, NOOP, Force, TableCache, build_tables
-from coterie.envs.worlds.skirmish.terrain import Wall
+from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders, Wall
+from coterie.envs.worlds.skirmish.observations import SIGHT, ObservationBuilder
+from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
+from coterie.envs.worlds.skirmish.units import (
+    ENERGY_START,
+    FIRST_TARGET,
+    HEAL,
+    NOOP,
+    STEP,
+    Force,
+    TableCache,
+    Tables,
+    build_tables,
+)
 from coterie.envs.worlds.world import Observation, Outcome, State, World
+
+TEAM_START = (9.0, SIZE / 2)
+"""Starting position of the first side."""
+ENEMY_START = (23.0, SIZE / 2)
+"""Starting position of the second side."""
+GRID = 1.5
+"""Distance between units at the start."""
+START_JITTER = 1.0
+"""Side of the square within which each unit starts at random."""
+_ROUNDING = 1e-3  # ticks
+
+
+def formation(force: Force, layout: Layout) -> Tensor:
+    """Features [F, U, 1] of a new battle with every unit at the center of its square."""
+    place = layout.place
+    rows = torch.zeros(len(place), force.size, 1)
+    sides = ((range(force.n), TEAM_START, 1.0), (range(force.n, force.size), ENEMY_START, -1.0))
+    for members, (x, y), ahead in sides:
+        tall = int(np.ceil(np.sqrt(2 * len(members))))
+        deep = int(np.ceil(len(members) / tall))
+        # Melee units are placed in front.
+        by_range = sorted(members, key=lambda i: force.units[i].range)
+        for k, i in enumerate(by_range):
+            row, column = k % tall, k // tall
+            in_column = min(tall, len(members) - column * tall)
+            rows[0, i] = x + ahead * GRID * ((deep - 1) / 2 - column)
+            rows[1, i] = y + GRID * (row - (in_column - 1) / 2)
+    rows[2, :, 0] = torch.tensor([unit.health for unit in force.units])
+    if layout.shields:
+        rows[place["shield"], :, 0] = torch.tensor([unit.shield for unit in force.units])
+    if layout.heals:
+        rows[place["energy"], list(force.healers)] = ENERGY_START
+    rows[place["order"]] = -1  # no orders yet
+    return rows
+
+
+def begun(rows: DeviceConstant, noise: Tensor) -> Tensor:
+    """Features [F, U, B] of new battles from a formation [F, U, 1] and uniform noise [B, 2 U]."""
+    num_envs = len(noise)
+    units = rows.on(noise.device).to(noise.dtype).expand(-1, -1, num_envs).clone()
+    units[:2] += (noise.T.reshape(2, -1, num_envs) - 0.5) * START_JITTER
+    return units
+
+
+def fighters(
+    force: Force, layout: Layout, units: Tensor, target: Callable[[int, int], int | None]
+) -> tuple[Fighter, ...]:
+    """All units of a battle with features [F, U]; target: returns the target of a unit under an order, or None."""
+    place, values = layout.place, units.T.tolist()
+    shown = []
+    for i, unit in enumerate(force.units):
+        x, y, health = values[i][:3]
+        # A unit that attacked in the last step has most of its attack period left.
+        idle = not unit.heals and values[i][place["cooldown"]] < unit.period - STEP - _ROUNDING
+        shown.append(
+            Fighter(
+                unit.name,
+                force.side(i),
+                x,
+                y,
+                radius=unit.radius,
+                health=health / unit.health,
+                shield=values[i][place["shield"]] / unit.shield if unit.shield else None,
+                target=None if idle else target(i, int(values[i][place["order"]])),
+            )
+        )
+    return tuple(shown)
+
+
+Focus = Literal["nearest", "weakest"]
+_FIRST = 1e6  # ranks units within reach before all others
+_WHOLE = 1e4  # ranks teammates that need no healing after all others
+_NOBODY = 1e5
+
+
+class Enemy:
+    """Chooses the target of every enemy once per step."""
+
+    def __init__(self, force: Force, focus: Focus, home: tuple[float, float], wall: Wall | None):
+        self._force, self._focus, self._home, self._wall = force, focus, home, wall
+        n = force.n
+        self._healers = tuple(i for i in force.healers if i >= n)
+        self._teammates = tuple(i for i in range(n, force.size) if not force.units[i].air)
+
+    def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
+        """[m, B] int64: target of each enemy, `size` for none.
+
+        The nearest unit that it can hit, if within sight; with `weakest`, the unit within reach with the fewest points,
+        else the nearest. Healers choose the nearest injured teammate, else the nearest teammate.
+
+        Args:
+            pos: [2, U, B].
+            points: [1 or 2, U, B].
+        """
+        n, size = self._force.n, self._force.size
+        apart = pos[:, n:].unsqueeze(2) - pos[:, :n].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square())
+        if tables.unfit is not None:
+            square = square + tables.unfit
+        if self._focus == "weakest":
+            left = points.sum(0)[:n] - _FIRST
+            square = torch.where(square <= tables.reach2, left, square)
+        least, chosen = square.min(1)
+        chosen = chosen.masked_fill_(least >= SIGHT**2, size)
+        if self._healers:
+            chosen = self._with_healer_targets(chosen, pos, points[0], tables)
+        return chosen
+
+    def _with_healer_targets(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
+        """`chosen` with the targets of healers filled in."""
+        n, size = self._force.n, self._force.size
+        teammates, healers = (constant(units, pos.device, torch.int64) for units in (self._teammates, self._healers))
+        apart = pos[:, healers].unsqueeze(2) - pos[:, teammates].unsqueeze(1)
+        square = apart[0].square().add_(apart[1].square()) + (health[teammates] >= tables.full[0, teammates]) * _WHOLE
+        least, teammate = square.min(1)
+        best = teammates[teammate].masked_fill(least >= _NOBODY, size)
+        return chosen.index_copy(0, healers - n, best)
+
+    def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets [m, B] and destinations [2, m, B] of enemies whose path is blocked by the wall.
+
+        A unit with the wall between itself and its destination drops its target and walks to the gap.
+        """
+        n, num_envs = self._force.n, pos.shape[2]
+        point = pos.new_empty(2, self._force.m, num_envs)
+        point[0], point[1] = self._home
+        if self._wall is None:
+            return chosen, point
+        size = self._force.size
+        target_x = pos[0].gather(0, chosen.clamp(max=size - 1))
+        goal_x = torch.where(chosen < size, target_x, point[0])
+        behind, way = self._wall.way(pos[:, n:], goal_x)
+        return chosen.masked_fill(behind, size), torch.where(behind, way, point)
+
 
 ROLE = "ally"
 KILL, WIN, BEST = 10.0, 200.0, 20.0

@@ -1,5 +1,7 @@
 """One environment step of a battle: look up orders, move, attack, resolve collisions and regenerate shields.
 
+The battlefield is a square, on one map with a wall that has a gap.
+
 The batch is the last axis, so that every operation runs along contiguous memory: a battle is a tensor [F, U, B] of unit
 features. A step consists of a few substeps of equal length (`SUBSTEPS`). Within a substep all units see the positions
 at its start, and
@@ -9,26 +11,72 @@ at its start, and
 
 All attacks of a substep are resolved together at its end, so two units can kill each other. The next attack is ready
 one period after the exact tick of the previous one, so the attack rate does not depend on the substep length. Dead
-units are moved far away (`rosters.PARK`), where nothing reaches or sees them.
+units are moved far away (`units.PARK`), where nothing reaches or sees them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.skirmish.rosters import HEAL, HIT, PACE, REACH, WOUND, Force, Tables
-from coterie.envs.worlds.skirmish.terrain import SIZE, Wall
 from coterie.envs.worlds.skirmish.units import (
     ENERGY,
     ENERGY_GROWTH,
+    HEAL,
     HEALTH_FOR_ENERGY,
+    HIT,
+    PACE,
+    REACH,
     SHIELD_DELAY,
     SHIELD_GROWTH,
     STEP,
+    WOUND,
+    Force,
+    Tables,
 )
+
+SIZE = 32.0
+"""Side of the field."""
+
+
+@dataclass(frozen=True)
+class Wall:
+    """A thin wall from south to north with a gap in the middle. It blocks movement but not shots or sight.
+
+    Attributes:
+        x: Position of the wall.
+        gap: Half-width of the gap.
+        margin: Clearance of units from the edges of the gap.
+    """
+
+    x: float = SIZE / 2
+    gap: float = 1.5
+    margin: float = 0.5
+
+    def stop(self, before: Tensor, now: Tensor) -> Tensor:
+        """Positions [2, U, B] after units that would cross the wall are stopped in front of it."""
+        here, there = before[0] - self.x, now[0] - self.x
+        blocked = (here * there <= 0) & ((now[1] - SIZE / 2).abs() > self.gap)
+        return torch.stack((torch.where(blocked, before[0], now[0]), now[1]))
+
+    def way(self, pos: Tensor, goal_x: Tensor) -> tuple[Tensor, Tensor]:
+        """Units whose goal is behind the wall [U, B] bool, and their next waypoint [2, U, B]: to the gap, then through
+        it.
+
+        Args:
+            pos: [2, U, B].
+            goal_x: [U, B].
+        """
+        here, there = pos[0] - self.x, goal_x - self.x
+        inner = self.gap - self.margin
+        y = pos[1].clamp(SIZE / 2 - inner, SIZE / 2 + inner)
+        lined_up = (pos[1] - y).abs() < self.margin / 2
+        x = torch.where(lined_up, self.x + there.sign(), self.x + 0.5 * here.sign())
+        return here * there <= 0, torch.stack((x, y))
+
 
 SUBSTEPS = 2
 """Substeps per step (two of four ticks). No weapon fires twice within one."""

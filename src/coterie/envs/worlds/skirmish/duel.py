@@ -14,13 +14,11 @@ from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.skirmish import Roster
-from coterie.envs.worlds.skirmish.battle import BEST, KILL, WIN
-from coterie.envs.worlds.skirmish.combat import Combat, Layout, Orders
-from coterie.envs.worlds.skirmish.formation import begun, fighters, formation
+from coterie.envs.worlds.skirmish.battle import BEST, KILL, WIN, begun, fighters, formation
+from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders
 from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Scene, draw
-from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, NOOP, Force, TableCache, build_tables
-from coterie.envs.worlds.skirmish.terrain import SIZE
+from coterie.envs.worlds.skirmish.units import FIRST_TARGET, NOOP, Force, TableCache, build_tables
 from coterie.envs.worlds.world import Observation, Outcome, State, World
 
 SIDES = ("left", "right")

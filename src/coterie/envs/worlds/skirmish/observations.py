@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.skirmish.combat import Layout
-from coterie.envs.worlds.skirmish.rosters import MOVES, Force, Tables
-from coterie.envs.worlds.skirmish.terrain import SIZE
-from coterie.envs.worlds.skirmish.units import ENERGY
+from coterie.envs.worlds.skirmish.combat import SIZE, Layout
+from coterie.envs.worlds.skirmish.units import ENERGY, MOVES, Force, Tables
 
 SIGHT = 9.0
 """ObservationBuilder range between unit centers, also the range at which enemies notice units."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from coterie.envs.worlds.drawing.colors import INK, PALETTE, WHITE, Color, mix
-from coterie.envs.worlds.drawing.shapes import Pen
-from coterie.envs.worlds.drawing.text import MIN_SIZE_WITH_TEXT, layout_header
-from coterie.envs.worlds.skirmish.terrain import SIZE
+from coterie.envs.worlds.drawing import INK, MIN_SIZE_WITH_TEXT, PALETTE, WHITE, Color, Pen, layout_header, mix
+from coterie.envs.worlds.skirmish.combat import SIZE
 from coterie.envs.worlds.skirmish.units import UNITS
 
 __all__ = ["Fighter", "Scene", "draw"]

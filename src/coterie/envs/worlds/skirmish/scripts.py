@@ -21,8 +21,7 @@ from coterie.envs.worlds.skirmish import DUELS, ROSTERS
 from coterie.envs.worlds.skirmish.battle import ROLE, Skirmish
 from coterie.envs.worlds.skirmish.combat import Layout
 from coterie.envs.worlds.skirmish.observations import SIGHT, ObservationBuilder
-from coterie.envs.worlds.skirmish.rosters import FIRST_TARGET, MOVES, NOOP, STOP, Force
-from coterie.envs.worlds.skirmish.units import STEP
+from coterie.envs.worlds.skirmish.units import FIRST_TARGET, MOVES, NOOP, STEP, STOP, Force
 from coterie.envs.worlds.world import State
 
 _FAR = 1e6

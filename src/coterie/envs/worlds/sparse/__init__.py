@@ -8,8 +8,8 @@ from __future__ import annotations
 _HERE = "coterie.envs.worlds.sparse"
 
 SCENARIOS: dict[str, str] = {
-    "rooms": f"{_HERE}.rooms:Rooms",
-    "plates": f"{_HERE}.plates:Plates",
+    "rooms": f"{_HERE}.chain:Rooms",
+    "plates": f"{_HERE}.chain:Plates",
 }
 """World name to `module:Class`; the class holds its configuration model as `Config`."""
 

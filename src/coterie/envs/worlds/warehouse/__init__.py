@@ -36,11 +36,11 @@ def site(name: str) -> Site | None:
 
 def find(name: str) -> str | None:
     """Returns `module:maker` of a name that need not be listed; None if it is no warehouse."""
-    return None if site(name) is None else f"{_HERE}.sites:{name}"
+    return None if site(name) is None else f"{_HERE}.warehouse:{name}"
 
 
 SCENARIOS: dict[str, str] = {
-    name: f"{_HERE}.sites:{name}"
+    name: f"{_HERE}.warehouse:{name}"
     for size, counts in _LISTED.items()
     for agents in counts
     for name in (f"{size}-{agents}ag", f"{size}-{agents}ag-easy", f"{size}-{agents}ag-hard")

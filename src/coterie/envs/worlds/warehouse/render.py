@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from coterie.envs.worlds.drawing.colors import INK, PALETTE, WHITE, Color, mix
-from coterie.envs.worlds.drawing.shapes import FLOOR, WALL, Pen
-from coterie.envs.worlds.drawing.text import MIN_SIZE_WITH_TEXT, layout_header
+from coterie.envs.worlds.drawing import (
+    FLOOR,
+    INK,
+    MIN_SIZE_WITH_TEXT,
+    PALETTE,
+    WALL,
+    WHITE,
+    Color,
+    Pen,
+    layout_header,
+    mix,
+)
 from coterie.envs.worlds.warehouse.layout import STEPS, Floor, Tables
 from coterie.envs.worlds.world import State
 

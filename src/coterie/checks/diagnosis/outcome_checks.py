@@ -1,0 +1,93 @@
+"""Checks of the end of a run against the random policy, the start of the run and its best evaluations."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+from coterie.checks.diagnosis.run_view import RunView, TeamView, show
+from coterie.checks.diagnosis.update_checks import FEW_MEDIUM, more_steps
+from coterie.checks.diagnosis.value_checks import value_range, values_at_limits
+from coterie.checks.findings import Finding, Skipped
+from coterie.runs import outcome
+
+MANY = 5_000
+"""Gradient steps of a run that has learned nothing, from which on more of them are not the first thing to try."""
+USUAL_LR = 5e-4
+"""Default learning rate."""
+
+
+def below_random(run: RunView, team: TeamView) -> Finding | None:
+    """Finds runs that end below the random policy."""
+    course = _course(team)
+    if not course.is_random:
+        raise Skipped("the return of the random policy is unknown: the run has no evaluations")
+    if not course.is_below:
+        return None
+    return Finding("high", _evidence(team, course), _fix(run, team, course))
+
+
+def fell(run: RunView, team: TeamView) -> Finding | None:
+    """Finds runs that lose most of what they have learned."""
+    course = _course(team)
+    if not course.has_fallen or (course.is_random and course.is_below):
+        return None
+    return Finding(
+        "high",
+        f"{_evidence(team, course)}; it had reached {show(course.best.mean)}",
+        _fix(run, team, course),
+    )
+
+
+def nothing_learned(run: RunView, team: TeamView) -> Finding | None:
+    """Finds runs that end as good as the random policy, in spite of enough gradient steps."""
+    course, steps = _course(team), team.gradient_steps
+    if steps < FEW_MEDIUM:
+        raise Skipped(f"{steps:,.0f} gradient steps, fewer than {FEW_MEDIUM}")
+    if course.is_above or course.is_below or course.has_fallen:
+        return None
+    lr = team.number("lr")
+    if lr is not None and lr < USUAL_LR:
+        fix = f"Larger steps: {team.key('lr', min(USUAL_LR, 10 * lr))}."
+    elif steps < MANY:
+        fix = _longer(run, team)
+    else:
+        fix = "Check with coterie check-env that observations contain what actions depend on, and whether rewards vary."
+    return Finding("high", f"{_evidence(team, course)}, after {steps:,.0f} gradient steps", fix)
+
+
+def _course(team: TeamView) -> outcome.Outcome:
+    """Returns the course of the return. Skipped if it depends on more than the policy, or is unknown."""
+    if not team.alone:
+        raise Skipped("the return depends on opponents that learn")
+    found = team.outcome
+    if found is None:
+        raise Skipped("lessons changed the task" if len(team.series("lesson/index")) else "there are no returns")
+    if not found.count:
+        raise Skipped(f"fewer than {outcome.LAST} evaluations after the start")
+    if math.isnan(found.end.errors_above(found.reference)):
+        raise Skipped("the standard errors of returns are unknown")
+    return found
+
+
+def _evidence(team: TeamView, course: outcome.Outcome) -> str:
+    kind = "evaluations" if len(team.series("eval/return_mean")) else "entries of training returns"
+    error = show(course.end.error)
+    return f"the last {course.count} {kind} are {show(course.end.mean)} ± {error}, {course.describe(show)}"
+
+
+def _fix(run: RunView, team: TeamView, course: outcome.Outcome) -> str:
+    """Returns the setting to change in a run that ended worse than it could have."""
+    for check in (values_at_limits, value_range):
+        with suppress(Skipped):
+            if (cause := check(run, team)) is not None:
+                return cause.fix
+    if course.best.errors_above(course.end) > outcome.DIFFERS:
+        return f"Smaller updates: {team.smaller_lr()}."
+    return _longer(run, team)  # the untrained policy was below the random policy as well
+
+
+def _longer(run: RunView, team: TeamView) -> str:
+    """Returns settings for more gradient steps."""
+    steps = team.gradient_steps
+    return more_steps(run, team, steps) if steps < FEW_MEDIUM else f"Train longer: steps={3 * run.total}."

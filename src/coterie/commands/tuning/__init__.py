@@ -1,1 +1,0 @@
-"""Search for better settings with Optuna: `coterie tune`."""

@@ -1,1 +1,0 @@
-"""Wrappers of environment instances: observations, actions, rewards (`env.wrappers.*`)."""

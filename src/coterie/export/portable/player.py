@@ -1,0 +1,373 @@
+"""Acts in one environment, step by step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.export.portable.checked_numbers import axes_of, checked_numbers
+from coterie.export.portable.network import split_components
+from coterie.export.portable.policy import Policy
+from coterie.export.portable.policy_files import PolicyError
+
+
+class Player:
+    """Acts in one environment, step by step, and keeps the hidden states of recurrent policies.
+
+    Args:
+        path: Folder that `coterie export` wrote, or the folder of one of its teams.
+        mode: `greedy`, `sample`, or `auto` for what the algorithm uses in evaluation.
+        seed: Seed of sampled actions.
+
+    Raises:
+        PolicyError: If a file is missing, truncated or changed, or the folder holds teams of several runs.
+    """
+
+    def __init__(self, path: str | Path, *, mode: str = "auto", seed: int = 0):
+        if mode not in ("auto", "greedy", "sample"):
+            raise ValueError(f"mode='{mode}': expected auto, greedy or sample")
+        folder = Path(path)
+        teams = [folder]
+        if not (folder / "policy.json").is_file():
+            teams = sorted(x.parent for x in folder.glob("*/policy.json") if not x.parent.name.startswith("."))
+        if not teams:
+            raise PolicyError(f"{folder}: no policy.json here or in its folders. Pass what `coterie export` wrote.")
+        self._mode = mode
+        self.policies = [Policy(team) for team in teams]
+        try:
+            agents = [agent for policy in self.policies for agent in policy.agents]
+            twice = next((agent for agent in agents if agents.count(agent) > 1), None)
+            self._owner = {
+                agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
+            }
+            self._roles = {role["name"]: role for p in self.policies for role in p.roles}
+            self.reset(seed)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise PolicyError(f"{folder}: damaged, export again") from None
+        if twice:
+            raise PolicyError(f"{folder}: several teams have the agent '{twice}'. Export every run to its own folder.")
+
+    def another(self, seed: int | None = None) -> Player:
+        """Returns a player of the same policies with an episode and a random stream of its own; None: any seed."""
+        other = copy.copy(self)
+        other._rng = np.random.default_rng(seed)
+        other.reset()
+        return other
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts a new episode with zero hidden states; `seed` also restarts the random stream of sampled actions."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._hidden = [policy.initial_hidden_state(1) for policy in self.policies]
+        self._alive = [np.zeros((1, len(policy.agents)), bool) for policy in self.policies]
+
+    def hidden_state(self) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the hidden state after the last step by living agent and name [H]; {} for policies without one."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for policy, hidden, alive in zip(self.policies, self._hidden, self._alive, strict=True):
+            for i, agent in enumerate(policy.agents):
+                if hidden and alive[0, i]:
+                    found[agent] = {name: value[0, i] for name, value in hidden.items()}
+        return found
+
+    def set_hidden_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Continues from what `hidden_state` returned; agents without an entry begin with zeros.
+
+        Raises:
+            PolicyError: For unknown names and wrong shapes.
+        """
+        if not isinstance(state, dict):
+            raise PolicyError("hidden_state: pass a dict by agent")
+        self.reset()
+        if unknown := sorted(str(name) for name in state.keys() - self._owner.keys()):
+            raise PolicyError(f"hidden_state: no agent '{unknown[0]}'. There are {', '.join(self._owner)}")
+        for policy, hidden, alive in zip(self.policies, self._hidden, self._alive, strict=True):
+            for i, agent in enumerate(policy.agents):
+                if agent in state:
+                    alive[0, i] = True
+                    for name, value in hidden.items():
+                        part = _part(state[agent], name, f"hidden_state of '{agent}' lacks")
+                        value[0, i] = checked_numbers(part, value.shape[2:], f"hidden_state of '{agent}', '{name}'")
+
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
+        """Returns actions for observations, in the same form.
+
+        Args:
+            obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
+                agent. Agents with several sensors have {sensor: array}. Instead of an array also
+                {"observation": array, "action_mask": array}.
+            action_mask: Available choices in the same form, arrays [A]. Agents without one can choose everything.
+
+        Returns:
+            Per agent an int, an array of ints, an array within the bounds of the action space, or a tuple or dict of
+            these.
+
+        Raises:
+            PolicyError: For unknown names, wrong shapes, and values that are not numbers of the space.
+        """
+        given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
+        for agent, value in list(given_obs.items()):
+            given_obs[agent], mask = _split_mask(value, self._owner[agent][0]["sensors"])
+            if mask is not None:
+                place = f"action_mask of '{agent}'"
+                given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0], place))
+        taken: dict[str, Any] = {}
+        for i, policy in enumerate(self.policies):
+            alive = np.array([[agent in given_obs for agent in policy.agents]])
+            first, self._alive[i] = alive & ~self._alive[i], alive
+            if not alive.any():
+                continue
+            mode = policy.info["mode"] if self._mode == "auto" else self._mode
+            noise = policy.draw_noise(self._rng if mode == "sample" else None, 1)
+            arrays = {role["name"]: _stack(role, given_obs) for role in policy.roles}
+            masks = {role["name"]: _stack_masks(role, given_masks, given_obs) for role in policy.roles}
+            actions, self._hidden[i] = policy.step(
+                arrays, self._hidden[i], mode=mode, mask=masks, first=first, alive=alive, noise=noise
+            )
+            for role in policy.roles:
+                for j, agent in enumerate(role["agents"]):
+                    parts = {kind: list(array[0, j]) for kind, array in actions[role["name"]].items()}
+                    taken[agent] = _native(role["action"], parts)
+        return self._like(obs, taken)
+
+    def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
+        if given is None:
+            return {}
+        if what == "action_mask":
+            roles = self._roles | {agent: role for agent, (role, _) in self._owner.items()}
+            if len(self._owner) == 1 and not (isinstance(given, dict) and roles.keys() & given.keys()):
+                given = {next(iter(self._owner)): given}
+            if isinstance(given, dict):
+                given = {
+                    name: _flat_mask(mask, roles[name], f"action_mask of '{name}'") if name in roles else mask
+                    for name, mask in given.items()
+                }
+        if not self._named(given):
+            if len(self._owner) != 1:
+                raise PolicyError(f"{what}: pass a dict by agent ({', '.join(self._owner)})")
+            return {next(iter(self._owner)): given}
+        found: dict[str, Any] = {}
+        for name, value in given.items():
+            if self._is_role(name, value, what):
+                agents = self._roles[name]["agents"]
+                if not axes_of(value) or len(value) != len(agents):
+                    given_as = f"{len(value)} agents" if axes_of(value) else f"of type {type(value).__name__}"
+                    raise PolicyError(f"{what} of role '{name}': {given_as}, expected {len(agents)} agents")
+                found.update(zip(agents, value, strict=True))
+            elif name in self._owner:
+                found[name] = value
+            else:
+                raise PolicyError(f"{what}: no agent or role '{name}'. There are {', '.join(self._owner)}")
+        return found
+
+    def _named(self, given: Any) -> bool:
+        """True for a dict by agent or role; False for the observation of a single agent."""
+        if not isinstance(given, dict):
+            return False
+        if len(self._owner) != 1 or next(iter(self._owner)) in given:
+            return True
+        parts = {name.partition(".")[0] for name in next(iter(self._roles.values()))["sensors"] or ()}
+        return not (set(given) & {"observation", "action_mask", *parts})
+
+    def _is_role(self, name: str, value: Any, what: str) -> bool:
+        if name not in self._roles or isinstance(value, dict):
+            return False
+        axes = 1 if what == "action_mask" else len(self._roles[name]["shape"])
+        return name not in self._owner or axes_of(value) == 1 + axes
+
+    def _like(self, given: Any, taken: dict[str, Any]) -> Any:
+        if not self._named(given):
+            if not taken:
+                raise PolicyError("obs: null. Pass arrays by agent or by role.")
+            return next(iter(taken.values()))
+        shaped: dict[str, Any] = {}
+        for name, value in given.items():
+            if self._is_role(name, value, "obs"):
+                actions = [taken[agent] for agent in self._roles[name]["agents"]]
+                shaped[name] = actions if isinstance(actions[0], tuple | dict) else np.stack(actions)
+            else:
+                shaped[name] = taken[name]
+        return shaped
+
+
+def _stack(role: dict[str, Any], given: dict[str, Any], sensor: str = "") -> Any:
+    """Observations of a role's agents [1, n, ...], zeros for those that are dead."""
+    own = {agent: given[agent] for agent in role["agents"] if agent in given}
+    if role["sensors"]:
+        for agent, value in own.items():
+            if isinstance(value, dict) and (unknown := sorted(value.keys() - role["sensors"].keys())):
+                raise PolicyError(
+                    f"obs of '{agent}' has no sensor '{unknown[0]}'. There are {', '.join(role['sensors'])}"
+                )
+        return {
+            name: _stack(
+                {**role, **part, "sensors": None},
+                {agent: _part(value, name, f"obs of '{agent}' lacks the sensor") for agent, value in own.items()},
+                name,
+            )
+            for name, part in role["sensors"].items()
+        }
+    shape, dtype, booleans = tuple(role["shape"]), role["dtype"], role.get("booleans", False)
+    place = f", sensor '{sensor}'" if sensor else ""
+    rows = [
+        checked_numbers(own[agent], shape, f"obs of '{agent}'{place}", dtype=dtype, booleans=booleans)
+        if agent in own
+        else np.zeros(shape)
+        for agent in role["agents"]
+    ]
+    return np.stack(rows).astype(dtype)[None]
+
+
+def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:
+    """A mask with the structure of the action space as one array; others are returned unchanged."""
+    if not isinstance(mask, (dict, tuple, list)):
+        return mask
+    size, array = sum(role["choices"]), _regular(mask)
+    if array is not None and array.shape[-1:] == (size,):
+        return mask
+    leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, role["action"], what)]
+    if not isinstance(mask, dict) and sum(leaf.size for leaf in leaves) != size:
+        leaves = [np.ravel(leaf) for leaf in _mask_leaves(mask, {"kind": ""}, what)]
+    return np.concatenate(leaves) if leaves else np.zeros(0, bool)
+
+
+def _regular(mask: Any) -> Any:
+    """A mask as an array; None for dicts, objects, and arrays of several lengths."""
+    try:
+        array = None if isinstance(mask, dict) else np.asarray(mask)
+    except ValueError:
+        return None
+    return array if array is not None and array.dtype != object else None
+
+
+def _mask_leaves(mask: Any, space: dict[str, Any], what: str) -> Iterator[Any]:
+    """Yields the arrays of a mask. None allows everything, and parts without choices need no entry."""
+    parts, size, array = space.get("parts", []), _choices(space), _regular(mask)
+    if array is not None:
+        yield array
+    elif mask is None and size:
+        yield np.ones(size, bool)
+    elif isinstance(mask, dict):
+        by_key = dict(zip(space["keys"], parts, strict=True)) if space["kind"] == "dict" else {}
+        needed = [key for key, part in by_key.items() if _choices(part)]
+        if not needed or not set(needed) <= mask.keys() <= by_key.keys():
+            expected = f"the parts {needed}" if needed else "an array"
+            raise PolicyError(f"{what} has the parts {list(mask)}, expected {expected}")
+        for key in needed:
+            yield from _mask_leaves(mask[key], by_key[key], what)
+    elif isinstance(mask, (tuple, list)) or (isinstance(mask, np.ndarray) and mask.ndim):
+        is_structured = space["kind"] == "tuple" and len(parts) == len(mask)
+        for i, one in enumerate(mask):
+            if not is_structured or _choices(parts[i]):
+                yield from _mask_leaves(one, parts[i] if is_structured else {"kind": ""}, what)
+    else:
+        yield mask
+
+
+def _choices(space: dict[str, Any]) -> int:
+    """Length of a mask of an action space."""
+    kind = space["kind"]
+    if not kind:  # within a component
+        return 0
+    if kind in ("tuple", "dict"):
+        return sum(_choices(part) for part in space["parts"])
+    if kind == "discrete":
+        return space["n"]
+    return (
+        sum(space["nvec"]) if kind == "multi_discrete" else 2 * _size(space["shape"]) if kind == "multi_binary" else 0
+    )
+
+
+def _split_mask(value: Any, sensors: Any) -> tuple[Any, Any]:
+    """An agent's observation, by sensor if there are several, and the mask within it or None."""
+    if not isinstance(value, dict):
+        return value, None
+    mask = None if "action_mask" in (sensors or ()) else value.get("action_mask")
+    rest = value if mask is None else {name: part for name, part in value.items() if name != "action_mask"}
+    if len(rest) == 1 and not set(rest) & set(sensors or ()) and (mask is not None or "observation" in rest):
+        rest = next(iter(rest.values()))
+    return (_by_sensor(rest) if isinstance(rest, dict) else rest), mask
+
+
+def _by_sensor(value: dict[str, Any], outer: str = "") -> dict[str, Any]:
+    """Parts of nested dicts by name, `outer.inner`."""
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        name = f"{outer}.{key}" if outer else str(key)
+        found.update(_by_sensor(part, name) if isinstance(part, dict) else {name: part})
+    return found
+
+
+def _part(value: Any, name: str, lacks: str) -> Any:
+    try:
+        return value[name]
+    except (KeyError, TypeError, IndexError):
+        raise PolicyError(f"{lacks} '{name}'") from None
+
+
+def _stack_masks(role: dict[str, Any], given: dict[str, Any], obs: dict[str, Any]) -> np.ndarray:
+    """Masks of a role's agents [1, n, sum A]."""
+    shape, rows = (sum(role["choices"]),), []
+    for agent in role["agents"]:
+        mask = given.get(agent) if agent in obs else None
+        row = np.ones(shape, bool) if mask is None else _as_mask(mask, shape, f"action_mask of '{agent}'")
+        if not all(part.any() for part in split_components(row, role["choices"])):
+            raise PolicyError(f"action_mask of '{agent}' leaves no choice: {row.astype(int).tolist()}")
+        rows.append(row)
+    return np.stack(rows)[None]
+
+
+def _as_mask(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    mask = checked_numbers(value, shape, what, booleans=True)
+    wrong = (mask != 0) & (mask != 1)
+    if wrong.any():
+        raise PolicyError(f"{what} holds {mask[wrong][0]:g}. Pass 1 for available actions and 0 for others.")
+    return mask == 1
+
+
+def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
+    """An agent's action in its own space; removes what it uses from the front of `parts`."""
+    kind = space["kind"]
+    if kind == "tuple":
+        return tuple(_native(part, parts) for part in space["parts"])
+    if kind == "dict":
+        return {key: _native(part, parts) for key, part in zip(space["keys"], space["parts"], strict=True)}
+    if kind == "discrete":
+        return int(parts["discrete"].pop(0)) + space["start"]
+    shape = space.get("shape", [-1])  # exports before version 0.2.1 have arrays of one axis only
+    size = len(space["low"]) if kind == "box" else len(space["nvec"]) if kind == "multi_discrete" else _size(shape)
+    source = parts.get("continuous" if kind == "box" else "discrete", [])
+    values = np.array([source.pop(0) for _ in range(size)])
+    if kind == "multi_binary":
+        return values.astype(space["dtype"]).reshape(shape)
+    if kind == "multi_discrete":
+        return (values + np.array(space["start"])).astype(space["dtype"]).reshape(shape)
+    return (_integers if np.dtype(space["dtype"]).kind in "biu" else _reals)(space, values).reshape(shape)
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _reals(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Numbers within the bounds of a space for values in [-1, 1], which are clipped."""
+    low, high = np.array(space["low"], np.float32), np.array(space["high"], np.float32)
+    scaled = low + (np.clip(values.astype(np.float32), -1, 1) + 1) * ((high - low) / 2)
+    return np.clip(scaled, low, high).astype(space["dtype"])
+
+
+def _integers(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Integers within the bounds of a space, each of which has an equal share of [-1, 1]."""
+    found = []
+    for value, low, high in zip(values.astype(np.float64).tolist(), space["low"], space["high"], strict=True):
+        share = (min(max(value, -1.0), 1.0) + 1) / 2
+        level = int(share * (int(high) - int(low) + 1)) if share < 1 else int(high) - int(low)
+        found.append(min(int(low) + level, int(high)))
+    return np.array(found, space["dtype"])

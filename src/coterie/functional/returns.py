@@ -1,0 +1,151 @@
+"""Returns of rollouts: the agents' rewards, the ends of returns, and targets that bootstrap (TD(lambda), n-step)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.core.types import TIME_LEFT, Rollout
+
+
+def valid_mask(rollout: Rollout, of_team: bool = False) -> Tensor:
+    """Returns [T, B, N] bool, True where the agent was alive and acted; `of_team`: where any agent of the team did.
+
+    Centralized critics learn from the latter: rewards of the team after an agent's death belong to its return.
+    """
+    valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    return valid.any(-1, keepdim=True).expand_as(valid) if of_team else valid
+
+
+def terminate_at_limit(rollout: Rollout) -> Rollout:
+    """Returns the rollout with truncation at the step limit as termination, so that returns end there.
+
+    Returns still bootstrap where an agent or an episode is truncated before the limit, such as when a worker fails.
+    Without a known limit, they end at every truncation.
+    """
+    if (left := rollout.state.get(TIME_LEFT)) is None:
+        at_limit = torch.ones_like(rollout.episode_truncated)
+    else:
+        at_limit = left[1:, :, 0] <= 0
+    agents = at_limit.unsqueeze(-1)
+    return replace(
+        rollout,
+        terminated=rollout.terminated | (rollout.truncated & agents),
+        truncated=rollout.truncated & ~agents,
+        episode_terminated=rollout.episode_terminated | (rollout.episode_truncated & at_limit),
+        episode_truncated=rollout.episode_truncated & ~at_limit,
+    )
+
+
+def present_agents(rollout: Rollout) -> Tensor:
+    """Returns [T + 1, B, N] bool, agents that a centralized value function counts at each timestep.
+
+    They are those alive. If the last agents of the team were truncated while the episode continues, they are counted
+    once more at the next timestep, which shows what they saw last, so that their return can bootstrap from it.
+    """
+    return torch.cat([rollout.alive[:1], present_successors(rollout)])
+
+
+def present_successors(rollout: Rollout) -> Tensor:
+    """Returns [T, B, N] bool, `present_agents` of all timesteps but the first."""
+    alive = rollout.alive[1:]
+    return alive | (rollout.truncated & ~alive.any(-1, keepdim=True))
+
+
+def agent_rewards(rollout: Rollout, membership: Tensor, has_group_reward: bool, common_reward: bool) -> Tensor:
+    """Returns the reward of each agent [T, B, N]: its own plus that of its group.
+
+    Args:
+        rollout: Experience of the team.
+        membership: [G, N], see `group_membership`.
+        has_group_reward: True if the environment has group rewards.
+        common_reward: If True, every agent receives the mean over the team.
+    """
+    reward = rollout.reward
+    if has_group_reward:
+        reward = reward + rollout.group_reward @ membership.to(rollout.group_reward.dtype)
+    return reward.mean(-1, keepdim=True).expand_as(reward) if common_reward else reward
+
+
+def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
+    """Returns where to drop the successor's value and where to end the trace of a return.
+
+    An independent learner's return ends with its agent. The return of a centralized learner ends with the episode or
+    the last agent of the team, so that rewards after an agent's death still reach its actions. If one of the last
+    agents was truncated, the return bootstraps from it, see `present_agents`, even if others died in that step.
+
+    Args:
+        rollout: Experience of the team.
+        centralized: True for a value function of the whole team.
+        agents_can_die: True if agents can be absent or end before their episode does.
+
+    Returns:
+        terminated, boundary: [T, B, N] bool. `boundary` is also True at truncation.
+    """
+    if not centralized or not agents_can_die:
+        return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
+    ended = rollout.terminated | rollout.truncated
+    remaining = rollout.alive[1:] & ~(ended & rollout.first[1:])  # a slot whose next life began at once has ended
+    all_ended = ended.any(-1) & ~remaining.any(-1)
+    terminated = rollout.episode_terminated | (all_ended & ~rollout.truncated.any(-1))
+    boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
+    shape = rollout.terminated.shape
+    return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)
+
+
+def lambda_return(
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor, gamma: float | Tensor, td_lambda: float
+) -> Tensor:
+    """Lambda-return, the target of TD(lambda).
+
+        G_t = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda X_t)
+        X_t = V(s'_t) where boundary_t and at the last timestep, else G_{t+1}
+
+    Args:
+        reward: [T, B, N] or with further axes, such as reward signals [T, B, N, K].
+        next_value: V of the true successor, the shape of reward; not used where `terminated`.
+        terminated: Bool, broadcast to the shape of reward.
+        boundary: Bool, broadcast to the shape of reward; True at the last timestep of an episode.
+        gamma: Discount, or a tensor that broadcasts to the shape of reward.
+        td_lambda: Lambda.
+
+    Returns:
+        Returns of the shape and dtype of next_value.
+
+    Source: Sutton and Barto 2018, eq. 12.18.
+    """
+    discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
+    trace = (td_lambda * (~boundary).to(next_value.dtype)).expand_as(next_value)
+    trace = torch.cat([trace[:-1], torch.zeros_like(trace[:1])])
+    now = reward + discount * (1 - trace) * next_value.masked_fill(terminated, 0)
+    decay = discount * trace
+    later = torch.zeros_like(now[0])
+    returns = []
+    for x, c in zip(reversed(now.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        later = torch.addcmul(x, c, later)
+        returns.append(later)
+    return torch.stack(returns[::-1])
+
+
+def n_step_return(
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor, gamma: float | Tensor, n: int
+) -> Tensor:
+    """Return over the next `n` rewards, or fewer before a boundary or the last timestep.
+
+        G^1_t = r_t + gamma (1 - terminated_t) V(s'_t)
+        G^n_t = r_t + gamma (1 - terminated_t) (V(s'_t) where boundary_t and at the last timestep, else G^{n-1}_{t+1})
+
+    Arguments as in `lambda_return`; n is at least 1. With n = T it is the lambda-return of lambda 1.
+
+    Source: Sutton and Barto 2018, eq. 7.1.
+    """
+    discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
+    successor = next_value.masked_fill(terminated, 0)
+    stop = boundary.expand_as(next_value)[:-1]
+    returns = torch.addcmul(reward, discount, successor)
+    for _ in range(min(n, len(reward)) - 1):
+        later = torch.cat([torch.where(stop, successor[:-1], returns[1:]), successor[-1:]])
+        returns = torch.addcmul(reward, discount, later.masked_fill(terminated, 0))
+    return returns

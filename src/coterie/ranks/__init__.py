@@ -1,0 +1,1 @@
+"""Learners in several processes, which average gradients and statistics."""

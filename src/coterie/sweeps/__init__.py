@@ -1,0 +1,1 @@
+"""Many runs: sweeps on this machine, Ray and Slurm, and searches for settings."""

@@ -1,0 +1,1 @@
+"""Search for better settings with Optuna: `coterie tune`. Importing its modules requires Optuna."""

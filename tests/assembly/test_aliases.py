@@ -1,0 +1,155 @@
+"""Names of other libraries: accepted where they mean the same, explained where they differ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.algos import registry
+from coterie.assembly import aliases
+from coterie.assembly.resolve import resolve, resolve_kwargs
+from coterie.config import messages
+from coterie.config.schema import RunConfig
+from coterie.core.errors import UserError
+
+TAG = "env=particle/simple_tag"
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test sees the lines that are printed once per process."""
+    monkeypatch.setattr(aliases, "_reported", set())
+
+
+def known_keys() -> set[str]:
+    keys = {f"algo.{key}" for name in registry.ALGOS for key in messages.leaf_fields(registry.algorithm(name).Config)}
+    return keys | {*messages.leaf_fields(RunConfig), "env.episode_limit"}
+
+
+def test_every_alias_means_a_setting_that_exists():
+    assert set(aliases.EXACT) <= known_keys()
+
+
+def test_no_alias_is_a_setting_of_its_section():
+    for key, names in aliases.EXACT.items():
+        section, _, _ = key.rpartition(".")
+        own = {known.rpartition(".")[2] for known in known_keys() if known.rpartition(".")[0] == section}
+        clashes = set(names.split()) & own
+        assert clashes <= {"epsilon"}, key
+
+
+def test_no_name_is_both_accepted_and_explained():
+    exact = {name for names in aliases.EXACT.values() for name in names.split()}
+    assert exact & set(aliases.DIFFERENT) == set()
+    assert len(exact) + len(aliases.DIFFERENT) > 179
+
+
+def test_explanations_name_settings_that_exist():
+    words = {key.rpartition(".")[2] for key in known_keys()} | {"every", "mode"}
+    for name, text in aliases.DIFFERENT.items():
+        assert text.endswith("."), name
+        assert any(word in text for word in words | {"env.shaping", "coterie play", "sums the team"}), name
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (["algo.learning_rate=1e-3"], "lr", 1e-3),
+        (["learning_rate=1e-3"], "lr", 1e-3),
+        (["algo=qmix", "algo.epsilon_anneal_time=50k"], "epsilon_decay_steps", 50_000),
+        (["algo=mappo", "algo.lam=0.9"], "gae_lambda", 0.9),
+        (["algo=coma", "algo.lam=0.9"], "td_lambda", 0.9),
+        (["algo=ippo", "algo.n_steps=64"], "rollout_length", 64),
+        (["algo=ddqn", "algo.n_steps=3"], "n_step", 3),
+    ],
+)
+def test_an_exact_alias_sets_the_setting_and_is_reported(
+    given: list[str], key: str, value: float, capsys: pytest.CaptureFixture[str]
+):
+    assert resolve(given).config.algo.params.model_dump()[key] == value
+    assert f"is called algo.{key}: using algo.{key}=" in capsys.readouterr().err
+
+
+def test_aliases_work_in_files_python_and_teams(tmp_path: Path):
+    file = tmp_path / "own.yaml"
+    file.write_text("total_timesteps: 5000\nalgo:\n  clip_range: 0.1\n")
+    config = resolve([], file).config
+    assert (config.steps, config.algo.params.model_dump()["clip_eps"]) == (5000, 0.1)
+    assert resolve_kwargs(n_envs=4, **{"algo.ent_coef": 0.5}).config.num_envs == 4
+    team = resolve([TAG, "teams.agent.algo.ent_coef=0.3"]).config.teams["agent"]
+    assert team.algo.params.model_dump()["entropy_coef"] == 0.3
+
+
+def test_an_alias_is_reported_once(capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        resolve(["algo.learning_rate=1e-3"])
+    assert capsys.readouterr().err.count("algo.learning_rate") == 1
+
+
+def test_a_setting_given_by_two_names_is_refused():
+    with pytest.raises(UserError, match=r"algo\.learning_rate: algo\.lr is given, too"):
+        resolve(["algo.lr=1e-3", "algo.learning_rate=2e-3"])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["algo=poca", "algo.buffer_size=10240"], "In ML-Agents it is the number of agent steps"),
+        (["algo.clip_grad=1"], "Set algo.max_grad_norm"),
+        (["algo.use_global_state=true"], "Set algo.critic"),
+        (["test_greedy=true"], "Set eval.mode=greedy"),
+        (["trial_at=3"], "coterie play RUN --checkpoint STEPS"),
+        (["workerports=[1]"], "workers.kind=ray"),
+        (["reward_shape=true"], "setting of the environment"),
+        (["checkpoint_path=x"], "coterie resume RUN"),
+        (["algo=qmix", "algo.clip_range=0.1"], "it is algo.clip_eps, which algorithm 'qmix' does not have"),
+    ],
+)
+def test_a_name_with_another_meaning_is_explained(given: list[str], words: str):
+    with pytest.raises(UserError) as error:
+        resolve(given)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("section", ["algo", "teams.agent.algo"])
+@pytest.mark.parametrize(
+    ("algo", "on", "off"),
+    [
+        ("mappo", "algo.critic=state", "algo.critic=joint"),
+        ("maddpg", "algo.critic=state", "algo.critic=joint"),
+        ("coma", "algo.critic=state", "algo.critic=own"),
+        ("qmix", "algo.mixer_input=state", "algo.mixer_input=joint"),
+    ],
+)
+def test_xuances_global_state_is_answered_with_the_setting_of_the_algorithm(algo: str, on: str, off: str, section: str):
+    with pytest.raises(UserError, match=rf"Set {on} where it is true, {off} where it is false\."):
+        resolve([TAG, f"algo={algo}", f"{section}.use_global_state=false"])
+
+
+@pytest.mark.parametrize("algo", ["mappo", "coma", "qmix", "maddpg", "masac", "poca"])
+def test_an_explanation_says_if_the_algorithm_lacks_the_settings_that_it_names(algo: str):
+    fields, lacking = registry.algorithm(algo).Config.model_fields, 0
+    for word in sorted(aliases.DIFFERENT.keys() - fields.keys()):
+        with pytest.raises(UserError) as error:
+            resolve([f"algo={algo}", f"algo.{word}=1"])
+        text, _, names = str(error.value).partition(f" Algorithm '{algo}' does not have ")
+        meant = {*re.findall(r"\balgo\.(\w+)", text)} - {word}
+        assert bool(names) == (bool(meant) and meant.isdisjoint(fields)), str(error.value)
+        lacking += bool(names)
+    assert lacking > 0
+
+
+def test_settings_with_the_name_of_an_alias_are_not_translated():
+    params = resolve(["algo=qmix", "algo.buffer_size=20k"]).config.algo.params.model_dump()
+    assert params["buffer_size"] == 20_000
+
+
+@pytest.mark.parametrize("key", ["batch_size", "algo.batch_size"])
+def test_a_name_with_another_meaning_is_explained_though_another_section_has_it(key: str):
+    """`imitation.batch_size` exists. The control has the setting itself."""
+    with pytest.raises(UserError, match=rf"^{key}: no such setting\. .* Set algo\.num_minibatches\."):
+        resolve(["algo=mappo", f"{key}=64"])
+    assert resolve(["algo=qmix", "algo.batch_size=64"]).config.algo.params.batch_size == 64

@@ -1,0 +1,114 @@
+"""Checks of the end of a run at their thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from coterie.checks.diagnosis.outcome_checks import below_random, fell, nothing_learned
+from coterie.checks.diagnosis.run_view import RunView
+from coterie.checks.findings import Finding, Skipped
+from runviews import CLIPPED, checked, severity, view
+
+
+def evaluated(*returns: float, error: float = 1.0, random: float = 0.0, **more: Any) -> RunView:
+    """Returns the view of a run with these evaluations and 800 gradient steps."""
+    metrics: dict[str, Sequence[float]] = {"loss/policy": [0.0] * 100}
+    metrics |= {"eval/return_mean": returns, "eval/return_error": [error] * len(returns)}
+    algo = CLIPPED | more.pop("algo", {})
+    manifest = {"random": {"agent": random}, "random_error": {"agent": error}, "episode_limit": 25}
+    return view(metrics | more.pop("metrics", {}), algo, manifest=manifest, **more)
+
+
+def outcomes(run: RunView) -> list[str | None]:
+    """Returns the severity of the findings below random, fell and nothing learned."""
+    return [severity(checked(check, run)) for check in (below_random, fell, nothing_learned)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [
+        ([0, 5, 9, 9, 9], [None, None, None]),
+        ([0, 0, -9, -9, -9], ["high", None, None]),
+        ([0, 9, 9, 9, 2, 2, 2], [None, "high", None]),
+        ([0, 9, 9, 9, -9, -9, -9], ["high", None, None]),
+        ([0, 1, -1, 1, 0], [None, None, "high"]),
+    ],
+)
+def test_a_run_has_at_most_one_finding_on_its_outcome(returns: list[float], expected: list[str | None]) -> None:
+    assert outcomes(evaluated(*returns)) == expected
+    assert outcomes(evaluated(*returns, error=9.0)) == [None, None, "high"]  # noise: nothing is known to be learned
+
+
+def test_the_evidence_states_the_end_the_reference_and_the_fall() -> None:
+    run = evaluated(-56, -53, -53, -53, -83, -83, -83, random=-56)
+    found = checked(below_random, run)
+    assert isinstance(found, Finding)
+    assert found.evidence == "the last 3 evaluations are -83 ± 0.577, 27 below the random policy (-56)"
+    assert found.fix == "Smaller updates: algo.lr=0.0001 (now 0.0003)."
+    run = evaluated(-56, -30, -30, -30, -53, -53, -53, random=-56)
+    found = checked(fell, run)
+    assert isinstance(found, Finding)
+    assert ", fell by 23 since step " in found.evidence
+    assert found.evidence.endswith("; it had reached -30")
+
+
+def test_a_run_that_was_never_better_needs_more_gradient_steps() -> None:
+    run = evaluated(-9, -9, -9, -9, -9)
+    found = checked(below_random, run)
+    assert isinstance(found, Finding)
+    assert found.fix == "Train longer: steps=3000."
+    few = evaluated(-9, -9, -9, -9, -9, metrics={"loss/policy": [0.0] * 10})
+    found = checked(below_random, few)
+    assert isinstance(found, Finding)
+    assert found.fix.startswith("Update more often: ")
+
+
+def test_values_that_drift_at_limits_are_the_cause() -> None:
+    drift = {"rollout/truncated": [1.0], "rollout/length_mean": [25.0], "value/estimate": [0.0, -200.0]}
+    drift |= {"rollout/return_mean": [-56.0, -83.0], "rollout/return_std": [9.0]}
+    run = evaluated(-56, -53, -83, -83, -83, random=-56, metrics=drift, algo={"gamma": 0.99})
+    found = checked(below_random, run)
+    assert isinstance(found, Finding)
+    assert found.fix == "Let returns end at the limit: algo.bootstrap_at_limit=false (now true)."
+
+
+def test_small_steps_learn_nothing() -> None:
+    def fix(lr: float, losses: int = 100) -> str:
+        metrics = {"loss/policy": [0.0] * losses}
+        found = checked(nothing_learned, evaluated(0, 0, 0, 0, 0, metrics=metrics, algo={"lr": lr}))
+        assert isinstance(found, Finding)
+        return found.fix
+
+    assert fix(1e-5) == "Larger steps: algo.lr=0.0001 (now 1e-05)."
+    assert fix(4e-4) == "Larger steps: algo.lr=0.0005 (now 0.0004)."
+    assert fix(1e-3) == "Train longer: steps=3000."
+    assert fix(1e-3, 1000).startswith("Check with coterie check-env")
+    young = evaluated(0, 0, 0, 0, 0, metrics={"loss/policy": [0.0] * 9})
+    assert isinstance(checked(nothing_learned, young), Skipped)
+
+
+def test_without_evaluations_training_returns_are_compared_with_the_start() -> None:
+    metrics: dict[str, Sequence[float]] = {"rollout/return_std": [3.0] * 6, "rollout/episodes": [10.0] * 6}
+    metrics |= {"loss/policy": [0.0] * 100}
+    run = view(metrics | {"rollout/return_mean": [10, 40, 40, 40, 15, 15]}, CLIPPED)
+    assert isinstance(checked(below_random, run), Skipped)
+    worse = view(metrics | {"rollout/return_mean": [40, 40, 20, 10, 10, 10]}, CLIPPED)
+    assert severity(checked(fell, worse)) is None  # it was never above the start
+    assert severity(checked(fell, run)) == "high"
+
+
+def test_runs_whose_returns_depend_on_more_than_the_policy_are_not_judged() -> None:
+    bad = [0, -9, -9, -9, -9]
+    for run, reason in (
+        (evaluated(*bad, selfplay__opponents="uniform"), "opponents"),
+        (evaluated(*bad, metrics={"lesson/index": [1.0, 2.0]}), "lessons"),
+        (evaluated(*bad[:3]), "fewer than 3 evaluations"),
+        (view({}, CLIPPED), "no returns"),
+    ):
+        for check in (below_random, fell, nothing_learned):
+            found = checked(check, run)
+            assert isinstance(found, Skipped)
+            assert reason in str(found)

@@ -1,0 +1,77 @@
+"""Defaults of all algorithms on tasks without presets, and the page on them."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from places import ROOT
+
+ALGORITHMS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
+CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "maddpg", "matd3", "masac")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The modules of benchmarks/ that train with defaults."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    names = ("defaults", "default_page", "default_tasks")
+    return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+
+
+def test_settings_are_never_chosen_on_tasks_that_are_reported(scripts: Any) -> None:
+    choice, report = ({task.name for task in getattr(scripts.default_tasks, kind)} for kind in ("CHOICE", "REPORT"))
+    assert len(choice) >= 10
+    assert len(report) >= 10
+    assert not choice & report
+
+
+def test_every_algorithm_that_learns_is_reported(scripts: Any) -> None:
+    assert (scripts.defaults.DISCRETE, scripts.defaults.CONTINUOUS) == (ALGORITHMS, CONTINUOUS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", sorted({*ALGORITHMS, *CONTINUOUS}))
+def test_with_its_defaults_no_algorithm_ends_below_the_random_policy(scripts: Any, algo: str) -> None:
+    """On three tasks of discrete actions, or one of continuous actions, in short runs with a fixed seed."""
+    for task in scripts.default_tasks.SMALL:
+        if (algo in ALGORITHMS) == (task.actions == "discrete"):
+            job = scripts.defaults.Job(algo, task, "default", (), seed=1000)
+            found = scripts.defaults.train(task.team, job.words)
+            assert found["score"] >= found["random"], task.name
+
+
+def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]:
+    """Returns what defaults.py stores, with a random policy that earns 10."""
+    return {
+        f"default | {algo} | {task} | {seed}": {
+            "score": score, "random": 10.0, "seconds": 60.0, "revision": "abc", "command": ["coterie", "train"]
+        }
+        for task, by_algo in scores.items() for algo, values in by_algo.items() for seed, score in enumerate(values)
+    }  # fmt: skip
+
+
+def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: Any) -> None:
+    tasks = [scripts.default_tasks.Task(name, "team", steps=1000) for name in ("easy", "hard")]
+    scores = {"easy": {"a": [29.0, 30.0, 31.0], "b": [19.0, 20.0, 21.0]}, "hard": {"a": [9.0, 10.0, 11.0]}}
+    content = scripts.default_page.collect(runs(scores), tasks)
+    easy, hard = content["tasks"]["easy"], content["tasks"]["hard"]
+    assert scripts.default_page.normalized(easy, "a").tolist() == pytest.approx([0.95, 1.0, 1.05])
+    assert scripts.default_page.normalized(easy, "b").tolist() == pytest.approx([0.45, 0.5, 0.55])
+    assert scripts.default_page.is_learned(easy)
+    assert not scripts.default_page.is_learned(hard)
+    page = scripts.default_page.page(content)
+    assert "| a | 2 | **1.00** | 0.95 to 1.05 | 1.00 |  | 1.0 |" in page
+    assert "| b | 1 | **0.50** | 0.45 to 0.55 | 0.50 |  | 1.0 |" in page
+    assert "| `hard` | – |  |" in page
+
+
+def test_scores_whose_interval_is_below_random_are_red(scripts: Any) -> None:
+    tasks = [scripts.default_tasks.Task("easy", "team")]
+    scores = {"a": [29.0, 30.0, 31.0], "low": [4.0, 5.0, 6.0], "wide": [0.0, 5.0, 12.0]}
+    page = scripts.default_page.page(scripts.default_page.collect(runs({"easy": scores}), tasks))
+    assert '<span class="below-random">-0.25 ± 0.12 ▼</span>' in page
+    assert page.count("▼") == 1

@@ -1,0 +1,170 @@
+"""All probes: exact returns and values compared with play, negative controls, checks, errors, pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.checks.environment.contract import check
+from coterie.core.errors import UserError
+from coterie.envs.contract.traces import random_actions
+from coterie.envs.make import make
+from coterie.envs.worlds.probe import SCENARIOS
+from probeplay import GAMMA, is_close_to, make_env, play_episodes, probe_of, step_discrete, world_state
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SCENARIOS),
+    ("action", {"choices": 5, "good": 3}),
+    ("additive", {}),
+    ("constant", {"reward": -2}),
+    ("continuous", {"follow": True}),
+    ("continuous", {"target": -1.5}),
+    ("delayed", {"length": 5}),
+    ("endless", {"terminate_at_limit": True, "episode_limit": 4}),
+    ("flat", {"actions": "continuous"}),
+    ("image", {"size": 24, "channels": 3}),
+    ("masked", {"length": 4}),
+    ("memory", {"delay": 6, "cues": 3}),
+    ("memory", {"delay": 0}),
+    ("roles", {"agents": 4}),
+    ("sacrifice", {"length": 2, "lure": 0.2}),
+    ("sum", {"agents": 3}),
+]
+BLIND = ("both", "hybrid", "image", "multi_discrete", "observation")
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "best", "random"),
+    [
+        ("constant", {}, 1, 1),
+        ("observation", {}, 0, 0),
+        ("delayed", {}, 1, 1),
+        ("action", {}, 1, 0),
+        ("action", {"choices": 5, "good": 3}, 1, -0.6),
+        ("both", {}, 1, 0),
+        ("endless", {}, 10, 10),
+        ("masked", {}, 1.5, 0.75),
+        ("memory", {}, 1, 0),
+        ("memory", {"cues": 4}, 1, -0.5),
+        ("roles", {"agents": 3}, 3, 1),
+        ("additive", {}, 5, 7 / 3),
+        ("irrelevant", {}, 1, 0),
+        ("sacrifice", {}, 1, 0.75),
+        ("sum", {}, 0, -5 / 3),
+        ("continuous", {}, 0, -19 / 12),
+        ("continuous", {"follow": True}, 0, -5 / 3),
+        ("flat", {}, 1, 1),
+        ("multi_discrete", {}, 1, 13 / 36),
+        ("hybrid", {}, 1, -1 / 12),
+        ("image", {}, 1, 0.25),
+    ],
+)
+def test_best_and_random_returns_have_known_values(name: str, params: dict[str, Any], best: float, random: float):
+    world = probe_of(make_env(name, **params))
+    assert world.best_return() == pytest.approx(best)
+    assert world.random_return() == pytest.approx(random)
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_optimal_play_has_the_best_return_and_its_discounted_return_is_the_value(name: str, params: dict[str, Any]):
+    env = make_env(name, 2000, **params)
+    total, discounted, value = play_episodes(env, best=True)
+    assert is_close_to(total, probe_of(env).best_return())
+    if (name, params) == ("endless", {}):  # the value includes rewards after truncation
+        discounted = discounted + GAMMA**10 / (1 - GAMMA)
+    assert is_close_to(discounted - value, 0)
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_random_play_has_the_random_return(name: str, params: dict[str, Any]):
+    env = make_env(name, 20_000 if name != "image" else 4000, **params)
+    total, _, _ = play_episodes(env, best=False)
+    assert is_close_to(total, probe_of(env).random_return())
+    best = probe_of(env).best_return()
+    assert best >= probe_of(env).random_return()
+
+
+def test_a_wrong_random_return_is_detected():
+    total, _, _ = play_episodes(make_env("masked", 20_000), best=False)
+    assert not is_close_to(total, 0.78)
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_every_probe_has_a_requirement_and_a_negative_control(name: str):
+    reference = probe_of(make_env(name)).reference
+    assert reference.requirement.endswith(".")
+    assert reference.negative_control.endswith(".")
+    assert reference.control_return is None or reference.control_return < reference.best_return
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_blind_agents_observe_zeros_and_have_the_value_of_a_guess(name: str):
+    env = make_env(name, 16, blind=True)
+    world = probe_of(env)
+    timestep = env.reset()
+    assert not timestep.obs["agent"].any()
+    assert make_env(name, 16).reset().obs["agent"].any()
+    value = world.best_value(world_state(env), GAMMA)
+    assert (value == (world.reference.control_return or 0)).all()
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_every_probe_passes_the_environment_check(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
+    report = check(lambda n, seed: make(f"probe/{name}", params, n, seed, with_state=True), steps=25, num_envs=6)
+    draws = probe_of(make_env(name, **params)).reset_noise_size > 0 and (name != "continuous" or "follow" in params)
+    assert [finding.name for finding in report.findings] == ([] if draws else ["seed-ignored"]), report.render()
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("action", {"choices": 2, "good": 2}, "env.good=2: no such choice. Expected 0 to 1."),
+        ("action", {"choices": 1}, "env.choices=1: expected an integer at least 2"),
+        ("delayed", {"length": 1}, "env.length=1"),
+        ("memory", {"delay": -1}, "env.delay=-1"),
+        ("sacrifice", {"lure": 1}, "env.lure=1: expected"),
+        ("continuous", {"target": 2}, "env.target=2: expected"),
+        ("flat", {"actions": "words"}, "env.actions=words: expected"),
+        ("image", {"size": 4}, "env.size=4"),
+        ("constant", {"pay": 1}, "has no setting 'env.pay'"),
+        ("rolls", {}, "Did you mean 'probe/roles'"),
+    ],
+)
+def test_invalid_settings_raise_a_one_line_error(name: str, params: dict[str, Any], message: str):
+    with pytest.raises(UserError) as error:
+        make(f"probe/{name}", params)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [64, 240])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_pictures_show_the_last_action(name: str, size: int):
+    env, generator = make_env(name), torch.Generator().manual_seed(2)
+    before = env.render(0, size)
+    timestep = env.reset(0)
+    env.step(random_actions(env.spec, timestep, generator))
+    after = env.render(0, size)
+    assert before.shape == after.shape == (size, size, 3)
+    assert before.dtype == np.uint8
+    assert (before != after).any()
+
+
+def test_pictures_show_masks_and_dead_agents():
+    masked = make_env("masked", 32)
+    timestep = masked.reset()
+    at = int(timestep.obs["agent"][:, 0, 0].argmax())
+    state = {name: value[at : at + 1] for name, value in world_state(masked).items()}
+    (line,) = probe_of(masked).picture(state).lines
+    assert [cell.masked for cell in line.cells] == [False, False, True]
+    assert [cell.best for cell in line.cells] == [False, True, False]
+    sacrifice = make_env("sacrifice")
+    step_discrete(sacrifice, 1, 0)
+    assert [line.name for line in probe_of(sacrifice).picture(world_state(sacrifice)).lines] == [
+        "agent_0 (dead)",
+        "agent_1",
+    ]

@@ -1,0 +1,293 @@
+"""User environments with PettingZoo's interface and one seeded fault each, by name; see `gymnasium_faults`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from gymnasium_faults import Table
+
+
+class Meadow:
+    """A correct parallel environment: three sheep graze on a line, and leave it through a gate."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    possible_agents = ("sheep_0", "sheep_1", "sheep_2")
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-20, 20, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)  # left, stay, right
+
+    def reset(self, seed=None, options=None) -> Any:
+        self.random = np.random.default_rng(seed)
+        self.agents, self.now = list(self.possible_agents), 0
+        self.position = {agent: int(self.random.integers(1, 8)) for agent in self.agents}
+        return self.seen(), self.masks()
+
+    def step(self, actions) -> Any:
+        self.now += 1
+        before = list(self.agents)
+        for agent in before:
+            self.position[agent] += int(actions[agent]) - 1
+        out = {agent: self.position[agent] <= 0 for agent in before}
+        late = dict.fromkeys(before, self.now >= 12)
+        observations, infos = self.seen(), self.masks()
+        self.agents = [agent for agent in before if not (out[agent] or late[agent])]
+        return observations, {agent: float(out[agent]) for agent in before}, out, late, infos
+
+    def seen(self) -> Any:
+        return {agent: np.array([self.position[agent], self.now], np.float32) for agent in self.agents}
+
+    def masks(self) -> Any:
+        return {agent: {"action_mask": [1, 1, int(self.position[agent] < 8)]} for agent in self.agents}
+
+    def render(self) -> Any:
+        return np.zeros((40, 40, 3), np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+def meadow(**changes: Any) -> type[Meadow]:
+    return type("Changed", (Meadow,), changes)
+
+
+def stepped(change: Any) -> type[Meadow]:
+    """change: called with the environment and the dictionaries that a step returns; modifies or replaces them."""
+
+    def step(self, actions):
+        result = Meadow.step(self, actions)
+        changed = change(self, *result)
+        return result if changed is None else changed
+
+    return meadow(step=step)
+
+
+def masks(value: Any) -> type[Meadow]:
+    return meadow(masks=lambda self: {agent: {"action_mask": value} for agent in self.agents})
+
+
+class Lingers(Meadow):
+    """Agents that ended stay in `agents` for one more step."""
+
+    def reset(self, seed=None, options=None):
+        self.lingering: list[str] = []
+        return Meadow.reset(self, seed)
+
+    def step(self, actions):
+        self.agents = [agent for agent in self.agents if agent not in self.lingering]
+        result = Meadow.step(self, actions)
+        self.lingering = [agent for agent in result[2] if agent not in self.agents]
+        self.agents += self.lingering if self.agents else []
+        return result
+
+
+class Leaves(Meadow):
+    def step(self, actions):
+        result = Meadow.step(self, actions)
+        self.agents = self.agents[:-1] if self.now == 1 else self.agents
+        return result
+
+
+class Guest(Meadow):
+    def reset(self, seed=None, options=None):
+        result = Meadow.reset(self, seed)
+        self.agents.append("wolf")
+        self.position["wolf"] = 5
+        return self.seen(), self.masks() if result else {}
+
+
+class SharedPlaces(Meadow):
+    position: dict[str, int] = {}  # noqa: RUF012
+
+    def reset(self, seed=None, options=None):
+        Meadow.reset(self, seed)
+        own, SharedPlaces.position = self.position, self.position
+        del self.position
+        return self.seen(), self.masks() if own else {}
+
+
+class MasksLater(Meadow):
+    def reset(self, seed=None, options=None):
+        return Meadow.reset(self, seed)[0], {agent: {} for agent in self.agents}
+
+
+class Clocked(Meadow):
+    def reset(self, seed=None, options=None):
+        return Meadow.reset(self, random.Random().getrandbits(20))
+
+
+def without(part: int, agent: str) -> Any:
+    """A step that omits an agent from one of the five dictionaries."""
+
+    def change(self, *parts):
+        parts[part].pop(agent, None)
+
+    return stepped(change)
+
+
+SEVERAL: Table = {
+    "no_one_at_reset": (
+        "agents-empty",
+        "`agents` is empty after reset()",
+        meadow(reset=lambda self, seed=None, options=None: (setattr(self, "agents", []), ({}, {}))[1]),
+    ),
+    "agents_of_none": (
+        "agents-empty",
+        "`agents` is missing, expected a list of names",
+        meadow(
+            reset=lambda self, seed=None, options=None: (Meadow.reset(self, seed), setattr(self, "agents", None))[0]
+        ),
+    ),
+    "one_name_twice": (
+        "agents-duplicate",
+        "['sheep_0'] occurs more than once",
+        meadow(possible_agents=("sheep_0", "sheep_0")),
+    ),
+    "an_unknown_agent": ("agents-unknown", "agent 'wolf' is in `agents`, but not in `possible_agents`", Guest),
+    "agents_stay": ("agents-not-removed", "ended, but is in `agents` after the step, while others continue", Lingers),
+    "agents_vanish": ("agents-removed", "agent 'sheep_2' left `agents` without termination or truncation", Leaves),
+    "no_observation_at_reset": (
+        "entry-missing",
+        "reset() returned no observations for agent 'sheep_1'",
+        meadow(
+            reset=lambda self, seed=None, options=None: (
+                Meadow.reset(self, seed)[0].pop("sheep_1"),
+                ({"sheep_0": np.zeros(2, np.float32)}, {}),
+            )[1]
+        ),
+    ),
+    "no_observation": ("entry-missing", "step() returned no observations for agent 'sheep_1'", without(0, "sheep_1")),
+    "no_reward": ("entry-missing", "step() returned no rewards for agent 'sheep_0'", without(1, "sheep_0")),
+    "no_termination": ("entry-missing", "step() returned no terminations for agent 'sheep_2'", without(2, "sheep_2")),
+    "no_truncation": ("entry-missing", "step() returned no truncations for agent 'sheep_2'", without(3, "sheep_2")),
+    "no_info": ("info-missing", "step() returned no info for agent 'sheep_0'", without(4, "sheep_0")),
+    "the_dead_observe": (
+        "entry-surplus",
+        "which ended before",
+        stepped(
+            lambda self, seen, *_: seen.update(
+                {a: np.zeros(2, np.float32) for a in self.possible_agents if a not in seen}
+            )
+        ),
+    ),
+    "a_list_of_rewards": (
+        "step-return",
+        "rewards of type list, expected a dict by agent",
+        stepped(lambda self, o, r, t, c, i: (o, list(r.values()), t, c, i)),
+    ),
+    "old_step": ("step-return", "returned 4 values", stepped(lambda self, o, r, t, c, i: (o, r, t, i))),
+    "old_reset": (
+        "reset-return",
+        "reset() returned a dict, expected the pair",
+        meadow(reset=lambda self, seed=None, options=None: Meadow.reset(self, seed)[0]),
+    ),
+    "reset_without_seed": ("reset-signature", "takes no seed", meadow(reset=lambda self: Meadow.reset(self, 0))),
+    "space_of_some": (
+        "space-missing",
+        "observation_space('sheep_1') raised KeyError: 'sheep_1' (pettingzoo_faults.py, line",
+        meadow(observation_space=lambda self, agent: {"sheep_0": spaces.Box(-20, 20, (2,))}[agent]),
+    ),
+    "sequence_observed": (
+        "space-type",
+        "agent 'sheep_0': the observation space Sequence",
+        meadow(observation_space=lambda self, agent: spaces.Sequence(spaces.Discrete(2))),
+    ),
+    "space_by_call": (
+        "space-changes",
+        "agent 'sheep_0': observation_space is Box",
+        meadow(observation_space=lambda self, agent: spaces.Box(-20.0 - getattr(self, "now", 0), 20.0, (2,))),
+    ),
+    "space_of_the_moment": (
+        "space-changes",
+        "at step 3, but was",
+        meadow(observation_space=lambda self, agent: spaces.Box(-20, 21 if getattr(self, "now", 0) == 3 else 20, (2,))),
+    ),
+    "all_is_over": (
+        "all-key-mismatch",
+        "step() returned terminations of '__all__', which is True, but agent 'sheep_",
+        stepped(lambda self, o, r, t, *_: t.update(__all__=self.now == 9)),
+    ),
+    "all_is_cut": (
+        "all-key-mismatch",
+        "step() returned truncations of '__all__', which is True",
+        stepped(lambda self, o, r, t, late, *_: late.update(dict.fromkeys(late, False), __all__=self.now >= 12)),
+    ),
+    "all_besides": (
+        "all-key-ignored",
+        "step() returned terminations of '__all__', which is not read",
+        stepped(lambda self, o, r, t, *_: t.update(__all__=all(t.values()))),
+    ),
+    "lists_observed": (
+        "observation-list",
+        "agent 'sheep_0': the observation is a list, expected an array",
+        meadow(seen=lambda self: {agent: list(map(float, seen)) for agent, seen in Meadow.seen(self).items()}),
+    ),
+    "mask_too_long": ("mask-size", "agent 'sheep_0': the action mask has 4 entries, expected 3", masks([1, 1, 1, 1])),
+    "mask_of_logits": ("mask-values", "an action mask holds", masks([0.0, -np.inf, 0.0])),
+    "mask_of_nothing": ("mask-no-action", "allows nothing in component 0", masks([0, 0, 0])),
+    "mask_later": ("mask-late", "step() returned an action mask, but the first reset() did not", MasksLater),
+    "wrong_shape": (
+        "observation-shape",
+        "agent 'sheep_0': the observation has the shape [1], expected [2]",
+        meadow(seen=lambda self: {agent: np.zeros(1, np.float32) for agent in self.agents}),
+    ),
+    "out_of_range": (
+        "observation-range",
+        "agent 'sheep_0': the observation has values from 77 to 77",
+        meadow(seen=lambda self: {agent: np.full(2, 77, np.float32) for agent in self.agents}),
+    ),
+    "nan_observed": (
+        "observation-finite",
+        "contains NaN",
+        meadow(seen=lambda self: {agent: np.full(2, np.nan, np.float32) for agent in self.agents}),
+    ),
+    "reward_of_none": (
+        "reward-type",
+        "agent 'sheep_0': the reward is a NoneType",
+        stepped(lambda self, o, r, *_: r.update(dict.fromkeys(r))),
+    ),
+    "reward_is_nan": (
+        "non-finite",
+        "agent 'sheep_0': the reward is nan",
+        stepped(lambda self, o, r, *_: r.update(dict.fromkeys(r, np.nan))),
+    ),
+    "end_of_none": (
+        "end-flag-type",
+        "terminated is a NoneType",
+        stepped(lambda self, o, r, t, *_: t.update(sheep_0=None)),
+    ),
+    "state_on_the_class": ("shared-state", "another environment is stepped in between", SharedPlaces),
+    "another_life_for_a_seed": ("determinism", "differ from the reset on", Clocked),
+    "global_generator": (
+        "global-rng",
+        "the global generator of python",
+        meadow(seen=lambda self: (random.random(), Meadow.seen(self))[1]),
+    ),
+    "cut_unseen": (
+        "entry-missing",
+        "step() returned no observations for agent 'sheep_0'",
+        stepped(lambda self, o, r, t, late, *_: ([o.pop(agent) for agent in list(o) if late[agent]], None)[1]),
+    ),
+    "picture_of_text": ("render-output", "render() returned a str", meadow(render=lambda self: "###")),
+    "close_raises": (
+        "close",
+        "close() raised OSError: no window",
+        meadow(close=lambda self: _raise(OSError("no window"))),
+    ),
+    "step_raises": ("raises", "step() raised ValueError: no grass", stepped(lambda *_: _raise(ValueError("no grass")))),
+}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def several(fault: str = "") -> Any:
+    """Returns a correct environment without a fault."""
+    return SEVERAL[fault][2]() if fault else Meadow()
