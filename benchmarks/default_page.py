@@ -1,67 +1,75 @@
-"""Scores of `defaults.py` in normalized form: the files `defaults.json` and `defaults.md` of the benchmark page.
+"""The pages on the runs of `defaults.py`.
 
-A score is normalized between the random policy (0) and the best mean of all algorithms on the task (1).
+A normalized score lies between the random policy (0) and the best mean of all algorithms on the task (1).
 """
 
 from __future__ import annotations
 
-import json
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from default_tasks import Task
-from reporting import in_words, origin, table, whole_number
+from reporting import table, whole_number
 
 from coterie.functional.intervals import mean_interval_95
-from coterie.reports import estimates
+from coterie.reports import estimates, published
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """Returns by task and algorithm, one for each seed."""
 
 
-def collect(found: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task]) -> dict[str, Any]:
-    """Returns the content of `defaults.json`: returns by task and algorithm, and those of the random policy."""
-    runs: dict[str, dict[str, Any]] = {}
+def collect(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the content of a file of results: what its page and a command that goes on need of each run."""
+    kept = ("score", "random", "seconds", "revision", "machine")
+    runs = {key: {name: run[name] for name in kept} for key, run in sorted(found.items()) if "score" in run}
+    commands = {key.split(" | ")[2]: shlex.join(found[key]["command"]) for key in runs if "command" in found[key]}
+    return {"commands": commands, "runs": runs}
+
+
+def by_task(content: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, dict[str, Any]]:
+    """Returns the returns on each task by algorithm, in the order of the seeds, and those of the random policy."""
+    found: dict[str, dict[str, Any]] = {}
     for task in tasks:
-        mine = {key: run for key, run in found.items() if key.split(" | ")[2] == task.name and "score" in run}
+        mine = [(key.split(" | "), run) for key, run in content["runs"].items() if key.split(" | ")[2] == task.name]
         if mine:
             scores: dict[str, list[float]] = {}
-            for key in sorted(mine, key=lambda key: int(key.rsplit(" | ", 1)[1])):
-                scores.setdefault(key.split(" | ")[1], []).append(mine[key]["score"])
-            random = {key.rsplit(" | ", 1)[1]: run["random"] for key, run in mine.items()}
-            runs[task.name] = {"steps": task.steps, "random": list(random.values()), "scores": scores}
-    seconds: dict[str, float] = {}
-    for key, run in found.items():
-        algo = key.split(" | ")[1]
-        seconds[algo] = round(seconds.get(algo, 0.0) + run["seconds"], 1)
-    revisions = sorted({run["revision"] for run in found.values()})
-    commands = {key.split(" | ")[2]: run["command"] for key, run in found.items()}
-    return {**origin(), "revisions": revisions, "commands": commands, "seconds": seconds, "tasks": runs}
+            for (_, algo, _, _), run in sorted(mine, key=lambda item: int(item[0][3])):
+                scores.setdefault(algo, []).append(run["score"])
+            random = {seed: run["random"] for (_, _, _, seed), run in mine}
+            found[task.name] = {"steps": task.steps, "random": list(random.values()), "scores": scores}
+    return found
 
 
-def write(content: dict[str, Any], results: Path) -> None:
-    """Writes both files."""
-    (results / "defaults.json").write_text(json.dumps(content, indent=1) + "\n")
-    (results / "defaults.md").write_text(page(content))
+def seconds_per_run(content: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the mean seconds of a run by algorithm."""
+    found: dict[str, list[float]] = {}
+    for key, run in content["runs"].items():
+        found.setdefault(key.split(" | ")[1], []).append(run["seconds"])
+    return {algo: statistics.fmean(values) for algo, values in found.items()}
 
 
-def page(content: Mapping[str, Any]) -> str:
-    """Returns the results as Markdown."""
-    tasks = content["tasks"]
+def origin_line(content: Mapping[str, Any], command: str) -> str:
+    """Returns the line that names machines, revisions and the command."""
+    machines, revisions = ({run[name] for run in content["runs"].values()} for name in ("machine", "revision"))
+    return f"{'; '.join(sorted(machines))}. Revisions: {', '.join(sorted(revisions))}. `{command}`"
+
+
+def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
+    """Returns the scores of all algorithms on the reported tasks as Markdown."""
+    tasks, seconds = by_task(content, reported), seconds_per_run(content)
     algorithms = sorted({algo for task in tasks.values() for algo in task["scores"]})
     order = sorted(algorithms, key=lambda algo: -_overall(tasks, algo)[0])
-    revisions = ", ".join(content["revisions"])
     seeds = [len(scores) for task in tasks.values() for scores in task["scores"].values()]
     per_cell = " to ".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds))))
     return "\n".join(
         [
             "# Defaults",
             "",
-            f"{in_words(content['machine'])} ({revisions}), {content['date']}. `{content['command']}`",
+            origin_line(content, "python benchmarks/defaults.py --report"),
             "",
             f"Seeds per cell: {per_cell}.",
             "",
@@ -69,7 +77,7 @@ def page(content: Mapping[str, Any]) -> str:
             "",
             *table(
                 ["algorithm", "tasks", "IQM", "95% interval", "mean", "below random", "minutes per run"],
-                [_summary(tasks, algo, content["seconds"][algo]) for algo in order],
+                [_summary(tasks, algo, seconds[algo]) for algo in order],
             ),
             "",
             "## Normalized scores",
@@ -137,7 +145,6 @@ def _summary(tasks: Mapping[str, Any], algo: str, seconds: float) -> list[str]:
     value, low, high = _overall(tasks, algo)
     mine = [task for task in tasks.values() if algo in task["scores"]]
     below = sum(is_below_random(task, algo) for task in mine)
-    runs = sum(len(task["scores"][algo]) for task in mine)
     mean = float(estimates.mean(_of(tasks, algo)))
     return [
         algo,
@@ -146,7 +153,7 @@ def _summary(tasks: Mapping[str, Any], algo: str, seconds: float) -> list[str]:
         f"{low:.2f} to {high:.2f}",
         f"{mean:.2f}",
         str(below or ""),
-        f"{seconds / runs / 60:.1f}",
+        f"{seconds / 60:.1f}",
     ]
 
 
@@ -165,3 +172,98 @@ def _mean_and_half_width(values: Sequence[float] | np.ndarray, digits: str = ".3
         return ""
     mean, width = _interval([float(x) for x in values])
     return f"{mean:{digits}} ± {width:{digits}}" if len(values) > 1 else f"{mean:{digits}}"
+
+
+def spread_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
+    """Returns the results of README.md: the return of one agent on `simple_spread`, beside published ones."""
+    (task,) = reported
+    (found,) = by_task(content, reported).values()
+    scores = {algo: np.asarray(values) / task.agents for algo, values in found["scores"].items()}
+    order, seconds = sorted(scores, key=lambda algo: -scores[algo].mean()), seconds_per_run(content)
+    return "\n".join(
+        [
+            "# simple_spread with defaults",
+            "",
+            origin_line(content, "python benchmarks/defaults.py --spread"),
+            "",
+            f"The random policy earns {statistics.fmean(found['random']) / task.agents:.1f}.",
+            "",
+            *table(
+                ["algorithm", "Coterie", "seeds", "steps", "minutes, one core", "published", "steps there"],
+                [
+                    [
+                        in_capitals(algo),
+                        f"**{_mean_and_half_width(scores[algo], digits='.1f')}**",
+                        str(len(scores[algo])),
+                        whole_number(found["steps"]),
+                        f"{seconds[algo] / 60:.1f}",
+                        *_published_cells(algo, scores[algo]),
+                    ]
+                    for algo in order
+                ],
+            ),
+            "",
+        ]
+    )
+
+
+def _published_cells(algo: str, scores: np.ndarray) -> list[str]:
+    """Returns the published return and its steps, empty without one."""
+    papers = published.load("papoudakis2021")
+    row = papers.row("spread")
+    if algo not in row.published:
+        return ["", ""]
+    level, (mean, width) = row.published[algo].mean, _interval([float(x) for x in scores])
+    better = " (better)" if level > mean + width else ""
+    return [f"{level:.1f}{better}", whole_number(papers.steps(row, algo))]
+
+
+def in_capitals(algo: str) -> str:
+    """Returns an algorithm's name as publications write it."""
+    return {"poca": "MA-POCA"}.get(algo, algo.upper())
+
+
+def gymnasium_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
+    """Returns whether tasks of Gymnasium are solved with defaults."""
+    found = by_task(content, reported)
+    rows = []
+    for task in reported:
+        for algo, values in found.get(task.name, {"scores": {}})["scores"].items():
+            assert task.threshold is not None
+            solved = sum(value >= task.threshold for value in values)
+            rows.append(
+                [
+                    f"`{task.env.removeprefix('gym/')}`",
+                    in_capitals(algo),
+                    whole_number(task.steps),
+                    f"{statistics.fmean(found[task.name]['random']):.4g}",
+                    _mean_and_half_width(values, digits=".4g"),
+                    f"{task.threshold:g}",
+                    f"{solved} of {len(values)}",
+                ]
+            )
+    columns = ["task", "algorithm", "steps", "random", "return", "threshold", "seeds that reach it"]
+    command = "python benchmarks/defaults.py --gymnasium"
+    return "\n".join(["# Gymnasium with defaults", "", origin_line(content, command), "", *table(columns, rows), ""])
+
+
+def presets_page(content: Mapping[str, Any]) -> str:
+    """Returns what presets of an algorithm for a task gain over its defaults."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    random: dict[str, list[float]] = {}
+    for key, run in content["runs"].items():
+        variant, algo, task, _ = key.split(" | ")
+        found.setdefault((task, algo), {}).setdefault(variant, []).append(run["score"])
+        random.setdefault(task, []).append(run["random"])
+    rows = [
+        [
+            f"`{task}`",
+            algo,
+            f"{statistics.fmean(random[task]):.3g}",
+            *(_mean_and_half_width(both.get(variant, ())) for variant in ("default", "preset")),
+        ]
+        for (task, algo), both in sorted(found.items())
+    ]
+    columns = ["task", "algorithm", "random", "default", "preset"]
+    command = "python benchmarks/defaults.py --presets"
+    return "\n".join(["# Presets and defaults", "", origin_line(content, command), "", *table(columns, rows), ""])

@@ -5,13 +5,14 @@
     python benchmarks/defaults.py --choice --algos mappo --variant gamma-95 algo.gamma=0.95
     python benchmarks/defaults.py --choice --table                         # scores of all variants
     python benchmarks/defaults.py --report --jobs 2                        # the tasks that are reported
-    python benchmarks/defaults.py --report --page                          # writes defaults.json and defaults.md
+    python benchmarks/defaults.py --report --page                          # writes the results, also with the others
     python benchmarks/defaults.py --spread --jobs 2                        # the results in README.md
     python benchmarks/defaults.py --gymnasium --jobs 2                     # whether tasks of Gymnasium are solved
     python benchmarks/defaults.py --presets --jobs 2                       # presets for tasks beside the defaults
 
 A run has one thread. Its score is the mean return of the task's team over the episodes of the last
-evaluation. Scores are kept in a file, so that the command can be repeated and goes on where it stopped.
+evaluation. Scores are kept in a file, so that the command can be repeated and goes on where it stopped; runs whose
+results were written with `--page` are not repeated either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 
 import default_page
 from default_tasks import CHOICE, GYMNASIUM, REPORT, SPREAD, Task
-from reporting import machine, table
+from reporting import in_words, machine, table
 
 from coterie.core.errors import UserError
 
@@ -47,6 +48,13 @@ STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {
     "gymnasium": (GYMNASIUM, tuple(range(100, 105))),
 }
 """Tasks and seeds by option."""
+RESULTS = {
+    "report": "defaults",
+    "spread": "defaults_spread",
+    "gymnasium": "defaults_gymnasium",
+    "presets": "defaults_presets",
+}
+"""Files of results by option."""
 DEFAULT = "default"
 """Variant without settings."""
 PRESET = "preset"
@@ -101,15 +109,28 @@ def main(argv: list[str]) -> int:
             print(f"{task.name:<50} {task.team:<10} {task.actions:<10} {task.steps:,} steps")
         return 0
     path = given.runs / f"{given.study}.json"
+    results = given.results / f"{RESULTS.get(given.study, given.study)}.json"
+    written = _read(results)
     if given.table:
         print("\n".join(scores_table(_read(path), tasks)))
         return 0
     if given.page:
-        default_page.write(default_page.collect(_read(path), tasks), given.results)
+        new = default_page.collect(_read(path))
+        content = {part: dict(sorted({**written.get(part, {}), **new[part]}.items())) for part in new}
+        results.write_text(json.dumps(content, indent=1) + "\n")
+        results.with_suffix(".md").write_text(_page(given.study, content, tasks))
         return 0
     wanted = preset_jobs(given.seeds or seeds) if given.study == "presets" else jobs(given, tasks, given.seeds or seeds)
-    execute([job for job in wanted if job.key not in _read(path)], path, given.jobs)
+    done = {*written.get("runs", {}), *_read(path)}
+    execute([job for job in wanted if job.key not in done], path, given.jobs)
     return 0
+
+
+def _page(study: str, content: dict[str, Any], tasks: tuple[Task, ...]) -> str:
+    if study == "presets":
+        return default_page.presets_page(content)
+    pages = {"spread": default_page.spread_page, "gymnasium": default_page.gymnasium_page}
+    return pages.get(study, default_page.page)(content, tasks)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -178,7 +199,8 @@ def execute(waiting: list[Job], path: Path, parallel: int) -> None:
     with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(score, job): job for job in waiting}
         for number, future in enumerate(as_completed(futures), 1):
-            job, found = futures[future], future.result() | {"revision": facts["revision"]}
+            job, origin = futures[future], {"revision": facts["revision"], "machine": in_words(facts)}
+            found = future.result() | origin
             path.write_text(json.dumps(_read(path) | {job.key: found}, indent=1) + "\n")
             print(f"{number}/{total} {job.key}: {found.get('score', found.get('error'))}", flush=True)
 

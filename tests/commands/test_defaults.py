@@ -48,7 +48,7 @@ def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]
     """Returns what defaults.py stores, with a random policy that earns 10."""
     return {
         f"default | {algo} | {task} | {seed}": {
-            "score": score, "random": 10.0, "seconds": 60.0, "revision": "abc", "command": ["coterie", "train"]
+            "score": score, "random": 10.0, "seconds": 60.0, "revision": "abc", "machine": "a laptop", "command": ["x"]
         }
         for task, by_algo in scores.items() for algo, values in by_algo.items() for seed, score in enumerate(values)
     }  # fmt: skip
@@ -57,13 +57,14 @@ def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]
 def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: Any) -> None:
     tasks = [scripts.default_tasks.Task(name, "team", steps=1000) for name in ("easy", "hard")]
     scores = {"easy": {"a": [29.0, 30.0, 31.0], "b": [19.0, 20.0, 21.0]}, "hard": {"a": [9.0, 10.0, 11.0]}}
-    content = scripts.default_page.collect(runs(scores), tasks)
-    easy, hard = content["tasks"]["easy"], content["tasks"]["hard"]
+    content = scripts.default_page.collect(runs(scores))
+    found = scripts.default_page.by_task(content, tasks)
+    easy, hard = found["easy"], found["hard"]
     assert scripts.default_page.normalized(easy, "a").tolist() == pytest.approx([0.95, 1.0, 1.05])
     assert scripts.default_page.normalized(easy, "b").tolist() == pytest.approx([0.45, 0.5, 0.55])
     assert scripts.default_page.is_learned(easy)
     assert not scripts.default_page.is_learned(hard)
-    page = scripts.default_page.page(content)
+    page = scripts.default_page.page(content, tasks)
     assert "| a | 2 | **1.00** | 0.95 to 1.05 | 1.00 |  | 1.0 |" in page
     assert "| b | 1 | **0.50** | 0.45 to 0.55 | 0.50 |  | 1.0 |" in page
     assert "| `hard` | – |  |" in page
@@ -72,6 +73,24 @@ def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: A
 def test_scores_whose_interval_is_below_random_are_red(scripts: Any) -> None:
     tasks = [scripts.default_tasks.Task("easy", "team")]
     scores = {"a": [29.0, 30.0, 31.0], "low": [4.0, 5.0, 6.0], "wide": [0.0, 5.0, 12.0]}
-    page = scripts.default_page.page(scripts.default_page.collect(runs({"easy": scores}), tasks))
+    page = scripts.default_page.page(scripts.default_page.collect(runs({"easy": scores})), tasks)
     assert '<span class="below-random">-0.25 ± 0.12 ▼</span>' in page
     assert page.count("▼") == 1
+
+
+def test_results_of_one_agent_stand_beside_published_ones(scripts: Any) -> None:
+    content = scripts.default_page.collect(
+        runs({scripts.default_tasks.SPREAD[0].name: {"mappo": [-357.0, -360.0, -363.0]}})
+    )
+    page = scripts.default_page.spread_page(content, scripts.default_tasks.SPREAD)
+    assert "| MAPPO | **-120.0 ± 2.5** | 3 | 1 M | 1.0 | -133.5 | 20 M |" in page
+    worse = scripts.default_page.collect(runs({scripts.default_tasks.SPREAD[0].name: {"mappo": [-450.0, -453.0]}}))
+    assert "| -133.5 (better) | 20 M |" in scripts.default_page.spread_page(worse, scripts.default_tasks.SPREAD)
+
+
+def test_a_task_of_gymnasium_is_solved_at_its_threshold(scripts: Any) -> None:
+    page = scripts.default_page.gymnasium_page(
+        scripts.default_page.collect(runs({"gym/CartPole-v1": {"ppo": [475.0, 500.0, 474.0]}})),
+        scripts.default_tasks.GYMNASIUM,
+    )
+    assert "| `CartPole-v1` | PPO | 100 k | 10 | 483 ± 36.59 | 475 | 2 of 3 |" in page

@@ -44,10 +44,15 @@ def test_an_installed_copy_names_the_folder_it_was_installed_from(monkeypatch: p
 
 
 def test_pip_is_the_one_of_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).absolute().parent))
+    own, other = (tmp_path / name for name in ("own", "other"))
+    for folder in (own, other):
+        folder.mkdir()
+        (folder / "pip").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", str(own))
     assert pip() == "pip"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert pip() == f"{sys.executable} -m pip"
+    monkeypatch.setenv("PATH", str(other))
+    assert pip() == f"{own}/python -m pip"
 
 
 def test_every_extra_in_an_error_exists() -> None:
