@@ -61,9 +61,21 @@ def test_an_unknown_error_of_the_random_policy_is_that_of_the_start() -> None:
     assert outcome.is_below
 
 
-def test_few_returns_and_unknown_errors_are_not_judged() -> None:
+def test_without_returns_after_the_start_nothing_is_judged() -> None:
     assert outcome_of([]) is None
-    for outcome in (of(0, -99, -99), of(0, -99, -99, -99, error=math.nan)):
-        judged = (outcome.is_below, outcome.is_above, outcome.has_fallen, outcome.is_poor)
-        assert judged == (False,) * 4
-    assert of(0, -99, -99).describe(str) == "99.0 below the random policy (0.0)"
+    outcome = of(-99)
+    assert (outcome.is_below, outcome.is_above, outcome.has_fallen, outcome.is_poor) == (False,) * 4
+
+
+def test_one_return_with_a_known_error_is_enough_to_be_below_and_not_to_have_fallen() -> None:
+    outcome = of(0, -99)
+    assert (outcome.is_below, outcome.has_fallen, outcome.is_poor) == (True, False, True)
+    assert outcome.describe(str) == "99.0 below the random policy (0.0)"
+    assert not of(0, 1).is_poor  # too early
+
+
+def test_unknown_errors_are_the_scatter_of_the_second_half() -> None:
+    assert of(0, -90, -99, -95, -97, error=math.nan).is_below
+    noisy = of(0, -90, 80, -90, 70, -80, error=math.nan)
+    assert (noisy.is_below, noisy.is_above) == (False, False)
+    assert not of(0, -99, error=math.nan).is_below  # nothing to take it from

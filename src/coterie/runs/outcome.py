@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 LAST = 3
-"""Least number of points whose mean is the end of a run. A run with fewer after the start is not judged."""
+"""Number of points whose mean is the end of a short run. With fewer after the start, the end is the last one."""
 _EDGE = 0.1
 """Fraction of the points that the end of a long run is a mean of."""
 DIFFERS = 3.0
@@ -50,7 +51,7 @@ class Outcome:
         best: Best mean of as many consecutive returns.
         reference: Return of the random policy, or `start` if that is unknown.
         is_random: True if the reference is the random policy.
-        count: Number of returns in `end`; 0 if there are too few to judge.
+        count: Number of returns in `end`; 0 if the run has none after its start.
     """
 
     start: Level
@@ -76,12 +77,17 @@ class Outcome:
         return self.count > 0 and self.end.errors_above(self.reference) > DIFFERS
 
     @property
+    def has_risen(self) -> bool:
+        """True if the run ended above its start by more than the errors explain."""
+        return self.count > 0 and self.end.errors_above(self.start) > DIFFERS
+
+    @property
     def has_fallen(self) -> bool:
         """True if the run has lost more than half of what it had gained above the reference, or ended below its start.
 
         A run that was never above the reference cannot fall.
         """
-        if self.count == 0 or not (self.best.errors_above(self.end) > FELL):
+        if self.count < LAST or not (self.best.errors_above(self.end) > FELL):
             return False
         gained, lost = self.best.mean - self.reference.mean, self.best.mean - self.end.mean
         is_below_start = self.end.errors_above(self.start) < -FELL
@@ -89,9 +95,9 @@ class Outcome:
 
     @property
     def is_poor(self) -> bool:
-        """True if the run did not end above the reference, or has fallen. False if it cannot be judged."""
-        is_known = self.count > 0 and not math.isnan(self.end.errors_above(self.reference))
-        return is_known and (not self.is_above or self.has_fallen)
+        """True if the run ended below the reference, or after enough returns not above it, or has fallen."""
+        is_known = self.count >= LAST and not math.isnan(self.end.errors_above(self.reference))
+        return self.is_below or (is_known and (not self.is_above or self.has_fallen))
 
     def describe(self, number: Callable[[float], str]) -> str:
         """Returns the end relative to the reference, and to the best if the run has fallen, as a phrase.
@@ -122,15 +128,22 @@ def outcome_of(points: Sequence[Level], random: Level | None = None) -> Outcome 
     Args:
         points: Returns in the order of time. Their first one is the start.
         random: Return of the random policy; None if unknown. Its error, if unknown, is that of the start.
+
+    Returns whose errors are unknown, such as those of single episodes, get the standard deviation of the second half of
+    the returns as their error.
     """
     if not points:
         return None
+    second_half = [point.mean for point in points[len(points) // 2 :]]
+    if any(math.isnan(point.error) for point in points) and len(second_half) >= LAST:
+        scatter = statistics.stdev(second_half)
+        points = [replace(point, error=scatter) if math.isnan(point.error) else point for point in points]
     start, later = points[0], list(points[1:])
     count = max(LAST, int(_EDGE * len(later)))
     end = best = points[-1]
     if len(later) < count:
-        count = 0
-    else:
+        count = min(1, len(later))
+    if count:
         means = [_mean(later[k : k + count]) for k in range(len(later) - count + 1)]
         end = means[-1]
         best = max([start, *means], key=lambda level: level.mean)

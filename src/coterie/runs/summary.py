@@ -16,7 +16,7 @@ from rich.text import Text
 from coterie.core.metrics import by_team
 from coterie.core.text import coterie_command, printable
 from coterie.runs.evaluations import return_error
-from coterie.runs.outcome import Level, Outcome, outcome_of
+from coterie.runs.outcome import LAST, Level, Outcome, outcome_of
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
 
@@ -57,7 +57,7 @@ class TeamSummary:
     def comparison(self) -> str:
         """Comparison of the last returns with the random policy, the published score and the best. "" if unknown."""
         outcome = self.outcome
-        if outcome is None or (self.random is None and self.published is None and outcome.count == 0):
+        if outcome is None or (self.random is None and self.published is None and outcome.count < LAST):
             return ""
         if self.published is None:
             return f"ends {outcome.describe(number)}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coterie.checks.diagnosis.diagnosis import diagnose_view
 from coterie.checks.diagnosis.outcome_checks import below_random, fell, nothing_learned
 from coterie.checks.diagnosis.run_view import RunView
 from coterie.checks.findings import Finding, Skipped
@@ -40,6 +43,38 @@ def outcomes(run: RunView) -> list[str | None]:
 def test_a_run_has_at_most_one_finding_on_its_outcome(returns: list[float], expected: list[str | None]) -> None:
     assert outcomes(evaluated(*returns)) == expected
     assert outcomes(evaluated(*returns, error=9.0)) == [None, None, "high"]  # noise: nothing is known to be learned
+
+
+def test_a_run_that_did_not_rise_since_its_start_has_learned_nothing() -> None:
+    found = checked(nothing_learned, evaluated(20, 22, 19, 21, 20))  # a warm start above the random policy
+    assert isinstance(found, Finding)
+    assert found.severity == "medium"
+    assert "20 above the random policy (0), but not above the start (20)" in found.evidence
+
+
+@pytest.mark.parametrize("returns", [(1.5, 0.15), (1.5, 0.15, 0.15), (1.5, 1.4, 0.15, 0.15, 0.15)])
+def test_ending_below_the_random_policy_is_the_first_finding(returns: tuple[float, ...]) -> None:
+    # Entropy, gradients and values look wrong as well.
+    metrics = {"policy/entropy": [1.6, 0.1, *[0.001] * 8], "policy/grad_norm": [1.0, *[1e6] * 9]}
+    metrics |= {"rollout/return_mean": [1.5] * 10, "rollout/return_std": [1.0] * 10}
+    run = evaluated(*returns, error=0.05, random=1.53, metrics={"loss/policy": [0.0] * 10, **metrics})
+    findings = diagnose_view(run, Path("run")).findings
+    assert findings[0].name == "below random"
+    assert "below the random policy (1.53)" in findings[0].evidence
+    assert {"entropy", "gradients"} < {finding.name for finding in findings}
+
+
+def test_of_several_teams_that_learn_all_must_be_below_random_for_a_finding() -> None:
+    def run(red: float, blue: float) -> RunView:
+        red_view, blue_view = evaluated(0, red).teams[0], evaluated(0, blue).teams[0]
+        teams = (replace(red_view, name="red", alone=False), replace(blue_view, name="blue", alone=False))
+        return replace(evaluated(0), teams=teams)
+
+    lost = run(-9, -9)
+    assert [severity(below_random(lost, team)) for team in lost.teams] == ["high", "high"]
+    won = run(-9, 9)
+    with pytest.raises(Skipped, match="opponents"):
+        below_random(won, won.teams[0])
 
 
 def test_the_evidence_states_the_end_the_reference_and_the_fall() -> None:
@@ -105,7 +140,7 @@ def test_runs_whose_returns_depend_on_more_than_the_policy_are_not_judged() -> N
     for run, reason in (
         (evaluated(*bad, selfplay__opponents="uniform"), "opponents"),
         (evaluated(*bad, metrics={"lesson/index": [1.0, 2.0]}), "lessons"),
-        (evaluated(*bad[:3]), "fewer than 3 evaluations"),
+        (evaluated(*bad[:1]), "no returns after the start"),
         (view({}, CLIPPED), "no returns"),
     ):
         for check in (below_random, fell, nothing_learned):

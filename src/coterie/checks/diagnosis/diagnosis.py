@@ -18,6 +18,9 @@ from coterie.checks.diagnosis.run_view import RunView
 from coterie.checks.findings import Finding, Skipped, render, worst_first, wrap
 
 CHECKS: dict[str, Callable[..., Finding | None]] = {
+    "below random": outcome_checks.below_random,
+    "fell": outcome_checks.fell,
+    "nothing learned": outcome_checks.nothing_learned,
     "episode end": experience_checks.episode_end,
     "reward scale": experience_checks.reward_scale,
     "gradient steps": update_checks.gradient_steps,
@@ -34,12 +37,11 @@ CHECKS: dict[str, Callable[..., Finding | None]] = {
     "clip fraction": update_checks.clip_fraction,
     "explained variance": value_checks.explained_variance,
     "evaluation mode": experience_checks.evaluation_mode,
-    "below random": outcome_checks.below_random,
-    "fell": outcome_checks.fell,
-    "nothing learned": outcome_checks.nothing_learned,
     "environment speed": experience_checks.environment_speed,
 }
-"""All checks by name. Among findings of equal severity, those of earlier checks come first: causes before symptoms."""
+"""All checks by name. Among findings of equal severity, those of earlier checks come first: what the run came to, then causes
+before symptoms.
+"""
 
 OF_RUN = ("episode end", "environment speed")
 """Names of the checks of the whole run. The others check each team that learns."""

@@ -15,15 +15,22 @@ MANY = 5_000
 """Gradient steps of a run that has learned nothing, from which on more of them are not the first thing to try."""
 USUAL_LR = 5e-4
 """Default learning rate."""
+_CONTESTED = "the return depends on opponents that learn"
 
 
 def below_random(run: RunView, team: TeamView) -> Finding | None:
-    """Finds runs that end below the random policy."""
-    course = _course(team)
+    """Finds runs that end below the random policy; with several teams that learn, those in which every team does.
+
+    One of several teams may lose to the others, but not all of them.
+    """
+    contested = not team.alone and run.settings.get("selfplay.opponents", "off") == "off" and len(run.teams) > 1
+    course = _course(team, contested=contested)
     if not course.is_random:
         raise Skipped("the return of the random policy is unknown: the run has no evaluations")
     if not course.is_below:
         return None
+    if contested and any(other.outcome is None or not other.outcome.is_below for other in run.teams):
+        raise Skipped(_CONTESTED)
     return Finding("high", _evidence(team, course), _fix(run, team, course))
 
 
@@ -40,12 +47,15 @@ def fell(run: RunView, team: TeamView) -> Finding | None:
 
 
 def nothing_learned(run: RunView, team: TeamView) -> Finding | None:
-    """Finds runs that end as good as the random policy, in spite of enough gradient steps."""
+    """Finds runs that end no better than the random policy or than they started, in spite of enough gradient steps."""
     course, steps = _course(team), team.gradient_steps
     if steps < FEW_MEDIUM:
         raise Skipped(f"{steps:,.0f} gradient steps, fewer than {FEW_MEDIUM}")
-    if course.is_above or course.is_below or course.has_fallen:
+    if course.is_below or course.has_fallen or (course.is_above and course.has_risen):
         return None
+    if course.is_above:
+        evidence = f"{_evidence(team, course)}, but not above the start ({show(course.start.mean)})"
+        return Finding("medium", f"{evidence}, after {steps:,.0f} gradient steps", _longer(run, team))
     lr = team.number("lr")
     if lr is not None and lr < USUAL_LR:
         fix = f"Larger steps: {team.key('lr', min(USUAL_LR, 10 * lr))}."
@@ -56,24 +66,24 @@ def nothing_learned(run: RunView, team: TeamView) -> Finding | None:
     return Finding("high", f"{_evidence(team, course)}, after {steps:,.0f} gradient steps", fix)
 
 
-def _course(team: TeamView) -> outcome.Outcome:
-    """Returns the course of the return. Skipped if it depends on more than the policy, or is unknown."""
-    if not team.alone:
-        raise Skipped("the return depends on opponents that learn")
+def _course(team: TeamView, *, contested: bool = False) -> outcome.Outcome:
+    """Returns the course of the return. Skipped if it is unknown, or depends on opponents and is not `contested`."""
+    if not team.alone and not contested:
+        raise Skipped(_CONTESTED)
     found = team.outcome
     if found is None:
         raise Skipped("lessons changed the task" if len(team.series("lesson/index")) else "there are no returns")
     if not found.count:
-        raise Skipped(f"fewer than {outcome.LAST} evaluations after the start")
+        raise Skipped("there are no returns after the start")
     if math.isnan(found.end.errors_above(found.reference)):
         raise Skipped("the standard errors of returns are unknown")
     return found
 
 
 def _evidence(team: TeamView, course: outcome.Outcome) -> str:
-    kind = "evaluations" if len(team.series("eval/return_mean")) else "entries of training returns"
-    error = show(course.end.error)
-    return f"the last {course.count} {kind} are {show(course.end.mean)} ± {error}, {course.describe(show)}"
+    kind = "evaluation" if len(team.series("eval/return_mean")) else "training return"
+    last = f"last {kind} is" if course.count == 1 else f"last {course.count} {kind}s are"
+    return f"the {last} {show(course.end.mean)} ± {show(course.end.error)}, {course.describe(show)}"
 
 
 def _fix(run: RunView, team: TeamView, course: outcome.Outcome) -> str:
