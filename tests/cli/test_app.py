@@ -19,6 +19,7 @@ from coterie.cli.app import app
 from coterie.cli.list import _missing, _scripted
 from coterie.commands import train as training
 from coterie.core.errors import NonFiniteError, UserError
+from coterie.envs.make import spec_of
 from coterie.sweeps.sweep import plan
 
 SMALL = [
@@ -347,6 +348,37 @@ def test_one_algorithm_is_listed_with_its_capabilities(capsys: pytest.CaptureFix
     assert "mapo: no such algorithm. Did you mean 'mappo'" in capsys.readouterr().err
 
 
+def test_an_own_class_is_listed_with_its_capabilities(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code = "from coterie.algos.ppo import PPO\n\nclass Twist(PPO):\n    'PPO with a twist.'\n"
+    (tmp_path / "listed_algorithm.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["list", "algos", "listed_algorithm:Twist"]) == 0
+    assert "summary         PPO with a twist." in capsys.readouterr().out
+    assert main(["list", "algos", "listed_algorithm:Gone"]) == 2
+    assert "Gone" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_list_of_environments_begins_with_batched_worlds_and_marks_what_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def missing(name: str) -> Any:
+        if name.startswith("rware/"):
+            raise UserError(f"environment '{name}' needs rware. Install it with: pip install 'coterie[rware]'")
+        return spec_of(name)
+
+    monkeypatch.setattr("coterie.envs.make.spec_of", missing)
+    assert main(["list", "envs", "2ag"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "Built-in batched worlds"
+    names = [line.split()[0] for line in lines if "/" in line]
+    assert names.index("warehouse/tiny-2ag") < names.index("rware/rware-tiny-2ag-v2")
+    assert any("rware/rware-tiny-2ag-v2" in line and "not installed" in line for line in lines)
+    assert "pip install 'coterie[rware]'" in " ".join(" ".join(lines).split())
+
+
 def test_environments_are_filtered_by_name(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "envs", "simple_tag", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["particle/simple_tag"]
@@ -367,10 +399,40 @@ def test_no_help_text_breaks_lines_within_a_paragraph():
     assert broken == {}
 
 
-def test_help_does_not_import_torch():
-    program = "import sys, coterie.cli.app, coterie.__main__ as m; m.main(['--help']); print('torch' in sys.modules)"
+@pytest.mark.parametrize("words", [["--help"], ["list", "algos"]])
+def test_help_and_the_list_of_algorithms_do_not_import_torch(words: list[str]):
+    program = f"import sys, coterie.__main__ as m; m.main({words}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_help_groups_all_commands_with_one_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out.partition("\nOptions\n")[0]
+    groups = [block.splitlines() for block in text.strip().split("\n\n")[2:]]
+    titles = ["Train", "Look at runs", "Compare", "Teams against each other", "Deploy", "Check"]
+    assert [group[0] for group in groups] == titles
+    listed = [line.split()[0] for group in groups for line in group[1:]]
+    assert sorted(listed) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert all(line.endswith(".") and len(line) <= 80 for group in groups for line in group[1:])
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "evaluate", "tune", "play", "list envs"])
+def test_descriptions_of_options_have_most_of_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*command.split(), "--help"]) == 0
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
+    options = output.partition("\nOptions\n")[2].partition("\n\n")[0].splitlines()
+    assert all(line[:26].strip() == "" or line.startswith("  --") for line in options)
+    starts = [len(line) - len(line.lstrip()) for line in options if not line.startswith("  --")]
+    assert set(starts) <= {26, *starts[:1]}  # one column of descriptions
+    assert max(starts, default=0) <= 26
 
 
 @pytest.mark.slow

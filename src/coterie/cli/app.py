@@ -6,12 +6,12 @@ import contextlib
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from coterie.cli.checks import check_algo, check_env, diagnose
 from coterie.cli.compare import CompareCommand, compare
 from coterie.cli.demos import demos, record
 from coterie.cli.export import export
+from coterie.cli.help import HelpCommand, HelpGroup
 from coterie.cli.league import exploit, league
 from coterie.cli.list import app as list_app
 from coterie.cli.options import (
@@ -44,12 +44,16 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.terminal import print_line, reserved_stdout
 from coterie.core.text import coterie_command, shorten, shorten_middle
 
+TRAIN, LOOK, COMPARE = "Train", "Look at runs", "Compare"
+TEAMS, DEPLOY, CHECK = "Teams against each other", "Deploy", "Check"
+"""Groups of commands in the help."""
+
 
 class _Interrupted(Exception):
     """Ctrl-C in a command. Typer would end with the exit code of an interrupted training run, without a line."""
 
 
-class _Commands(TyperGroup):
+class _Commands(HelpGroup):
     """The group of all commands, which tells Ctrl-C from the exit codes of commands."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -63,13 +67,12 @@ app = typer.Typer(
     name="coterie",
     cls=_Commands,
     help="Multi-agent reinforcement learning on PyTorch.",
-    epilog="To get started, run [bold]coterie train[/bold].",
+    epilog="To get started, run [bold]coterie train[/bold]. Help of a command: coterie COMMAND --help",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(list_app, name="list", help="List algorithms, environments, settings and environment parameters.")
 
 
 def _version(requested: bool) -> None:
@@ -92,7 +95,7 @@ def options(
     """Options of the program. `--traceback` may be anywhere on the command line, see `coterie.__main__`."""
 
 
-class TrainCommand(TyperCommand):
+class TrainCommand(HelpCommand):
     """The command `train`, with the settings that are changed most often at the end of its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -102,7 +105,7 @@ class TrainCommand(TyperCommand):
         print_run_keys()
 
 
-@app.command(cls=TrainCommand)
+@app.command(cls=TrainCommand, rich_help_panel=TRAIN)
 def train(
     overrides: Overrides = None,
     algo: AlgoName = None,
@@ -126,7 +129,7 @@ def train(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Train. The default is MAPPO on particle/simple_spread, which takes about a minute on two cores.
+    """Train one or several teams. The default is MAPPO on particle/simple_spread, about a minute on two cores.
 
     Examples:
 
@@ -160,7 +163,7 @@ def train(
     return finish(command.train(resolved), json)
 
 
-@app.command()
+@app.command(cls=HelpCommand, rich_help_panel=TRAIN)
 def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json: Json = False) -> int:
     """Resume a run.
 
@@ -174,7 +177,6 @@ def resume(run: RunPath, overrides: Overrides = None, trust: Trust = False, json
     return finish(command.resume(run, list(overrides or [])), json)
 
 
-@app.command()
 def evaluate(
     what: RunOrOverrides = None,
     algo: AlgoName = None,
@@ -186,7 +188,7 @@ def evaluate(
     seed: Seed = None,
     json: Json = False,
 ) -> int:
-    """Evaluate a checkpoint of a run, or an algorithm that needs no training.
+    """Evaluate a run, or an algorithm that needs no training.
 
     Settings after a run change its environment (env.KEY, env, randomize.KEY) or opponents (teams.TEAM.algo).
 
@@ -211,23 +213,24 @@ def evaluate(
     return print_report(report if json else command.as_tables(report), json)
 
 
-app.command()(tune)
-app.command()(plot)
-app.command()(ps)
-app.command(cls=CompareCommand)(compare)
-app.command()(reproduce)
-app.command()(report)
-app.command()(diagnose)
-app.command()(league)
-app.command()(exploit)
-app.command()(export)
-app.command()(serve)
-app.command()(play)
-app.command()(watch)
-app.command()(view)
+app.command(cls=HelpCommand, rich_help_panel=TRAIN)(tune)
+app.command(cls=HelpCommand, rich_help_panel=TRAIN)(reproduce)
+for _command in (record, demos):
+    app.command(cls=HelpCommand, rich_help_panel=TRAIN)(_command)
+for _command in (ps, plot, play, watch, view):
+    app.command(cls=HelpCommand, rich_help_panel=LOOK)(_command)
+app.add_typer(list_app, name="list", rich_help_panel=LOOK)
+app.command(cls=HelpCommand, rich_help_panel=COMPARE)(evaluate)
+app.command(cls=CompareCommand, rich_help_panel=COMPARE)(compare)
+app.command(cls=HelpCommand, rich_help_panel=COMPARE)(report)
+for _command in (league, exploit):
+    app.command(cls=HelpCommand, rich_help_panel=TEAMS)(_command)
+for _command in (export, serve):
+    app.command(cls=HelpCommand, rich_help_panel=DEPLOY)(_command)
+app.command(cls=HelpCommand, rich_help_panel=CHECK)(diagnose)
 
 
-@app.command()
+@app.command(cls=HelpCommand, rich_help_panel=CHECK)
 def bench(
     overrides: Overrides = None,
     algo: AlgoName = None,
@@ -237,7 +240,7 @@ def bench(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Measure environment steps per second, and the share of time for environment, acting, targets and updates.
+    """Measure environment steps per second. The report has the shares of environment, acting, targets and updates.
 
     Example: coterie bench algo=ippo/yardstick --seconds 30 --json
     """
@@ -249,10 +252,8 @@ def bench(
     return print_report(measure(resolved, seconds), json)
 
 
-app.command("check-env")(check_env)
-app.command("check-algo")(check_algo)
-app.command("record")(record)
-app.command("demos")(demos)
+app.command("check-env", cls=HelpCommand, rich_help_panel=CHECK)(check_env)
+app.command("check-algo", cls=HelpCommand, rich_help_panel=CHECK)(check_algo)
 
 
 # -------------------------------------------------------------------------------------------------------------- running

@@ -71,7 +71,7 @@ def check_algo(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Check an algorithm in worlds with known answers and name likely mistakes. The exit code is 1 if a check fails.
+    """Check an algorithm in worlds with known answers. Likely mistakes are named. The exit code is 1 if a check fails.
 
     Example: coterie check-algo my_package.my_algorithm:MyAlgorithm algo.lr=1e-3
     """
@@ -96,7 +96,7 @@ def diagnose(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Report what looks wrong in a run, worst first, with the evidence and a fix to try.
+    """Report what looks wrong in a run, worst first. Each finding has its evidence and a fix to try.
 
     Reads metrics and the last checkpoint, and lets policies act for a few steps. The exit code is 0 despite findings.
 

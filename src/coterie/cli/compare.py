@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
+from coterie.cli.help import HelpCommand
 from coterie.cli.options import Trust
 from coterie.core.terminal import print_line
 from coterie.reports.options import CompareOptions
@@ -92,7 +92,7 @@ def with_compare_options(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-class CompareCommand(TyperCommand):
+class CompareCommand(HelpCommand):
     """The command `compare`, whose option --evaluate may have a number of episodes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -118,7 +118,7 @@ def compare(
     marl_eval: MarlEval = None,
     trust: Trust = False,
 ) -> int:
-    """Compare algorithms: means, medians and interquartile means with 95% bootstrap intervals over seeds and tasks.
+    """Compare algorithms over seeds and tasks. Means, medians and interquartile means have 95% bootstrap intervals.
 
     Runs that differ only in the seed are one group. Pairs are compared by the probability of improvement.
 

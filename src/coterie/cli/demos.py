@@ -45,7 +45,7 @@ def record(
     seed: Seed = None,
     json: Json = False,
 ) -> int:
-    """Record demonstrations with a run, or with an algorithm that needs no training.
+    """Record demonstrations with a run or a script. Any algorithm that needs no training can play.
 
     Examples:
 

@@ -29,7 +29,7 @@ def export(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Export the teams of a run, with a player that needs neither Coterie nor PyTorch.
+    """Export the teams of a run. The player in the export needs neither Coterie nor PyTorch.
 
     Examples:
 

@@ -44,7 +44,7 @@ def league(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes, equal for all pairs.")] = 0,
     json: Json = False,
 ) -> int:
-    """Play all pairs of members. Prints the cross-play matrix and, for symmetric games, Elo ratings, and saves a plot.
+    """Play runs against each other in all pairs. Prints the cross-play matrix, and Elo ratings of symmetric games.
 
     Rows are the first team of the environment, columns the second. In symmetric games each pair plays on both sides.
 
@@ -119,7 +119,7 @@ def exploit(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Train a best response to one team of a run, and measure its gain over the run's own opponent team.
+    """Train a best response to one team of a run. Its gain over the run's own opponent team is measured.
 
     The best response uses the algorithm and settings of the run unless overridden, and trains against the frozen team.
 

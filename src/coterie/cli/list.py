@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie.cli.help import HelpCommand, HelpGroup
 from coterie.cli.options import AlgoName, EnvName, with_names
 from coterie.core.errors import UserError, nearest
 from coterie.core.terminal import print_json, print_line
@@ -81,7 +82,11 @@ def _meaning(field: Any) -> str:
     return " ".join((field.description or "").split()) if field is not None else ""
 
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    cls=HelpGroup,
+    help="List algorithms, environments and settings. Also the parameters of an environment.",
+    no_args_is_help=True,
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
 _WIDE = 200
 """Columns of a wide table."""
@@ -90,7 +95,7 @@ _WIDE = 200
 Wide = Annotated[bool, typer.Option("--wide", help="Print a table with all columns, about 200 characters wide.")]
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def algos(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", show_default=False, help="Show all about one algorithm.")
@@ -106,9 +111,10 @@ def algos(
 
     coterie list algos mappo
     """
-    rows = algorithm_rows()
-    if name is not None:
-        rows = [_find(rows, name)]
+    if name is None and not wide and not json:
+        _print_brief()
+        return 0
+    rows = algorithm_rows() if name is None else [_find(name)]
     if json:
         print_json(rows if name is None else rows[0])
         return 0
@@ -118,17 +124,29 @@ def algos(
         for key, value in rows[0].items():
             print_definition(f"{key:<16}", value, indent=16)
         return 0
-    found = [row for row in rows if "missing" not in row]
-    if wide:
-        _print_wide(found)
-    else:
-        for row in found:
-            print_definition(f"{row['name']:<10}", _one_line(row["summary"], 70), indent=10)
-        print_line("Capabilities and presets: coterie list algos NAME, or coterie list algos --wide.")
-    own = "Your own: algo=package.module:Class or an entry point of the group coterie.algorithms."
-    for line in [*_missing(rows), own]:
+    _print_wide([row for row in rows if "missing" not in row])
+    for line in [*_missing(rows), _OWN_ALGORITHM]:
         print_definition(line, "", indent=4)
     return 0
+
+
+_OWN_ALGORITHM = "Your own: algo=package.module:Class or an entry point of the group coterie.algorithms."
+
+
+def _print_brief() -> None:
+    """Prints a line per algorithm. Only algorithms of other packages are imported, and with them PyTorch."""
+    from coterie.algos import registry as algo_registry
+    from coterie.config import sources
+    from coterie.runs.tables import print_definition
+
+    rows = [{"name": name, "summary": sources.preset_title("algo", name)} for name in algo_registry.ALGOS]
+    rows += [algorithm_row(name) for name in _algorithms_of_packages()]
+    for row in rows:
+        if "missing" not in row:
+            print_definition(f"{row['name']:<10}", _one_line(row["summary"], 70), indent=10)
+    print_line("Capabilities and presets: coterie list algos NAME, or coterie list algos --wide.")
+    for line in [*_missing(rows), _OWN_ALGORITHM]:
+        print_definition(line, "", indent=4)
 
 
 def _print_wide(rows: list[dict[str, Any]]) -> None:
@@ -145,13 +163,18 @@ def _print_wide(rows: list[dict[str, Any]]) -> None:
     print_table(columns, cells, width=_WIDE)
 
 
-def _find(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Returns the row of an algorithm. Raises UserError if there is none."""
-    base = name.partition("/")[0]
-    for row in rows:
-        if row["name"] == base:
-            return row
-    raise UserError(f"{name}: no such algorithm. {nearest(name, [row['name'] for row in rows])}")
+def _find(name: str) -> dict[str, Any]:
+    """Returns the row of an algorithm, or of a user's own `package.module:Class`. Raises UserError if there is none."""
+    from coterie.algos import registry as algo_registry
+
+    known = [*algo_registry.ALGOS, *_algorithms_of_packages()]
+    base = name if ":" in name or name in known else name.partition("/")[0]
+    if ":" not in name and base not in known:
+        raise UserError(f"{name}: no such algorithm. {nearest(name, known)}")
+    row = algorithm_row(base)
+    if ":" in name and "missing" in row:
+        raise UserError(row["missing"])
+    return row
 
 
 def _one_line(summary: str, width: int) -> str:
@@ -162,7 +185,7 @@ def _one_line(summary: str, width: int) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def envs(
     filter_: Annotated[
         str | None,
@@ -189,16 +212,21 @@ def envs(
     if json:
         print_json(rows)
         return 0
+    from coterie.envs.registry import FAMILIES
     from coterie.runs.tables import print_definition, print_table
 
-    agents = ["agents by role", lambda row: _by_role(row, "agents")]
+    agents = ["agents by role", lambda row: "not installed" if "missing" in row else _by_role(row, "agents")]
     columns = [["environment", lambda row: row["name"]], agents]
     if wide:
         columns += [["observation size", lambda row: _by_role(row, "observation")]]
         columns += [["actions", lambda row: _by_role(row, "actions")]]
     columns += [["step limit", lambda row: row["limit"]]]
-    cells = [[cell(row) for _, cell in columns] for row in rows]
-    print_table([title for title, _ in columns], cells, width=_WIDE if wide else None)
+    worlds = [row for row in rows if row["name"].partition("/")[0] in FAMILIES]
+    others = [row for row in rows if row not in worlds]
+    for title, part in (("Built-in batched worlds", worlds), ("Environments of other libraries", others)):
+        cells = [[cell(row) for _, cell in columns] for row in part]
+        if cells:
+            print_table([heading for heading, _ in columns], cells, title=title, width=_WIDE if wide else None)
     own = "Custom environments: env=package.module:factory or an entry point; see `coterie check-env --help`."
     for line in [*_scripted(rows), *_missing(rows), own]:
         print_definition(line, "", indent=4)
@@ -226,7 +254,7 @@ def _missing(rows: list[dict[str, Any]]) -> list[str]:
     return [first if not others else f"{first} (and {len(others)} others)" for first, *others in groups.values()]
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def keys(
     words: Annotated[
         list[str] | None,
@@ -241,7 +269,7 @@ def keys(
     wide: Wide = False,
     json: Json = False,
 ) -> int:
-    """List the settings of a configuration with their value, origin and meaning, or those that contain a text.
+    """List the settings of a configuration, or those that contain a text. With their value, origin and meaning.
 
     Examples:
 
@@ -267,7 +295,7 @@ def keys(
     return 0
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def parameters(
     overrides: Annotated[
         list[str] | None,
@@ -276,7 +304,7 @@ def parameters(
     env: EnvName = None,
     json: Json = False,
 ) -> int:
-    """List the parameters of an environment that lessons and randomize.NAME can change, with their values and ranges.
+    """List the parameters of an environment that lessons can change. So can randomize.NAME. With values and ranges.
 
     Example: coterie list parameters env=particle/simple_tag
     """
@@ -321,32 +349,39 @@ def algorithm_rows() -> list[dict[str, Any]]:
 
     Algorithms that cannot be imported have only a name, and the reason under `missing`.
     """
+    from coterie.algos import registry as algo_registry
+
+    return [algorithm_row(name) for name in [*algo_registry.ALGOS, *_algorithms_of_packages()]]
+
+
+def _algorithms_of_packages() -> list[str]:
+    """Returns the names of the algorithms of installed packages."""
+    from coterie.algos import registry as algo_registry
+    from coterie.config.plugins import ALGORITHMS, installed_plugins
+
+    found = installed_plugins(ALGORITHMS)
+    return [name for name in found if algo_registry.base_name(name) not in algo_registry.ALGOS]
+
+
+def algorithm_row(name: str) -> dict[str, Any]:
+    """Returns the row of one algorithm, see `algorithm_rows`."""
     import dataclasses
 
     from coterie.algos import registry as algo_registry
     from coterie.config import sources
-    from coterie.config.plugins import ALGORITHMS, installed_plugins
-    from coterie.core.errors import UserError
 
-    presets = sources.presets("algo")
-    rows: list[dict[str, Any]] = []
-    brought = [
-        name for name in installed_plugins(ALGORITHMS) if algo_registry.base_name(name) not in algo_registry.ALGOS
-    ]
-    for name in [*algo_registry.ALGOS, *brought]:
-        try:
-            algorithm = algo_registry.algorithm(name)
-        except UserError as error:
-            rows.append({"name": name, "missing": str(error)})
-            continue
-        capabilities = {
-            field.name: _plain(getattr(algorithm.capabilities, field.name))
-            for field in dataclasses.fields(algorithm.capabilities)
-        }
-        variants = [preset for preset in presets if preset.startswith(f"{name}/")]
-        summary = sources.preset_title("algo", name) or (algorithm.__doc__ or "").strip().partition("\n")[0]
-        rows.append({"name": name, **capabilities, "presets": variants, "summary": summary})
-    return rows
+    try:
+        algorithm = algo_registry.algorithm(name)
+    except UserError as error:
+        return {"name": name, "missing": str(error)}
+    capabilities = {
+        field.name: _plain(getattr(algorithm.capabilities, field.name))
+        for field in dataclasses.fields(algorithm.capabilities)
+    }
+    variants = [preset for preset in sources.presets("algo") if preset.startswith(f"{name}/")]
+    title = "" if ":" in name else sources.preset_title("algo", name)
+    summary = title or (algorithm.__doc__ or "").strip().partition("\n")[0]
+    return {"name": name, **capabilities, "presets": variants, "summary": summary}
 
 
 def environment_rows(text: str = "") -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ def play(
     port: Port = 0,
     open_: Open = False,
 ) -> int:
-    """Show or record episodes of a run or of an algorithm that needs no training, or play in them yourself.
+    """Show or record episodes, or play in them yourself. Of a run, or of an algorithm that needs no training.
 
     Examples:
 
@@ -183,7 +183,7 @@ def view(
     port: Port = 0,
     open_: Open = False,
 ) -> int:
-    """View recorded episodes in a browser: seek, change the speed, compare several files in sync.
+    """View recorded episodes in a browser. Seek, change the speed, compare several files in sync.
 
     Example: coterie view before.zip after.zip
     """
@@ -209,7 +209,7 @@ def watch(
     port: Port = 0,
     open_: Open = False,
 ) -> int:
-    """Watch the newest policy of a run in a browser while the run trains in another process.
+    """Watch a run in a browser while it trains. The page shows its newest policy.
 
     Between episodes the page takes the newest snapshot of the policy, see checkpoint.policy_seconds.
 

@@ -51,7 +51,7 @@ def plot(
     csv: Annotated[bool, typer.Option("--csv", help="Write the values to a .csv file next to the figure.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as .pdf, too.")] = False,
 ) -> int:
-    """Plot learning curves or other metrics as PNG and SVG, averaged over seeds with a confidence band.
+    """Plot learning curves or other metrics. Seeds are averaged, with a confidence band, as PNG and SVG.
 
     Examples:
 

@@ -25,7 +25,7 @@ def ps(
     ] = None,
     json: Json = False,
 ) -> int:
-    """List runs with their state, progress, speed, remaining time and latest return.
+    """List runs with their state, progress and latest return. Also speed and remaining time.
 
     Examples:
 

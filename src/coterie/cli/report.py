@@ -38,7 +38,7 @@ def report(
     trust: Trust = False,
     json: Json = False,
 ) -> int:
-    """Write a report of runs: one HTML file with findings, curves, tables and videos that opens without a network.
+    """Write a report of runs as one HTML file. It has findings, curves, tables and videos, and needs no network.
 
     Runs that differ only in the seed are one group. Intervals are those of `coterie compare`.
 

@@ -56,7 +56,7 @@ def reproduce(
     print_: Print = False,
     json: Json = False,
 ) -> int:
-    """Train the rows of a published table with five seeds, and compare the results with the published ones.
+    """Train the rows of a published table, and compare. Each row has five seeds by default.
 
     Running it again continues interrupted runs and skips finished ones. Without rows it shows the results so far.
 

@@ -44,7 +44,7 @@ def serve(
         ),
     ] = None,
 ) -> int:
-    """Serve an exported team on a web socket and over HTTP, for programs without an ONNX runtime.
+    """Serve an exported team on a web socket and over HTTP. For programs without an ONNX runtime.
 
     Examples:
 

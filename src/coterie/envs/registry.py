@@ -101,11 +101,14 @@ USER_FACTORY = "coterie.envs.external.user_factory:UserFactory"
 def environments() -> dict[str, str]:
     """Returns the target `module:Class` of every environment in Coterie by name, e.g. `particle/simple_spread`.
 
-    Of external libraries these are the environments with a preset, with the library's adapter as their target.
+    Built-in batched worlds come first. Of external libraries these are the environments with a preset, with the
+    library's adapter as their target.
     """
-    found = {f"{family}/{name}": ADAPTERS[family] for family, names in EXTERNAL_SCENARIOS.items() for name in names}
-    for family, package in FAMILIES.items():
-        found |= {f"{family}/{name}": target for name, target in package.SCENARIOS.items()}
+    found = {
+        f"{family}/{name}": target for family, package in FAMILIES.items() for name, target in package.SCENARIOS.items()
+    }
+    for family, names in EXTERNAL_SCENARIOS.items():
+        found |= {f"{family}/{name}": ADAPTERS[family] for name in names}
     return found
 
 

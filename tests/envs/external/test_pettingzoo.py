@@ -29,6 +29,7 @@ from coterie.checks.environment.contract import check
 from coterie.config.provenance import to_yaml
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserError
+from coterie.core.installation import install_extra
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs import registry
@@ -754,9 +755,9 @@ class MissingPackage:
 @pytest.mark.parametrize(
     ("missing", "name", "command"),
     [
-        ("pymunk", "butterfly.pistonball_v6", 'pip install "pettingzoo[butterfly]"'),
-        ("Box2D", "sisl.multiwalker_v9", 'pip install "pettingzoo[sisl]"'),
-        ("mpe2", "mpe2.simple_spread_v3", "pip install mpe2"),
+        ("pymunk", "butterfly.pistonball_v6", install_extra("pettingzoo")),
+        ("Box2D", "sisl.multiwalker_v9", install_extra("pettingzoo")),
+        ("mpe2", "mpe2.simple_spread_v3", install_extra("pettingzoo")),
         ("pettingzoo", "classic.rps_v2", 'pip install "pettingzoo[classic]"'),
     ],
 )

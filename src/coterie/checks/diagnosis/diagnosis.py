@@ -39,8 +39,8 @@ CHECKS: dict[str, Callable[..., Finding | None]] = {
     "evaluation mode": experience_checks.evaluation_mode,
     "environment speed": experience_checks.environment_speed,
 }
-"""All checks by name. Among findings of equal severity, those of earlier checks come first: what the run came to, then causes
-before symptoms.
+"""All checks by name. Among findings of equal severity, those of earlier checks come first: the result of the run, then
+causes before symptoms.
 """
 
 OF_RUN = ("episode end", "environment speed")

@@ -30,6 +30,7 @@ from pydantic import BaseModel, Field
 from coterie.config.user_code import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.installation import install_extra
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import Choices, Part
@@ -60,7 +61,10 @@ from coterie.envs.external.spaces_fit import UNLIKE, KeyCheck, misfit
 
 ROLE = "agent"
 
-_EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "phys2d": "jax", "tabular": "jax"}
+_EXTRAS = {"toy_text": "toy-text", "phys2d": "jax", "tabular": "jax"}
+"""Extras of Gymnasium by the package of an environment."""
+_OWN_EXTRAS = {"classic_control": "gym", "box2d": "box2d", "mujoco": "mujoco"}
+"""Extras of Coterie by the package of an environment."""
 _NAMESPACES = {"ALE": ("ale_py", "ale-py")}
 """Modules that register an ID namespace when imported, and the packages that provide them."""
 _SAVED = {
@@ -346,8 +350,10 @@ def user_errors(name: str, registered: GymSpec | None) -> Iterator[None]:
         yield
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         said = message_of(error)
-        if "pip install" not in said:
-            said += f". Install it with: pip install {_package(registered, error)}"
+        part = _part_of(registered)
+        if part in _OWN_EXTRAS or "pip install" not in said:
+            said = re.split(r"\.? Install it|, (?:you can|run) ", said)[0]
+            said += f". Install it with: {_install(part, error)}"
         raise UserError(f"environment '{name}': {said}") from error
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
         raise UserError(f"environment '{name}': {message_of(error)}") from error
@@ -375,12 +381,18 @@ def _quiet_models(registered: GymSpec) -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
-def _package(registered: GymSpec | None, error: Exception) -> str:
-    entry = str(registered.entry_point) if registered is not None else ""
-    found = re.match(r"gymnasium\.envs\.(\w+)", entry)
-    if found:
-        return f'"gymnasium[{_EXTRAS.get(found[1], found[1])}]"'
-    return str(getattr(error, "name", None) or "it")
+def _part_of(registered: GymSpec | None) -> str:
+    """Returns the part of Gymnasium that an environment belongs to, such as `box2d`; "" for other packages."""
+    found = re.match(r"gymnasium\.envs\.(\w+)", str(registered.entry_point) if registered is not None else "")
+    return found[1] if found else ""
+
+
+def _install(part: str, error: Exception) -> str:
+    """Returns the command that installs what a part of Gymnasium, or another package, needs."""
+    if part in _OWN_EXTRAS:
+        return install_extra(_OWN_EXTRAS[part])
+    package = f'"gymnasium[{_EXTRAS.get(part, part)}]"' if part else getattr(error, "name", None) or "it"
+    return f"pip install {package}"
 
 
 def as_gym(env: Any) -> Any:

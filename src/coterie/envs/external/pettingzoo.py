@@ -25,6 +25,7 @@ from coterie.config.trust import is_known_module
 from coterie.config.user_code import require_importable
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.aec import TurnBasedEnv
@@ -77,7 +78,7 @@ class PettingZoo(Adapter):
         assert isinstance(config, AgentsConfig)
         if self._zoo_layout is None or self._zoo_layout.config != config:
             fixed_agents = any(fnmatchcase(self._module, pattern) for pattern in _FIXED_AGENTS)
-            with user_errors(self.name, _package(self._module)):
+            with user_errors(self.name, _install(self._module)):
                 self._zoo_layout = ZooLayout(self.name, self._one(config), config, not fixed_agents, limited=True)
         return self._zoo_layout
 
@@ -85,7 +86,7 @@ class PettingZoo(Adapter):
         params = {key: value for key, value in config.model_dump().items() if key not in AgentsConfig.model_fields}
         # Rendering is prepared at construction. Nothing is drawn until requested, and never in a window.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        with user_errors(self.name, _package(self._module)):
+        with user_errors(self.name, _install(self._module)):
             return self._make(render_mode="rgb_array", **params)
 
 
@@ -196,16 +197,14 @@ def _imported(module: str) -> ModuleType:
             top = error.name.partition(".")[0]
             if error.name == top and (top in {"pettingzoo", "mpe2"} or module.count(".") > 1):
                 raise UserError(
-                    f"environment 'pettingzoo/{module}' needs {top}. Install it with: pip install {_package(module)}"
+                    f"environment 'pettingzoo/{module}' needs {top}. Install it with: {_install(module)}"
                 ) from error
             raise UserError(_unknown(module)) from error
-        said = f"needs '{error.name}', which is not installed. Install it with: pip install {_package(module)}"
+        said = f"needs '{error.name}', which is not installed. Install it with: {_install(module)}"
         raise UserError(f"environment 'pettingzoo/{module}' {said}") from error
     except ImportError as error:
         said = message_of(error)
-        raise UserError(
-            f"environment 'pettingzoo/{module}': {said}. Install it with: pip install {_package(module)}"
-        ) from error
+        raise UserError(f"environment 'pettingzoo/{module}': {said}. Install it with: {_install(module)}") from error
     if not (hasattr(found, "parallel_env") or hasattr(found, "env")):
         raise UserError(_unknown(module))
     return found
@@ -215,10 +214,12 @@ def _path(module: str) -> str:
     return f"pettingzoo.{module}" if module.partition(".")[0] in _OWN else module
 
 
-def _package(module: str) -> str:
-    """Package to install for an environment."""
+def _install(module: str) -> str:
+    """Returns the command that installs what an environment needs."""
     top = module.partition(".")[0]
-    return f'"pettingzoo[{top}]"' if top in _OWN else top
+    if top in ("butterfly", "sisl", "mpe2"):
+        return install_extra("pettingzoo")
+    return f'pip install "pettingzoo[{top}]"' if top in _OWN else f"pip install {top}"
 
 
 def _unknown(module: str) -> str:
@@ -250,13 +251,13 @@ def _known() -> list[str]:
 
 
 @contextmanager
-def user_errors(name: str, package: str) -> Iterator[None]:
+def user_errors(name: str, install: str) -> Iterator[None]:
     """Converts errors of a constructor or a first reset into a one-line UserError with a fix."""
     try:
         yield
     except ImportError as error:
         said = message_of(error)
-        raise UserError(f"environment '{name}': {said}. Install it with: pip install {package}") from error
+        raise UserError(f"environment '{name}': {said}. Install it with: {install}") from error
     except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OSError) as error:
         said = message_of(error) or type(error).__name__
         raise UserError(f"environment '{name}': {said}") from error
